@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a checkpoint: which ones matter, where they are, and what identifies them.
+
+In: a folder, or whatever else offers `Files`. Out: names, small JSON files read, digests over
+several files.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from qeff_zoo.errors import CheckpointError
+
+#: Called with the bytes done and the bytes in all.
+Progress = Callable[[int, int], None]
+
+#: Files beside the weights that say how the model and its tokenizer work: part of a checkpoint's
+#: identity.
+COMPANIONS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*.json",
+    "tokenizer*.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece*.model",
+    "tekken.json",
+    "*.tiktoken",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+    "*processor_config.json",
+    # sentence-transformers
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "[0-9]*_*/config.json",
+)
+
+#: Files for people. They travel too, and do not count for identity.
+DOCUMENTS = ("README.md", "LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*")
+
+
+class Files(Protocol):
+    """Where a checkpoint's files come from; `str()` of it names the place in messages."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder that has the files, or will have them once fetched."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every file, fetched or not, as a relative path with slashes."""
+
+    def sha256(self, name: str) -> str | None:
+        """Tell a file's SHA-256 if it is known without reading the file."""
+
+    def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
+        """Make the files be in `folder`."""
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """Files that are here.
+
+    Args:
+        folder: An existing folder.
+        names: Relative paths of its files.
+    """
+
+    folder: Path
+    names: frozenset[str]
+
+    def __str__(self) -> str:
+        return repr(str(self.folder))
+
+    @classmethod
+    def of(cls, folder: Path) -> "LocalFiles":
+        """List a folder, at most one level deep.
+
+        Args:
+            folder: An existing folder.
+        """
+        found = (
+            path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()
+        )
+        return cls(folder, frozenset(path.relative_to(folder).as_posix() for path in found))
+
+    def sha256(self, name: str) -> str | None:
+        """Know nothing without reading.
+
+        Args:
+            name: Relative path.
+        """
+        return None
+
+    def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
+        """Do nothing: what there is, is here.
+
+        Args:
+            names: Relative paths.
+            progress: Not called.
+        """
+
+
+def is_companion(name: str) -> bool:
+    """Say whether a file takes part in the checkpoint's identity, beside the weights.
+
+    Args:
+        name: Relative path.
+    """
+    return _matches(name, COMPANIONS)
+
+
+def is_wanted(name: str) -> bool:
+    """Say whether a file is a companion or a document.
+
+    Args:
+        name: Relative path.
+    """
+    return _matches(name, COMPANIONS + DOCUMENTS)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    path = PurePosixPath(name)
+    return any(
+        path.match(pattern) and name.count("/") == pattern.count("/") for pattern in patterns
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that must hold one JSON object.
+
+    Args:
+        path: A small file.
+
+    Raises:
+        CheckpointError: It cannot be read, or holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"Cannot read {str(path)!r} as JSON: {error}. Expected one JSON object. Get the file "
+            "again from its source."
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"{str(path)!r} holds a JSON {type(value).__name__}. Expected an object. Get the file "
+            "again from its source."
+        )
+    return value
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a config.json.
+
+    Args:
+        path: The file.
+
+    Raises:
+        CheckpointError: It cannot be read, or does not say what the model is.
+    """
+    config = read_json(path)
+    model_type, architectures = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(model_type, str) or not model_type:
+        raise CheckpointError(
+            f"{str(path)!r} has the model_type {model_type!r}. Expected the name of an "
+            "architecture, such as 'llama'. Add the model_type that transformers knows it by."
+        )
+    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+        raise CheckpointError(
+            f"{str(path)!r} has the architectures {architectures!r}. Expected a list of class "
+            "names, such as ['LlamaForCausalLM']. Correct it."
+        )
+    return config
+
+
+def license_of(readme: Path) -> str | None:
+    """Find the licence that a model card declares.
+
+    Args:
+        readme: A README.md.
+
+    Returns:
+        `license` of its front matter; None without one.
+    """
+    text = readme.read_text(encoding="utf-8-sig", errors="replace")
+    front = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text, re.DOTALL)
+    found = front and re.search(r"^license:[ \t]*[\"']?([^\s\"'#\[]+)", front[1], re.MULTILINE)
+    return found[1] if found else None
+
+
+def digest_of_files(digests: Mapping[str, str]) -> str:
+    """Identify several files: the digest of what `sha256sum` prints for them, sorted by name.
+
+    Args:
+        digests: 64 hex digits by relative path.
+
+    Returns:
+        "sha256:" and 64 hex digits.
+    """
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
+    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+
+
+def some(names: Sequence[str], limit: int = 3) -> str:
+    """List names for a message, the first few of many.
+
+    Args:
+        names: What to list.
+        limit: How many at most.
+    """
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) or "no file") + rest

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong, as one tree. A message says what failed, the value, what was expected, and what to do next.
+
+    ZooError                    the user can act on it; the command line prints it and exits with 1
+    ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
+    ├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
+    ├── PlanError               choices that conflict; lists every conflict
+    ├── ExportError             the graph could not be made, or is not what the recipe promises
+    ├── CompileError            a target could not lower or compile the graph
+    ├── ParityError             the result disagrees with the Hugging Face reference
+    ├── PackageError            a package that is damaged, foreign, or not what was asked for
+    ├── StoreError              no room, no permission, or another process in the way
+    └── GenerationError         a request that the package cannot serve
+"""
+
+
+class ZooError(Exception):
+    """Base of every error a user can act on."""
+
+
+class UnsupportedModelError(ZooError):
+    """No recipe covers the model, or its recipe refuses it by name."""
+
+
+class CheckpointError(ZooError):
+    """A checkpoint cannot be read, is incomplete, or disagrees with its config."""
+
+
+class PlanError(ZooError):
+    """The requested choices conflict.
+
+    Args:
+        problems: One full sentence each, all of them, in the order found.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class ExportError(ZooError):
+    """A model could not be turned into a graph that keeps its recipe's promises."""
+
+
+class CompileError(ZooError):
+    """A target could not lower or compile a graph."""
+
+
+class ParityError(ZooError):
+    """A package disagrees with the Hugging Face reference."""
+
+
+class PackageError(ZooError):
+    """A package is damaged, of an unknown schema, or of another kind than was asked for."""
+
+
+class StoreError(ZooError):
+    """The store has no room, no permission, or is held by another process."""
+
+
+class GenerationError(ZooError):
+    """A request cannot be served by the package it was given to."""

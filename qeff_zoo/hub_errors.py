@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What huggingface_hub raises, in our words: what failed, and what to do about it.
+
+In: one of its errors. Out: a `CheckpointError` chained to it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from qeff_zoo.errors import CheckpointError
+
+
+def http_error() -> type[Exception]:
+    """Give the class of all that can go wrong with a request: httpx's or httpx2's, by version."""
+    from huggingface_hub import errors
+
+    return errors.HTTPError  # type: ignore[attr-defined]  # imported there, and not declared
+
+
+def is_refusal(error: Exception) -> bool:
+    """Say whether the Hub answered, and the answer was no; else the cache may help.
+
+    Args:
+        error: What huggingface_hub raised.
+    """
+    status = _status(error)
+    return status is not None and 400 <= status < 500 and status not in (408, 429)
+
+
+@contextmanager
+def hub_errors(model_id: str, revision: str | None) -> Iterator[None]:
+    """Say in our words what huggingface_hub raises.
+
+    Args:
+        model_id: `org/name`.
+        revision: As asked for.
+
+    Raises:
+        CheckpointError: In place of any error of huggingface_hub, which it is chained to.
+    """
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (
+        http_error(),
+        errors.HFValidationError,
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+        errors.XetDownloadError,
+        OSError,
+    ) as error:
+        raise CheckpointError(_explanation(error, model_id, revision)) from error
+
+
+def _status(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
+    from huggingface_hub import constants, errors
+
+    endpoint = constants.ENDPOINT
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"{model_id!r} is gated: {endpoint} asks for its terms to be accepted. Expected a "
+            f"token that has access. Accept them at {endpoint}/{model_id}, then run `hf auth "
+            "login` or set HF_TOKEN."
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
+            f"No revision {revision!r} in {model_id!r}. Expected a branch, a tag or a commit. "
+            f"See {endpoint}/{model_id}/refs for those it has."
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"No model {model_id!r} at {endpoint}, and no such folder here. Expected a public "
+            "model, or a token for a private one. Check the spelling; for a private model run "
+            "`hf auth login` or set HF_TOKEN."
+        )
+    if isinstance(error, errors.HFValidationError):
+        return (
+            f"{model_id!r} is no model id: {error} Expected 'org/name' or a folder. "
+            "Check the spelling."
+        )
+    if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
+        offline = isinstance(error.__cause__ or error, errors.OfflineModeIsEnabled)
+        why = "HF_HUB_OFFLINE is set" if offline else f"{endpoint} was not reached"
+        return (
+            f"{model_id!r} at revision {revision or 'main'!r} is not in the cache "
+            f"{constants.HF_HUB_CACHE!r}, and {why}. Expected a connection, or a model fetched "
+            "before. Connect once, or give a local folder."
+        )
+    if (status := _status(error)) in (401, 403):
+        return (
+            f"{endpoint} refused {model_id!r} with status {status}: {error}. Expected a valid "
+            "token with access. Run `hf auth login`, or correct or unset HF_TOKEN."
+        )
+    return (
+        f"Reading {model_id!r} from {endpoint} failed: {error}. Expected the files of revision "
+        f"{revision or 'main'!r}. Run the command again; files that arrived whole are kept."
+    )

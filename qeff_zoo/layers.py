@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repeated layers: find them in a model, tell their kinds apart, and keep only as many as prove the rest.
+
+Two layers are of one kind when their module trees agree in classes, parameter shapes, buffers and attributes, and the
+config's per-layer lists say the same of both. Of each kind the first and the last are traced. What a signature cannot
+show is code that computes with the layer's index; the index is therefore watched while tracing.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+_INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
+
+
+class WatchedIndex:
+    """A layer index that notices when it is computed with.
+
+    Args:
+        plain: The index.
+        uses: Shared list that receives a note for every use.
+    """
+
+    def __init__(self, plain: int, uses: list[int]) -> None:
+        self.plain, self._uses = plain, uses
+
+    def __index__(self) -> int:
+        self._uses.append(self.plain)
+        return self.plain
+
+    __int__ = __hash__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__index__(), name)
+
+    def __repr__(self) -> str:
+        return str(self.plain)
+
+
+def _forward(name: str) -> Any:
+    def operate(self: WatchedIndex, *others: Any) -> Any:
+        return getattr(self.__index__(), name)(*others)
+
+    return operate
+
+
+for _name in (
+    *("eq", "ne", "lt", "le", "gt", "ge", "bool", "neg", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv"),
+    *("rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "and", "or", "xor", "divmod"),
+):
+    setattr(WatchedIndex, f"__{_name}__", _forward(f"__{_name}__"))
+
+
+def plain(index: Any) -> int:
+    """Return a layer index without its watch; naming a layer's own state is not computing with the index."""
+    return index.plain if isinstance(index, WatchedIndex) else int(index)
+
+
+@dataclass(frozen=True)
+class RepeatedLayers:
+    """The repeated layers of a model.
+
+    Args:
+        path: Of the module list, e.g. `model.layers`.
+        kinds: For every layer of the full model, the number of its kind.
+        traced: Indices of the layers that stay, ascending.
+    """
+
+    path: str
+    kinds: tuple[int, ...]
+    traced: tuple[int, ...]
+
+
+def find(model: nn.Module, count: int) -> tuple[str, nn.ModuleList] | None:
+    """Return path and list of the `count` repeated layers, the outermost if several lists have that length."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count and count > 0:
+            return path, module
+    return None
+
+
+def reduce(model: Any, *, everything: bool = False) -> tuple[RepeatedLayers | None, list[int]]:
+    """Keep of every kind of repeated layer the first and the last, in place.
+
+    Args:
+        model: A meta-device model; its config's per-layer lists are cut along.
+        everything: Keep all layers.
+
+    Returns:
+        What was found (None for a model without a list of `num_hidden_layers`), and a list that is no longer empty
+        after tracing if some layer computed with its index.
+    """
+    config = model.config.get_text_config()
+    count = int(getattr(config, "num_hidden_layers", 0))
+    found = find(model, count)
+    uses: list[int] = []
+    if found is None:
+        return None, uses
+    path, layers = found
+    per_layer = {key: value for key, value in vars(config).items() if isinstance(value, list) and len(value) == count}
+    signatures = [
+        (_signature(layer), *(repr(values[i]) for values in per_layer.values())) for i, layer in enumerate(layers)
+    ]
+    numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
+    kinds = tuple(numbers[signature] for signature in signatures)
+    ends = {index for kind in set(kinds) for index in (kinds.index(kind), count - 1 - kinds[::-1].index(kind))}
+    traced = tuple(range(count)) if everything else tuple(sorted(ends))
+    if len(traced) < count:
+        kept = [layers[index] for index in traced]
+        for index, layer in zip(traced, kept, strict=True):
+            _watch(layer, index, uses)
+        model.get_submodule(path.rpartition(".")[0])._modules[path.rpartition(".")[2]] = nn.ModuleList(kept)
+        for key, values in per_layer.items():
+            config.__dict__[key] = [values[index] for index in traced]
+    return RepeatedLayers(path, kinds, traced), uses
+
+
+def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:
+    for module in layer.modules():
+        for name in _INDEX_NAMES:
+            if module.__dict__.get(name) == index:
+                module.__dict__[name] = WatchedIndex(index, uses)
+
+
+def _signature(layer: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for line in _describe(layer):
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _describe(layer: nn.Module) -> Iterator[str]:
+    for path, module in layer.named_modules():
+        yield f"{path}: {type(module).__module__}.{type(module).__qualname__}"
+        for name, parameter in module.named_parameters(recurse=False):
+            yield f"  {name} {tuple(parameter.shape)} {parameter.dtype}"
+        for name, buffer in module.named_buffers(recurse=False):
+            content = "meta" if buffer.is_meta else hashlib.sha256(buffer.contiguous().view(torch.uint8).numpy()).hexdigest()
+            yield f"  {name} {tuple(buffer.shape)} {content}"
+        for name, value in sorted(vars(module).items()):
+            if not name.startswith("_") and name not in _INDEX_NAMES and name != "config":
+                yield f"  {name}={_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool | int | float | str | type(None)):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_value(item)}' for key, item in value.items())}}}"
+    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HF config -> module on the meta device: transformers' own code, no weights, every buffer real."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from transformers import AutoModel, AutoModelForCausalLM, CONFIG_MAPPING
+
+from qeff_zoo import transforms
+from qeff_zoo.errors import CheckpointError, ExportError
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.transforms.attention import IMPLEMENTATION
+
+_AUTO_CLASSES = {"text-generation": AutoModelForCausalLM, "feature-extraction": AutoModel}
+
+
+def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
+    """Build the recipe's model without weights, and apply its transforms.
+
+    Args:
+        config: Raw config.json.
+        recipe: Of the config's `model_type`.
+
+    Returns:
+        A `PreTrainedModel` in evaluation mode: parameters on meta in float32, buffers real.
+
+    Raises:
+        CheckpointError: transformers does not accept the config.
+        ExportError: A buffer has no value, or a transform misses its count.
+    """
+    model = build_meta(config, recipe.task)
+    # Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
+    model.config._attn_implementation = IMPLEMENTATION
+    for transform in recipe.transforms:
+        transforms.apply(transform, model)
+    return model
+
+
+def build_meta(config: Mapping[str, Any], task: str) -> Any:
+    """Build transformers' model for a task without weights, untransformed."""
+    raw = {key: value for key, value in config.items() if key not in {"quantization_config", "auto_map"}}
+    try:
+        parsed = CONFIG_MAPPING[config["model_type"]].from_dict(raw)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"transformers does not accept this config of model_type {config['model_type']!r}: {error}. "
+            f"Expected the config.json that belongs to the checkpoint; correct it."
+        ) from error
+    with init_empty_weights(include_buffers=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = _AUTO_CLASSES[task].from_config(parsed, attn_implementation="eager", dtype=torch.float32)
+    model = model.eval()
+    model.tie_weights()
+    empty = [name for name, buffer in model.named_buffers() if buffer.is_meta]
+    if empty:
+        raise ExportError(
+            f"Buffers {empty[:5]} of {type(model).__name__} have no value on the meta device, and a checkpoint holds none. "
+            f"Expected every buffer to be computed when the module is built."
+        )
+    return model
+
+
+def hollow(model: Any) -> None:
+    """Turn meta parameters into CPU tensors of one element seen at every place, in place.
+
+    Tracing on the meta device loses the constants that a forward makes on the device of its inputs; on the CPU they
+    have values, and parameters of this kind still take no memory.
+    """
+    made: dict[int, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in made:
+                element = torch.empty((), dtype=parameter.dtype)
+                made[id(parameter)] = torch.nn.Parameter(element.expand(parameter.shape), requires_grad=False)
+            setattr(module, name, made[id(parameter)])

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a manifest may say: the schema, and the rules that JSON Schema cannot state.
+
+In: the bytes of a manifest.json. Out: its value, or every problem in it. Nothing here looks at the
+files that a manifest lists; `qeff_zoo.package` does.
+"""
+
+import json
+import operator
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from qeff_zoo import schema
+from qeff_zoo.identity import build_key, canonical, program_key, tree_digest
+
+SCHEMA_ID = "qeff-package/1"
+MANIFEST_NAME = "manifest.json"
+MANIFEST_LIMIT = 64 << 20
+#: What a package can be validated to, weakest first.
+VALIDATED = ("none", "tiny", "checkpoint", "device", "task")
+
+Manifest = Mapping[str, Any]
+
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
+    {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+)
+
+
+@cache
+def package_schema() -> Mapping[str, Any]:
+    """Load the JSON Schema of manifests, which lies beside this module."""
+    text = Path(__file__).with_name("package.schema.json").read_text(encoding="utf-8")
+    return MappingProxyType(json.loads(text))
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Read JSON of which every reader has the same idea: no NaN, no key twice, no half characters.
+
+    Args:
+        raw: The bytes of a manifest.
+
+    Raises:
+        ValueError: The bytes are not such JSON, or not an object.
+    """
+    try:
+        value = json.loads(raw, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        # Lone surrogates and 1e999 end here.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it is a {type(value).__name__}, not an object")  # noqa: TRY004
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("an object has one key twice")
+    return members
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def dump(manifest: Manifest) -> bytes:
+    """Write a manifest the way people and `diff` can read it."""
+    return (json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def problems(manifest: Manifest) -> list[str]:
+    """List all that is wrong with a manifest: the schema's problems, or else the broken rules.
+
+    Args:
+        manifest: What `parse` returned.
+
+    Returns:
+        One line each; those of rules begin with a stable id such as "QZ-M003".
+    """
+    try:
+        return schema.problems(manifest, package_schema()) or broken_rules(manifest)
+    except RecursionError:
+        return ["it is nested too deeply"]
+
+
+def broken_rules(manifest: Manifest) -> list[str]:
+    """List the rules that a manifest breaks, given that it satisfies the schema."""
+    return [f"{name}: {text}" for name, rule in RULES.items() for text in rule(manifest)]
+
+
+def holds(value: float | None, op: str, threshold: float) -> bool:
+    """Compare a measurement with its threshold; None, which stands for NaN, never passes."""
+    return value is not None and _HOLDS[op](value, threshold)
+
+
+def unsafe_path(path: str) -> str | None:
+    """Say why a manifest's path could leave its folder or mean something else elsewhere.
+
+    Args:
+        path: As written in a manifest.
+
+    Returns:
+        The reason, or None for a safe path.
+    """
+    if path.startswith(("/", "~")) or re.match("[A-Za-z]:", path):
+        return "is not relative"
+    if "\\" in path:
+        return "holds a backslash"
+    if any(unicodedata.category(character).startswith("C") for character in path):
+        return "holds a control character"
+    if not {"", ".", ".."}.isdisjoint(path.split("/")):
+        return "has an empty, '.' or '..' part"
+    return None
+
+
+def _build_key(manifest: Manifest) -> Iterator[str]:
+    try:
+        expected = build_key(manifest["spec"])
+    except ValueError as error:
+        yield f"spec has no identity: {error}"
+        return
+    if expected != manifest["build_key"]:
+        yield f"build_key is {manifest['build_key']!r} but spec makes it {expected!r}"
+
+
+def _program_key(manifest: Manifest) -> Iterator[str]:
+    try:
+        expected = program_key(graph=manifest["graph"]["digest"], **manifest["compiled_from"])
+    except ValueError as error:
+        yield f"compiled_from has no identity: {error}"
+        return
+    if expected != manifest["program_key"]:
+        made = "graph and compiled_from make it"
+        yield f"program_key is {manifest['program_key']!r} but {made} {expected!r}"
+
+
+def _tree(manifest: Manifest) -> Iterator[str]:
+    try:
+        expected = tree_digest(manifest["files"])
+    except ValueError as error:
+        yield f"files have no digest: {error}"
+        return
+    if expected != manifest["tree"]:
+        yield f"tree is {manifest['tree']!r} but files make it {expected!r}"
+
+
+def _safe_paths(manifest: Manifest) -> Iterator[str]:
+    for path in [entry["path"] for key in ("files", "programs") for entry in manifest[key]]:
+        if reason := unsafe_path(path):
+            yield f"path {path!r} {reason}"
+
+
+def _distinct_paths(manifest: Manifest) -> Iterator[str]:
+    taken = {_folded(MANIFEST_NAME): MANIFEST_NAME}
+    for path in (file["path"] for file in manifest["files"]):
+        other = taken.setdefault(_folded(path), path)
+        if other is not path:
+            yield f"{path!r} and {other!r} are one file where case does not count"
+    for folded, path in taken.items():
+        above = next((name for name in _folders(folded) if name in taken), None)
+        if above is not None:
+            yield f"{path!r} lies in {taken[above]!r}, which is a file"
+
+
+def _folders(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _program_files(manifest: Manifest) -> Iterator[str]:
+    names = [file["path"] for file in manifest["files"]]
+    known = {*names, *(folder for name in names for folder in _folders(name))}
+    for program in manifest["programs"]:
+        if program["path"] not in known:
+            yield f"program {program['role']!r} is at {program['path']!r}, where no file is listed"
+
+
+def _verdicts(manifest: Manifest) -> Iterator[str]:
+    for index, check in enumerate(manifest["validation"]):
+        numbers = f"{check['value']} {check['op']} {check['threshold']}"
+        if check["passed"] is not holds(check["value"], check["op"], check["threshold"]):
+            yield f"validation[{index}].passed is {check['passed']}, against its own {numbers}"
+
+
+def _canaries(manifest: Manifest) -> Iterator[str]:
+    for index, check in enumerate(manifest["validation"]):
+        canary = check.get("canary")
+        if canary and holds(canary["value"], check["op"], check["threshold"]):
+            yield f"validation[{index}] lets its canary {canary['mutation']!r} pass: it cannot fail"
+
+
+def _claim(manifest: Manifest) -> Iterator[str]:
+    claimed = manifest["validated"]
+    if claimed == "none":
+        return
+    if claimed not in {check["level"] for check in manifest["validation"]}:
+        yield f"validated is {claimed!r} but no check ran at that level"
+    if not all(check["passed"] for check in manifest["validation"]):
+        yield f"validated is {claimed!r} but not every check passed"
+
+
+def _revisions(manifest: Manifest) -> Iterator[str]:
+    source = manifest["spec"].get("source")
+    pinned = source.get("revision") if isinstance(source, Mapping) else None
+    for index, check in enumerate(manifest["validation"]):
+        measured = check["against"]["revision"]
+        if pinned and measured and measured != pinned:
+            yield f"validation[{index}] measured revision {measured!r}, spec says {pinned!r}"
+
+
+def _symbols(manifest: Manifest) -> Iterator[str]:
+    known = {symbol for entry in manifest["specializations"] for symbol in entry["symbols"]}
+    for program in manifest["programs"]:
+        for tensor in program["inputs"]:
+            for size in tensor["shape"]:
+                if isinstance(size, str) and size not in known:
+                    yield f"input {tensor['name']!r} has size {size!r}, set by no specialization"
+
+
+def _canonical_spec(manifest: Manifest) -> Iterator[str]:
+    spec = manifest["spec"]
+    try:
+        expected = canonical(spec)
+    except ValueError:
+        return  # QZ-M001 has said so
+    if json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False) != (
+        expected.decode()
+    ):
+        yield "spec is not in canonical form, so its key cannot be recomputed with jq"
+
+
+def _specialization_names(manifest: Manifest) -> Iterator[str]:
+    counts = Counter(entry["name"] for entry in manifest["specializations"])
+    for name, count in counts.items():
+        if count > 1:
+            yield f"specialization {name!r} is there {count} times"
+
+
+#: Stable ids: a rule may be dropped or added, its number never means another.
+RULES: Mapping[str, Callable[[Manifest], Iterator[str]]] = MappingProxyType(
+    {
+        "QZ-M001": _build_key,
+        "QZ-M002": _program_key,
+        "QZ-M003": _tree,
+        "QZ-M004": _safe_paths,
+        "QZ-M005": _distinct_paths,
+        "QZ-M006": _program_files,
+        "QZ-M007": _verdicts,
+        "QZ-M008": _canaries,
+        "QZ-M009": _claim,
+        "QZ-M010": _revisions,
+        "QZ-M011": _symbols,
+        "QZ-M012": _canonical_spec,
+        "QZ-M013": _specialization_names,
+    }
+)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Declarations: what a recipe can say about an architecture. Values only; nothing here acts.
+
+A recipe is one frozen `Recipe` in one file named after its Hugging Face `model_type`. Whatever core must know about a
+model is a field here. Importing a recipe imports neither torch nor transformers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes a package is specialized for.
+
+    Args:
+        prefill_seq_len: Prompt tokens taken by one prefill call.
+        ctx_len: Rows of the KV cache: prompt and generated tokens together.
+        batch_size: Rows of one call.
+        full_batch_size: Cache slots of a continuous-batching package; None for none.
+        seq_lens: Sequence lengths of an encoder, ascending.
+    """
+
+    prefill_seq_len: int = 128
+    ctx_len: int = 4096
+    batch_size: int = 1
+    full_batch_size: int | None = None
+    seq_lens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """A torch-to-torch change, by name: `qeff_zoo.transforms.<name>.apply(model, **parameters) -> modules changed`.
+
+    Args:
+        name: Module below `qeff_zoo.transforms`.
+        count: From the text config, the number of modules that must change; another number is an error.
+        parameters: Keyword arguments, JSON values.
+        version: Raised when the transform's result changes; part of a package's identity.
+    """
+
+    name: str
+    count: Callable[[Any], int] = field(compare=False)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiny:
+    """A configuration of seconds, awkward on purpose, with every layer kind at least twice.
+
+    Args:
+        config: Arguments of the Hugging Face config class.
+        name: Tells apart several variants of one recipe.
+    """
+
+    config: Mapping[str, Any]
+    name: str = "base"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that is special about one architecture.
+
+    Args:
+        model_type: Hugging Face `model_type`; the file's name with `-` and `.` written `_`.
+        architectures: Class names of `config.architectures` that this recipe covers.
+        task: Hub pipeline tag; names a module of `qeff_zoo.tasks`.
+        special: In words, what sets the architecture apart; `qeff-zoo show` prints it.
+        transforms: Applied in order.
+        shapes: Named profiles; the first is the default.
+        quant_methods: `quantization_config.quant_method` values that work; "none" for unquantized checkpoints.
+        tiny: Configurations of the tiny parity ladder.
+        rev: Raised when a change here must rebuild packages although no other field shows it.
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    task: str
+    special: str
+    transforms: tuple[Transform, ...] = ()
+    shapes: Mapping[str, Shape]
+    quant_methods: tuple[str, ...] = ("none",)
+    tiny: tuple[Tiny, ...]
+    rev: int = 1
+
+
+def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0) -> Transform:
+    """Declare that `count(config)` RMS norms become the semantic op.
+
+    Args:
+        count: Number of norm modules, from the text config.
+        offset: Added to the weight before use (Gemma stores weight - 1).
+    """
+    return Transform(name="rms_norm", count=count, parameters={"offset": offset} if offset else {})
+
+
+def experts(count: Callable[[Any], int]) -> Transform:
+    """Declare that `count(config)` expert blocks are computed expert by expert."""
+    return Transform(name="experts", count=count)
+
+
+DECODER_SHAPES: Mapping[str, Shape] = {
+    "latency": Shape(prefill_seq_len=128, ctx_len=4096),
+    "throughput": Shape(prefill_seq_len=128, ctx_len=4096, full_batch_size=16),
+    "long": Shape(prefill_seq_len=256, ctx_len=32768),
+}
+ENCODER_SHAPES: Mapping[str, Shape] = {
+    "latency": Shape(seq_lens=(32, 128, 256)),
+    "throughput": Shape(seq_lens=(128, 512), batch_size=8),
+}

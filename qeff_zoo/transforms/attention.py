@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention and mask seams of transformers: an implementation named `qeff_zoo`, registered once.
+
+Attention becomes the semantic op. Masks are made by transformers' own rules (causal, sliding, chunked, bidirectional),
+evaluated at the true position of every token, which the cache hands over as the query offset.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+
+IMPLEMENTATION = "qeff_zoo"
+# Arguments of other attention flavours that change the result; a model that passes one is refused, not approximated.
+_UNSUPPORTED = ("s_aux", "position_bias", "head_mask", "block_mask")
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    **extra: Any,
+) -> tuple[Tensor, None]:
+    """Compute attention over the whole cache, as transformers' attention interface asks.
+
+    Args:
+        module: The calling attention module.
+        query: (batch, heads, seq, head_dim).
+        key: (batch, kv_heads, ctx, head_dim).
+        value: (batch, kv_heads, ctx, value_head_dim).
+        attention_mask: Additive, (batch or 1, heads or 1, seq, ctx).
+        scaling: Factor of the scores; None for head_dim ** -0.5.
+        dropout: Ignored; models run in evaluation mode.
+        softcap: Bound of the scores by tanh; None for none.
+        **extra: Anything else a model passes.
+
+    Returns:
+        (batch, seq, heads, value_head_dim), and no attention weights.
+    """
+    present = [name for name in _UNSUPPORTED if extra.get(name) is not None]
+    if present:
+        raise NotImplementedError(f"{type(module).__name__} passes {present}, which the attention op does not compute.")
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    return torch.ops.qeff_zoo.attention(query, key, value, attention_mask, scale, float(softcap or 0.0)), None
+
+
+def additive_mask(
+    *,
+    q_length: int,
+    kv_length: int,
+    mask_function: Callable[..., Tensor],
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+    **_: Any,
+) -> Tensor:
+    """Evaluate one of transformers' mask functions where the tokens really are.
+
+    Args:
+        q_length: New tokens.
+        kv_length: Cache rows.
+        mask_function: True where a query may look, from (batch, head, query position, key position).
+        q_offset: The positions themselves, (batch, seq), from a retained state; else where the queries begin.
+        kv_offset: Position of the first key.
+        attention_mask: (batch, kv), True where there is a token; encoders only.
+        dtype: Of the result.
+        device: Of the result.
+
+    Returns:
+        (batch or 1, 1, seq, ctx): 0 where a query may look, the least finite value elsewhere.
+    """
+    if isinstance(q_offset, Tensor):
+        queries = q_offset.unsqueeze(1).unsqueeze(3)
+    else:
+        queries = (torch.arange(q_length, device=device) + q_offset).view(1, 1, -1, 1)
+    keys = (torch.arange(kv_length, device=device) + kv_offset).view(1, 1, 1, -1)
+    none = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
+    allowed = mask_function(none, none, queries, keys)
+    if attention_mask is not None:
+        allowed = allowed & attention_mask.bool().unsqueeze(1).unsqueeze(2)
+    return torch.where(allowed, 0.0, torch.finfo(dtype).min).to(dtype)
+
+
+AttentionInterface.register(IMPLEMENTATION, attend)
+AttentionMaskInterface.register(IMPLEMENTATION, additive_mask)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RMS norms become the semantic op `RMSNorm`."""
+
+from types import MethodType
+
+import torch
+from torch import Tensor, nn
+
+from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+
+
+def apply(model: nn.Module, offset: float = 0.0) -> int:
+    """Replace the forward of every module whose class is named `…RMSNorm`.
+
+    Args:
+        model: Changed in place.
+        offset: Added to the weight (Gemma stores weight - 1).
+
+    Returns:
+        Number of modules changed.
+    """
+
+    def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
+        epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
+        return torch.ops.qeff_zoo.rms_norm(hidden_states, self.weight, float(epsilon), offset)
+
+    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    for norm in norms:
+        norm.forward = MethodType(forward, norm)  # type: ignore[method-assign]
+    return len(norms)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Falcon 7B, 40B, 180B and RW, `transformers.models.falcon`.
+
+Unusual: one fused query-key-value projection in three layouts, attention and MLP in parallel, and ALiBi instead of RoPE
+in Falcon-RW. Its attention does not go through transformers' attention interface.
+"""
+
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape, Tiny
+
+_TINY = {
+    "vocab_size": 257,
+    "hidden_size": 64,
+    "ffn_hidden_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+}
+
+RECIPE = Recipe(
+    model_type="falcon",
+    architectures=("FalconForCausalLM",),
+    task="text-generation",
+    special="Fused query-key-value, parallel attention and MLP; RoPE, or ALiBi in Falcon-RW.",
+    # The published checkpoints have 2,048 positions.
+    shapes={name: Shape(ctx_len=2048, full_batch_size=s.full_batch_size) for name, s in DECODER_SHAPES.items()},
+    tiny=(
+        Tiny(config={**_TINY, "multi_query": True, "new_decoder_architecture": False}),
+        Tiny(config={**_TINY, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}, name="new_decoder"),
+        Tiny(
+            config={
+                **_TINY,
+                "alibi": True,
+                "multi_query": False,
+                "new_decoder_architecture": False,
+                "parallel_attn": False,
+                "bias": True,
+            },
+            name="alibi",
+        ),
+    ),
+)
