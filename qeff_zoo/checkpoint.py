@@ -28,7 +28,7 @@ from qeff_zoo.digests import sha256_file
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.hub_snapshot import open_snapshot
 from qeff_zoo.safetensors_index import TensorInfo, TensorReader, index_tensors
-from qeff_zoo.weight_files import no_weights, read_weight_map, weights_entry
+from qeff_zoo.weight_files import no_config, no_weights, read_weight_map, weights_entry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -273,12 +273,7 @@ def _checkpoint(
     files: Files, name: str, model_id: str | None = None, revision: str | None = None
 ) -> Checkpoint:
     if "config.json" not in files.names:
-        if any(file == "adapter_config.json" or file.endswith(".gguf") for file in files.names):
-            raise no_weights(files)
-        raise CheckpointError(
-            f"No config.json in {files}, which has {some(sorted(files.names))}. Expected a "
-            "checkpoint as transformers writes it. Give the folder or the repository of one."
-        )
+        raise no_config(files)
     companions = {name: files.folder / name for name in sorted(files.names) if is_wanted(name)}
     generation = companions.get("generation_config.json")
     return Checkpoint(

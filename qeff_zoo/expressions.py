@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tensor is made of checkpoint tensors, as JSON: built and simplified here, measured, and read row by row.
+"""How a tensor is made of checkpoint tensors, as JSON: built, simplified, measured and read.
 
     "name"                              the checkpoint tensor of that name
     ["concat", dim, e1, e2, …]          joined along an axis they have
@@ -9,8 +9,9 @@
     ["transpose", dim0, dim1, e]        two axes swapped, dim0 < dim1
     ["reshape", [length, …], e]         the same elements in the same order
 
-The functions below push `index`, `slice` and `transpose` inwards, so that a part of a tensor that is joined from many
-reads only what it needs. Values are never touched here: no arithmetic, no change of dtype.
+The functions below push `index`, `slice` and `transpose` inwards, so that a part of a tensor that
+is joined from many reads only what it needs. Values are never touched here: no arithmetic, no
+change of dtype.
 """
 
 import math
@@ -43,8 +44,8 @@ class TensorSource(Protocol):
         """Give back the memory behind a tensor that has been read."""
 
 
-#: Reads rows `start:stop` of a checkpoint tensor, all of them by default.
-Read: TypeAlias = "Callable[[str, int | None, int | None], Array]"
+#: Reads rows `start:stop` of a checkpoint tensor; None and None for all of it.
+Read: TypeAlias = Callable[[str, int | None, int | None], "Array"]
 
 
 def concat(dim: int, *parts: Expression) -> Expression:
@@ -232,7 +233,7 @@ def blocks(e: Expression, tensors: Tensors, limit: int) -> Iterator[tuple[Expres
 def rows(
     e: Expression, read: Read, tensors: Tensors, start: int | None = None, stop: int | None = None
 ) -> "Array":
-    """Read rows `start:stop` of a tensor, all by default; a view of the checkpoint where that is possible.
+    """Read rows `start:stop` of a tensor, all by default; a view of the checkpoint if possible.
 
     Args:
         e: The tensor.
@@ -262,7 +263,8 @@ def rows(
             return rows(inner, read, tensors, first + (start or 0), after)
         case ["slice", dim, first, last, inner]:
             picked = (slice(None),) * dim + (slice(first, last),)
-            return rows(inner, read, tensors, start, stop)[picked]
+            part: Array = rows(inner, read, tensors, start, stop)[picked]
+            return part
         case ["transpose", 0, dim1, inner]:
             return rows(inner, read, tensors).swapaxes(0, dim1)[start:stop]
         case ["transpose", dim0, dim1, inner]:

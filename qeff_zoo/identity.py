@@ -245,7 +245,7 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any], path: str) -> Itera
         old, new, where = a.get(key), b.get(key), f"{path}.{key}".lstrip(".")
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, where)
-        elif old != new:
+        elif canonical(old) != canonical(new):  # to Python, True is 1
             before = repr(old) if key in a else "(absent)"
             after = repr(new) if key in b else "(absent)"
             yield f"{where}: {before} -> {after}"

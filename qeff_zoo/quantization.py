@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights become when stored: float conversions, and blockwise int4 and int8 in the layout of MatMulNBits.
+"""What weights become when stored: floats, or blockwise int4 and int8 as MatMulNBits wants them.
 
-A matrix of N rows and K columns is cut into blocks of `block_size` columns; the last one is filled up with zeros. A
-block keeps one float32 scale and unsigned integers around a zero point of 8 (int4) or 128 (int8):
+A matrix of N rows and K columns is cut into blocks of `block_size` columns; the last one is filled
+up with zeros. A block keeps one float32 scale, and unsigned integers around a zero point: 8 for
+int4, 128 for int8.
 
-    packed (N, blocks, block_size * bits / 8) uint8, the first of two int4 values in the low half of a byte
+    packed (N, blocks, block_size * bits / 8) uint8; of two int4 values the first in the low half
     scales (N, blocks) float32;     value = (integer - zero point) * scale
 """
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +21,9 @@ Storage = Literal["float32", "float16", "bfloat16", "int8", "int4", "keep"]
 
 #: Bits of an element of the blockwise storages.
 BITS = {"int4": 4, "int8": 8}
+
+#: Safetensors dtype of the float storages.
+FLOAT_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 #: Safetensors dtypes that `to_float32` takes.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
@@ -123,11 +128,11 @@ def quantize(matrix: Array, bits: int, block_size: int = 32) -> tuple[Array, Arr
 
 
 def _scales(values: Array, bits: int) -> Array:
-    # int4 has 16 values around zero, one more below: the scale's sign puts the largest there, exactly
-    # (about 12 % less error than an unsigned scale). At int8 that gains nothing.
+    # int4 has one value more below zero than above: the scale's sign puts the largest there,
+    # exactly (12 % less error than an unsigned scale). At int8 that gains nothing.
     highest, lowest = _reduce(values, np.maximum), _reduce(values, np.minimum)
     if bits == 4:
-        scales = np.where(highest > -lowest, highest, lowest) * np.float32(-1 / 8)
+        scales: Array = np.where(highest > -lowest, highest, lowest) * np.float32(-1 / 8)
     elif bits == 8:
         scales = np.maximum(highest, -lowest) / np.float32(127)
     else:
@@ -148,7 +153,8 @@ def _reduce(values: Array, operation: np.ufunc) -> Array:
 
 def _pack(nibbles: Array) -> Array:
     pairs = nibbles.view("<u2")  # low | high << 8
-    return ((pairs >> np.uint16(4)) | pairs).astype(np.uint8)
+    packed: Array = ((pairs >> np.uint16(4)) | pairs).astype(np.uint8)
+    return packed
 
 
 def dequantize(packed: Array, scales: Array, bits: int, shape: tuple[int, ...]) -> Array:
@@ -170,6 +176,61 @@ def dequantize(packed: Array, scales: Array, bits: int, shape: tuple[int, ...]) 
     return values.reshape(*lead, -1)[..., : shape[-1]].reshape(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A piece of a tensor as it is stored.
+
+    Args:
+        data: The values, or the integers, as bytes in order; BF16 as uint16.
+        scales: Of int4 and int8.
+        clipped: How many values were beyond float16.
+    """
+
+    data: Array
+    scales: Array | None = None
+    clipped: int = 0
+
+
+def store(
+    raw: Array,
+    dtype: str,
+    storage: Storage,
+    add: float = 0.0,
+    block_size: int = 32,
+    buffer: Array | None = None,
+) -> Stored:
+    """Convert what was read from a checkpoint to what is stored; no copy where nothing changes.
+
+    Args:
+        raw: Values; BF16 as uint16.
+        dtype: Safetensors dtype of the values.
+        storage: How they are stored.
+        add: Added in float32.
+        block_size: Columns that share a scale, for int4 and int8.
+        buffer: Float32, one axis, room for the values; the result may lie in it.
+
+    Raises:
+        ValueError: A value to be quantized is infinite or not a number.
+    """
+    if storage == "keep" or (dtype == FLOAT_DTYPES.get(storage) and not add):
+        return Stored(np.ascontiguousarray(raw))
+    out = None if buffer is None else buffer[: raw.size].reshape(raw.shape)
+    values = to_float32(raw, dtype, out)
+    if add:
+        values += np.float32(add)
+    if storage in BITS:
+        return Stored(*quantize(values, BITS[storage], block_size))
+    if storage == "float16":
+        half = np.empty(values.shape, np.float16)
+        clipped = to_float16(values, half)
+        return Stored(half, clipped=clipped)
+    if storage == "bfloat16":
+        upper = np.empty(values.shape, np.uint16)
+        to_bfloat16(values, upper)
+        return Stored(upper)
+    return Stored(values)
+
+
 def round_trip(matrix: Array, storage: Storage, block_size: int = 32) -> Array:
     """Give the float32 values that are left of a float32 tensor once it is stored.
 
@@ -178,15 +239,7 @@ def round_trip(matrix: Array, storage: Storage, block_size: int = 32) -> Array:
         storage: How it is stored.
         block_size: Columns that share a scale, for int4 and int8.
     """
-    if storage in BITS:
-        packed, scales = quantize(matrix, BITS[storage], block_size)
-        return dequantize(packed, scales, BITS[storage], matrix.shape)
-    if storage == "float16":
-        half = np.empty(matrix.shape, np.float16)
-        to_float16(matrix.copy(), half)
-        return half.astype(np.float32)
-    if storage == "bfloat16":
-        upper = np.empty(matrix.shape, np.uint16)
-        to_bfloat16(matrix, upper)
-        return to_float32(upper, "BF16")
-    return matrix
+    stored = store(matrix, "F32", storage, block_size=block_size)
+    if stored.scales is not None:
+        return dequantize(stored.data, stored.scales, BITS[storage], matrix.shape)
+    return to_float32(stored.data, FLOAT_DTYPES.get(storage, "F32"))

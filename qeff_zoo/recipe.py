@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The sizes a package is specialized for.
+    """The sizes a package is specialized for; 0, None or nothing where one does not apply to the task.
 
     Args:
         prefill_seq_len: Prompt tokens taken by one prefill call.
@@ -22,8 +22,8 @@ class Shape:
         seq_lens: Sequence lengths of an encoder, ascending.
     """
 
-    prefill_seq_len: int = 128
-    ctx_len: int = 4096
+    prefill_seq_len: int = 0
+    ctx_len: int = 0
     batch_size: int = 1
     full_batch_size: int | None = None
     seq_lens: tuple[int, ...] = ()

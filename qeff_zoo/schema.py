@@ -6,7 +6,7 @@ same (a test compares them) but takes sixty milliseconds to import, and packages
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 _ANNOTATIONS = {"$schema", "$id", "$defs", "title", "description"}
 
+#: A place in a value: the place around it and the name or index there. As text only when needed.
+_Place = tuple[Any, str | int] | None
+_Check = Callable[[Any, Any, _Place, Mapping[str, Any]], None]
+
 
 def problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
     """List where a value breaks a schema.
@@ -32,94 +36,120 @@ def problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
     Raises:
         ValueError: The schema uses a keyword that is not checked here.
     """
-    return list(_Check(schema).run(value, schema, "$"))
+    walk = _Walk(schema)
+    walk.run(value, schema, None)
+    return walk.problems
 
 
-class _Check:
-    """Walks value and schema together; one method a keyword."""
+class _Walk:
+    """Goes through value and schema together; one method a keyword."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
+        self.problems: list[str] = []
+        self.checks: dict[int, list[tuple[_Check, Any]]] = {}
 
-    def run(self, value: Any, schema: Mapping[str, Any], where: str) -> Iterator[str]:
-        for keyword, expected in schema.items():
-            if keyword in _ANNOTATIONS:
-                continue
-            check = getattr(self, "on_" + keyword.lstrip("$"), None)
-            if check is None:
-                raise ValueError(
-                    f"Schema keyword {keyword!r} is not checked; expected one that {__name__} "
-                    "knows. Add a method for it there."
-                )
-            yield from check(value, expected, where, schema)
+    def run(self, value: Any, schema: Mapping[str, Any], place: _Place) -> None:
+        checks = self.checks.get(id(schema))
+        if checks is None:
+            checks = [
+                (self.check(keyword), expected)
+                for keyword, expected in schema.items()
+                if keyword not in _ANNOTATIONS
+            ]
+            self.checks[id(schema)] = checks
+        for check, expected in checks:
+            check(value, expected, place, schema)
 
-    def on_ref(self, value: Any, ref: str, where: str, _: Any) -> Iterator[str]:
-        yield from self.run(value, self.root["$defs"][ref.removeprefix("#/$defs/")], where)
+    def check(self, keyword: str) -> _Check:
+        found: _Check | None = getattr(self, "on_" + keyword.lstrip("$"), None)
+        if found is None:
+            raise ValueError(
+                f"Schema keyword {keyword!r} is not checked; expected one that {__name__} knows. "
+                "Add a method for it there."
+            )
+        return found
 
-    def on_type(self, value: Any, names: str | list[str], where: str, _: Any) -> Iterator[str]:
+    def refuse(self, place: _Place, text: str) -> None:
+        self.problems.append(f"{_path(place)} {text}")
+
+    def on_ref(self, value: Any, ref: str, place: _Place, _: Any) -> None:
+        self.run(value, self.root["$defs"][ref.removeprefix("#/$defs/")], place)
+
+    def on_type(self, value: Any, names: str | list[str], place: _Place, _: Any) -> None:
         wanted = [names] if isinstance(names, str) else names
         if not any(_is(value, name) for name in wanted):
-            yield f"{where} is {_short(value)}, expected {' or '.join(wanted)}"
+            self.refuse(place, f"is {_short(value)}, expected {' or '.join(wanted)}")
 
-    def on_const(self, value: Any, constant: Any, where: str, _: Any) -> Iterator[str]:
+    def on_const(self, value: Any, constant: Any, place: _Place, _: Any) -> None:
         if not _same(value, constant):
-            yield f"{where} is {_short(value)}, expected {constant!r}"
+            self.refuse(place, f"is {_short(value)}, expected {constant!r}")
 
-    def on_enum(self, value: Any, choices: list[Any], where: str, _: Any) -> Iterator[str]:
+    def on_enum(self, value: Any, choices: list[Any], place: _Place, _: Any) -> None:
         if not any(_same(value, choice) for choice in choices):
-            yield f"{where} is {_short(value)}, expected one of {choices}"
+            self.refuse(place, f"is {_short(value)}, expected one of {choices}")
 
-    def on_pattern(self, value: Any, pattern: str, where: str, _: Any) -> Iterator[str]:
+    def on_pattern(self, value: Any, pattern: str, place: _Place, _: Any) -> None:
         if isinstance(value, str) and not _compiled(pattern).search(value):
-            yield f"{where} is {_short(value)}, expected a match of {pattern}"
+            self.refuse(place, f"is {_short(value)}, expected a match of {pattern}")
 
-    def on_minimum(self, value: Any, least: float, where: str, _: Any) -> Iterator[str]:
+    def on_minimum(self, value: Any, least: float, place: _Place, _: Any) -> None:
         if _is(value, "number") and value < least:
-            yield f"{where} is {_short(value)}, expected at least {least}"
+            self.refuse(place, f"is {_short(value)}, expected at least {least}")
 
-    def on_minLength(self, value: Any, least: int, where: str, _: Any) -> Iterator[str]:  # noqa: N802
+    def on_minLength(self, value: Any, least: int, place: _Place, _: Any) -> None:  # noqa: N802
         if isinstance(value, str) and len(value) < least:
-            yield f"{where} is {_short(value)}, expected at least {least} characters"
+            self.refuse(place, f"is {_short(value)}, expected at least {least} characters")
 
-    def on_maxLength(self, value: Any, most: int, where: str, _: Any) -> Iterator[str]:  # noqa: N802
+    def on_maxLength(self, value: Any, most: int, place: _Place, _: Any) -> None:  # noqa: N802
         if isinstance(value, str) and len(value) > most:
-            yield f"{where} is {_short(value)}, expected at most {most} characters"
+            self.refuse(place, f"is {_short(value)}, expected at most {most} characters")
 
-    def on_minItems(self, value: Any, least: int, where: str, _: Any) -> Iterator[str]:  # noqa: N802
+    def on_minItems(self, value: Any, least: int, place: _Place, _: Any) -> None:  # noqa: N802
         if isinstance(value, list) and len(value) < least:
-            yield f"{where} has {len(value)} items, expected at least {least}"
+            self.refuse(place, f"has {len(value)} items, expected at least {least}")
 
-    def on_minProperties(self, value: Any, least: int, where: str, _: Any) -> Iterator[str]:  # noqa: N802
+    def on_minProperties(self, value: Any, least: int, place: _Place, _: Any) -> None:  # noqa: N802
         if isinstance(value, dict) and len(value) < least:
-            yield f"{where} has {len(value)} members, expected at least {least}"
+            self.refuse(place, f"has {len(value)} members, expected at least {least}")
 
-    def on_required(self, value: Any, names: list[str], where: str, _: Any) -> Iterator[str]:
+    def on_required(self, value: Any, names: list[str], place: _Place, _: Any) -> None:
         if isinstance(value, dict):
-            yield from (f"{where}.{name} is missing" for name in names if name not in value)
+            for name in names:
+                if name not in value:
+                    self.refuse((place, name), "is missing")
 
-    def on_properties(
-        self, value: Any, members: Mapping[str, Any], where: str, _: Any
-    ) -> Iterator[str]:
+    def on_properties(self, value: Any, members: Mapping[str, Any], place: _Place, _: Any) -> None:
         if isinstance(value, dict):
-            for name, schema in members.items():
-                if name in value:
-                    yield from self.run(value[name], schema, f"{where}.{name}")
+            for name, item in value.items():
+                if name in members:
+                    self.run(item, members[name], (place, name))
 
     def on_additionalProperties(  # noqa: N802
-        self, value: Any, other: Any, where: str, schema: Mapping[str, Any]
-    ) -> Iterator[str]:
+        self, value: Any, other: Any, place: _Place, schema: Mapping[str, Any]
+    ) -> None:
         if not isinstance(value, dict):
             return
-        for name in value.keys() - schema.get("properties", {}).keys():
+        members = schema.get("properties", {})
+        for name, item in value.items():
+            if name in members:
+                continue
             if other is False:
-                yield f"{where}.{name} is not a field of this schema"
+                self.refuse((place, name), "is not a field of this schema")
             else:
-                yield from self.run(value[name], other, f"{where}.{name}")
+                self.run(item, other, (place, name))
 
-    def on_items(self, value: Any, item: Mapping[str, Any], where: str, _: Any) -> Iterator[str]:
+    def on_items(self, value: Any, schema: Mapping[str, Any], place: _Place, _: Any) -> None:
         if isinstance(value, list):
-            for index, element in enumerate(value):
-                yield from self.run(element, item, f"{where}[{index}]")
+            for index, item in enumerate(value):
+                self.run(item, schema, (place, index))
+
+
+def _path(place: _Place) -> str:
+    if place is None:
+        return "$"
+    outer, step = place
+    return _path(outer) + (f"[{step}]" if isinstance(step, int) else f".{step}")
 
 
 def _is(value: Any, name: str) -> bool:

@@ -73,6 +73,21 @@ def no_weights(files: Files) -> CheckpointError:
     )
 
 
+def no_config(files: Files) -> CheckpointError:
+    """Explain why a place without config.json is refused.
+
+    Args:
+        files: The place.
+    """
+    kinds = {PurePosixPath(name).suffix for name in files.names}
+    if "adapter_config.json" in files.names or (".gguf" in kinds and ".safetensors" not in kinds):
+        return no_weights(files)
+    return CheckpointError(
+        f"No config.json in {files}, which has {some(sorted(files.names))}. Expected a "
+        "checkpoint as transformers writes it. Give the folder or the repository of one."
+    )
+
+
 def read_weight_map(path: Path) -> dict[str, str]:
     """Read an index of shards: file by tensor name.
 

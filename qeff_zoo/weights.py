@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights: checkpoint tensors stream into one data file, each byte written once, in memory that does not grow.
+"""Weights: checkpoint tensors stream into one data file, each byte written once, in little memory.
 
 `plan_file` says where every tensor will lie; `write` fills the file and digests it on the way.
 
@@ -17,11 +17,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import MappingProxyType
+
+import numpy as np
 
 from qeff_zoo.errors import CheckpointError, StoreError
 from qeff_zoo.expressions import (
-    Array,
     Expression,
     Read,
     TensorSource,
@@ -30,12 +32,23 @@ from qeff_zoo.expressions import (
     shape_of,
     sources_of,
 )
-from qeff_zoo.quantization import store, to_float32
+from qeff_zoo.quantization import Array, store, to_float32
 from qeff_zoo.weights_layout import Entry, FileLayout, Slot, plan_file
 
-__all__ = ["Entry", "FileLayout", "Slot", "TensorSource", "Written", "evaluate", "plan_file", "write"]
+__all__ = [
+    "Entry",
+    "FileLayout",
+    "Slot",
+    "TensorSource",
+    "Written",
+    "evaluate",
+    "plan_file",
+    "write",
+]
 
-_BLOCK = 1 << 18  # elements of a piece: all that is made of it stays in the cache until it is written
+_BLOCK = (
+    1 << 18
+)  # elements of a piece: all that is made of it stays in the cache until it is written
 _PENDING = 4  # pieces on their way
 _WORKERS = 2
 _CHUNK = 1 << 20  # bytes read back at once
@@ -88,8 +101,9 @@ def write(
             path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise StoreError(
-                f"Cannot write {str(path)!r} of {layout.nbytes:,} bytes: {error.strerror}. Expected a new file with "
-                "room for all of it. Free some space, or choose another place with QEFF_HOME or -o."
+                f"Cannot write {str(path)!r} of {layout.nbytes:,} bytes: {error.strerror}. "
+                "Expected a new file with room for all of it. "
+                "Free some space, or choose another place with QEFF_HOME or -o."
             ) from error
         raise
     seconds = time.perf_counter() - begun
@@ -121,7 +135,7 @@ def _read_float32(source: TensorSource, name: str, start: int | None, stop: int 
 
 
 class _Filling:
-    """Fills the file: workers convert pieces and write them in place, the caller's thread digests them in order."""
+    """Workers convert pieces and write them in place, the caller's thread digests them in order."""
 
     def __init__(self, layout: FileLayout, source: TensorSource, descriptor: int) -> None:
         self.layout = layout
@@ -129,6 +143,10 @@ class _Filling:
         self.descriptor = descriptor
         self.digest = hashlib.sha256()
         self.clipped: Counter[str] = Counter()
+        # Pieces are converted in these: memory from the heap is given back and cleared over again.
+        self.buffers: SimpleQueue[Array] = SimpleQueue()
+        for _ in range(_PENDING + 1):
+            self.buffers.put(np.empty(_BLOCK, np.float32))
 
     def run(self, progress: Callable[[int], None]) -> None:
         """Write and digest everything."""
@@ -142,7 +160,7 @@ class _Filling:
                 progress(pending.popleft()())
 
     def _steps(self, pool: ThreadPoolExecutor) -> Iterator[Callable[[], int]]:
-        """Start the work piece by piece; each step, called in order, digests its bytes and counts them."""
+        """Start the work piece by piece; a step, called in order, digests and counts its bytes."""
         _write_at(self.descriptor, self.layout.header, 0)
         yield partial(self._add, self.layout.header)
         for name, entry in self.layout.entries.items():
@@ -155,31 +173,97 @@ class _Filling:
 
     def _slot_steps(self, pool: ThreadPoolExecutor, slot: Slot) -> Iterator[Callable[[], int]]:
         tensors = self.source.tensors
-        names = sources_of(slot.expression)
-        dtypes = {tensors[name].dtype for name in names}
-        read: Read = self.source.read
-        if len(dtypes) > 1:
-            dtypes, read = {"F32"}, partial(_read_float32, self.source)
-        fill = partial(self._fill, slot, read, *dtypes)
+        tensor = _tensor(slot, self.source)
         first = 0  # element
-        for part, start, stop in blocks(slot.expression, tensors, _BLOCK):
-            yield partial(self._finish, slot.name, pool.submit(fill, part, start, stop, first))
+        for piece in blocks(slot.expression, tensors, _BLOCK):
+            yield partial(self._finish, slot.name, pool.submit(self._fill, tensor, piece, first))
+            part, start, stop = piece
             first += (stop - start) * math.prod(shape_of(part, tensors)[1:])
-        yield partial(self._release, names)
+        yield partial(self._release, sources_of(slot.expression))
 
-    def _fill(
-        self, slot: Slot, read: Read, dtype: str, part: Expression, start: int, stop: int, first: int
-    ) -> tuple[memoryview, int]:
-        entries = self.layout.entries
-        raw = rows(part, read, self.source.tensors, start, stop)
+    def _fill(self, tensor: "_Tensor", piece: tuple[Expression, int, int], first: int) -> "_Filled":
+        part, start, stop = piece
+        slot = tensor.slot
+        raw = rows(part, tensor.read, self.source.tensors, start, stop)
+        buffer = self.buffers.get()
+        if buffer.size < raw.size:
+            buffer = np.empty(raw.size, np.float32)
         try:
-            stored = store(raw, dtype, slot.storage, slot.add, slot.block_size)
+            stored = store(raw, tensor.dtype, slot.storage, slot.add, slot.block_size, buffer)
         except ValueError as error:
             raise CheckpointError(
                 f"Cannot store {slot.name!r} as {slot.storage}: {error} "
-                f"Expected finite numbers in {', '.join(map(repr, sources_of(part)))}. Get the checkpoint again."
+                f"Expected finite numbers in {', '.join(map(repr, sources_of(part)))}. "
+                "Get the checkpoint again from its source."
             ) from error
-        data = memoryview(stored.data.reshape(-1)).cast("B")
-        # Pieces end where blocks end, so a piece's share of the bytes is its share of the elements.
-        entry = entries[slot.name]
-        return data, stored.clipped
+        data = _bytes(stored.data)
+        self._place(slot.name, data, first, tensor.elements)
+        if stored.scales is not None:
+            self._place(f"{slot.name}.scales", _bytes(stored.scales), first, tensor.elements)
+        return _Filled(data, buffer, stored.clipped)
+
+    def _place(self, name: str, data: memoryview, first: int, elements: int) -> None:
+        # Where elements share bytes a piece is whole rows: its share of elements is that of bytes.
+        entry = self.layout.entries[name]
+        _write_at(self.descriptor, data, entry.offset + entry.nbytes * first // elements)
+
+    def _finish(self, name: str, future: "Future[_Filled]") -> int:
+        filled = future.result()
+        if filled.clipped:
+            self.clipped[name] += filled.clipped
+        self._add(filled.data)
+        self.buffers.put(filled.buffer)
+        return len(filled.data)
+
+    def _add(self, data: bytes | memoryview) -> int:
+        self.digest.update(data)
+        return len(data)
+
+    def _reread(self, entry: Entry) -> int:
+        end = entry.offset + entry.nbytes
+        for start in range(entry.offset, end, _CHUNK):
+            self._add(os.pread(self.descriptor, min(_CHUNK, end - start), start))
+        return entry.nbytes
+
+    def _release(self, names: Sequence[str]) -> int:
+        for name in names:
+            self.source.release(name)
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """The bytes of a piece, the buffer they may lie in, and how many values were clipped."""
+
+    data: memoryview
+    buffer: Array
+    clipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A slot, how its checkpoint tensors are read, the dtype that gives, and its elements."""
+
+    slot: Slot
+    read: Read
+    dtype: str
+    elements: int
+
+
+def _tensor(slot: Slot, source: TensorSource) -> _Tensor:
+    dtypes = {source.tensors[name].dtype for name in sources_of(slot.expression)}
+    elements = math.prod(shape_of(slot.expression, source.tensors))
+    if len(dtypes) == 1:
+        return _Tensor(slot, source.read, dtypes.pop(), elements)
+    return _Tensor(slot, partial(_read_float32, source), "F32", elements)
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def _write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where every tensor of a data file will lie, decided before a byte is written.
 
-The file is a safetensors file, so anything can read it, and every tensor is aligned, so that a graph can point into it
-(ONNX external data: offset and length) and a runtime can map it.
+The file is a safetensors file, so anything can read it, and every tensor is aligned, so that a
+graph can point into it (ONNX external data: offset and length) and a runtime can map it.
 """
 
 import json
@@ -13,19 +13,12 @@ from types import MappingProxyType
 
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.expressions import Expression, Tensors, shape_of, sources_of
-from qeff_zoo.quantization import BITS, FLOATS, Storage, block_count
+from qeff_zoo.quantization import BITS, FLOAT_DTYPES, FLOATS, Storage, block_count
 from qeff_zoo.safetensors_index import DTYPE_BITS
 
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors
 _LARGE = 1 << 20  # bytes from which on a tensor starts on a page
-_DTYPES: Mapping[str, str] = {
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int8": "U8",
-    "int4": "U8",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +77,9 @@ class FileLayout:
 def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
     """Decide where every tensor lies.
 
-    Tensors of 1 MiB and more come first and start on a page, the others follow and start on a cache line; both in the
-    order given. Where a tensor does not end on such a boundary a filler follows, since the format forbids holes.
+    Tensors of 1 MiB and more come first and start on a page, the others follow and start on a cache
+    line; both in the order given. Where a tensor does not end on such a boundary a filler follows,
+    since the format forbids holes.
 
     Args:
         slots: What the file will hold.
@@ -129,11 +123,12 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
         dtype = found[next(iter(found))]
         refused = [name for name in found if found[name] != dtype or DTYPE_BITS[dtype] < 8]
     else:
-        dtype = _DTYPES[slot.storage]
+        dtype = FLOAT_DTYPES.get(slot.storage, "U8")
         refused = [name for name in found if found[name] not in FLOATS]
     if refused:
         raise UnsupportedModelError(
-            f"Cannot store {slot.name!r} as {slot.storage}: tensor {refused[0]!r} has dtype {found[refused[0]]!r}. "
+            f"Cannot store {slot.name!r} as {slot.storage}: "
+            f"tensor {refused[0]!r} has dtype {found[refused[0]]!r}. "
             f"Expected one of {', '.join(sorted(FLOATS))}. Use an unquantized checkpoint."
         )
     if slot.storage in BITS:

@@ -5,7 +5,9 @@ Unusual: one fused query-key-value projection in three layouts, attention and ML
 in Falcon-RW. Its attention does not go through transformers' attention interface.
 """
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape, Tiny
+from dataclasses import replace
+
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 _TINY = {
     "vocab_size": 257,
@@ -23,7 +25,7 @@ RECIPE = Recipe(
     task="text-generation",
     special="Fused query-key-value, parallel attention and MLP; RoPE, or ALiBi in Falcon-RW.",
     # The published checkpoints have 2,048 positions.
-    shapes={name: Shape(ctx_len=2048, full_batch_size=s.full_batch_size) for name, s in DECODER_SHAPES.items()},
+    shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
     tiny=(
         Tiny(config={**_TINY, "multi_query": True, "new_decoder_architecture": False}),
         Tiny(config={**_TINY, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}, name="new_decoder"),

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-2 and GPT-SW3, `transformers.models.gpt2`: learned positions, layer norms, weights stored input-major."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape, Tiny
+from dataclasses import replace
+
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 _TINY = {
     "vocab_size": 257,
@@ -19,7 +21,7 @@ RECIPE = Recipe(
     task="text-generation",
     special="Learned positions (1,024 in the published models); attention may be scaled by the layer's index.",
     # The published checkpoints have 1,024 positions, so a longer cache has no use.
-    shapes={name: Shape(ctx_len=1024, full_batch_size=s.full_batch_size) for name, s in DECODER_SHAPES.items()},
+    shapes={name: replace(shape, ctx_len=1024) for name, shape in DECODER_SHAPES.items()},
     tiny=(
         Tiny(config=_TINY),
         Tiny(config={**_TINY, "scale_attn_by_inverse_layer_idx": True}, name="inverse_layer_idx"),

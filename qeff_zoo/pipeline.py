@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole flow: checkpoint -> plan -> graph -> weights -> package -> validation -> store."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo import graphs, identity, plan as plans, weights
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.errors import ParityError
+from qeff_zoo.package import Package, write_manifest
+from qeff_zoo.plan import Plan, Request
+from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
+from qeff_zoo.store import Store, copy_out
+from qeff_zoo.tasks import module_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What a build gave.
+
+    Args:
+        package: In the store, or where `output` said.
+        hit: Whether it was there already.
+        seconds: Wall time by stage.
+        peak_rss_bytes: Of this process, mapped files included.
+    """
+
+    package: Package
+    hit: bool
+    seconds: Mapping[str, float]
+    peak_rss_bytes: int
+
+
+def make_plan(
+    model: str, request: Request, *, revision: str | None = None, store: Store | None = None
+) -> tuple[Checkpoint, Plan]:
+    """Open a checkpoint and make every choice, before anything large is downloaded."""
+    checkpoint = open_checkpoint(model, revision=revision)
+    plans.recipe_of(checkpoint)  # an unsupported model is refused before its weights are hashed
+    digest = checkpoint.weights_digest((store or Store()).file_digest)
+    return checkpoint, plans.resolve(checkpoint, request, digest)
+
+
+def build(
+    model: str,
+    request: Request = Request(),
+    *,
+    revision: str | None = None,
+    validate: bool = True,
+    output: Path | None = None,
+    reporter: Reporter | None = None,
+) -> Built:
+    """Turn a checkpoint into a validated package.
+
+    Args:
+        model: Hub id or folder.
+        request: What is asked for beyond the recipe.
+        revision: Branch, tag or commit of a Hub model.
+        validate: Compare with Hugging Face before the package is promoted; without, it says "none".
+        output: Also copy the package here.
+        reporter: Shows progress.
+
+    Raises:
+        ZooError: See `qeff_zoo.errors`; nothing half-written is left that a later build takes for done.
+    """
+    store, watch = Store(), Stopwatch(reporter or Silent())
+    with watch.stage("plan"):
+        checkpoint, plan = make_plan(model, request, revision=revision, store=store)
+        package = store.lookup(plan.build_key)
+    hit = package is not None and (package.validated != "none" or not validate)
+    if package is None or not hit:
+        package = _build(checkpoint, plan, store, watch, validate=validate)
+    if output is not None:
+        package = copy_out(package, output)
+    return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
+
+
+def _build(checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, *, validate: bool) -> Package:
+    from qeff_zoo.targets import ort
+    from qeff_zoo.weights_layout import plan_file
+
+    checkpoint.fetch()
+    with watch.stage("graph"):
+        graph = graphs.obtain(plan, checkpoint, store)
+    with store.stage("build") as folder:
+        with watch.stage("lower"):
+            lowered = ort.lower(graph.model, graph.bindings, ort.STORAGE[plan.storage])
+            layout = plan_file(lowered.slots, checkpoint.tensors)
+            store.require_space(folder, layout.nbytes, "the package's weights")
+        with watch.stage("weights", layout.nbytes) as advance:
+            written = weights.write(layout, checkpoint, folder / ort.WEIGHTS, advance)
+        with watch.stage("package"):
+            ort.place(lowered.model, layout)
+            ort.save(lowered.model, folder / graphs.GRAPH)
+            _copy_companions(checkpoint, folder)
+            manifest = _manifest(checkpoint, plan, graph, lowered.model, written, watch)
+            digests = {ort.WEIGHTS: (written.nbytes, written.sha256)}
+            package = write_manifest(folder, manifest, digests)
+        if validate:
+            package = _validate(package, checkpoint, plan, store, watch)
+        return store.promote(folder, plan.build_key)
+
+
+def _validate(package: Package, checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch) -> Package:
+    """Compare with Hugging Face; a package that disagrees is kept as evidence and not promoted."""
+    from qeff_zoo import validation
+
+    with watch.stage("validate"):
+        record = validation.validate(package, checkpoint.folder, level="checkpoint")
+    package = package.with_validation(record.checks, "checkpoint" if record.passed else "none")
+    if not record.passed:
+        kept = store.failed(package.path, plan.build_key)
+        raise ParityError(
+            f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(record.failures)}. It was not "
+            f"promoted; the evidence is in {str(kept)!r}. Check the recipe, or build with --no-validate to look into it."
+        )
+    return package
+
+
+def export(
+    model: str, output: Path, *, request: Request = Request(), graph_only: bool = False, reporter: Reporter | None = None
+) -> Path:
+    """Write the portable graph of a model, with its weights unless told otherwise.
+
+    Args:
+        model: Hub id or folder; with `graph_only` also a config.json.
+        output: A new or empty folder.
+        request: Shapes do not matter, but continuous batching and pooling do.
+        graph_only: Leave out the weights; then none are needed.
+        reporter: Shows progress.
+
+    Returns:
+        The path of the graph.
+    """
+    raise NotImplementedError
+
+
+def _copy_companions(checkpoint: Checkpoint, folder: Path) -> None:
+    for name, source in checkpoint.companions.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def _manifest(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    graph: graphs.BoundGraph,
+    model: Any,
+    written: weights.Written,
+    watch: Stopwatch,
+) -> dict[str, Any]:
+    specializations = module_of(plan.recipe.task).specializations(plan.shape)
+    runtime = plan.spec["toolchain"]["onnxruntime"]
+    return {
+        "name": checkpoint.name,
+        "task": plan.recipe.task,
+        "model_type": plan.recipe.model_type,
+        "target": {"name": plan.target, "needs": {"onnxruntime": f">={runtime}"}},
+        "spec": plan.spec,
+        "why": plan.why,
+        "graph": {"digest": graph.digest, "opset": 18},
+        "compiled_from": {
+            "tensors": f"sha256:{written.sha256}",
+            "flags": {"weights": plan.storage, "specializations": specializations},
+            "compiler": {"name": "onnxruntime", "version": runtime},
+        },
+        "programs": [{"role": "decoder" if plan.shape.ctx_len else "encoder", "path": graphs.GRAPH, **_interface(model)}],
+        "specializations": specializations,
+        "provenance": {
+            "version": version("qeff-zoo"),
+            "finished": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "seconds": dict(watch.seconds),
+            "peak_rss_bytes": peak_rss_bytes(),
+        },
+        "weights": {
+            "storage": plan.storage,
+            "clipped": sum(written.clipped.values()),
+            "tensors": len(graph.bindings),
+        },
+        "validated": "none",
+        "validation": [],
+        "license": checkpoint.license,
+    }
+
+
+def _interface(model: Any) -> dict[str, Any]:
+    """Describe a graph's inputs and outputs as the manifest does."""
+
+    def describe(value: Any) -> dict[str, Any]:
+        shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
+        tensor = {"name": value.name, "dtype": value.dtype.name.lower().replace("float", "float32"), "shape": shape}
+        if value.name.startswith("past_"):
+            tensor["retained"] = True
+        return tensor
+
+    return {"inputs": [*map(describe, model.graph.inputs)], "outputs": [*map(describe, model.graph.outputs)]}

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every choice of a build, made once: what was chosen, and who chose it.
+
+In: a checkpoint's config and a request. Out: a frozen `Plan`, which is printed by `qeff-zoo plan`, hashed to the build
+key and recorded in the manifest. Nothing is downloaded but the config and small files; all conflicts are reported
+together.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from qeff_zoo import identity, registry
+from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.sentence_transformers import read_pooling
+
+#: Raised when the same inputs come to give another graph or another package.
+EXPORTER_REVISION = 1
+STORAGES = ("fp32", "int8", "int4")
+POOLINGS = ("mean", "cls", "max")
+TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
+_TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks for. None leaves a choice to the recipe.
+
+    Args:
+        target: What to compile for.
+        profile: Name of one of the recipe's shapes.
+        weights: "fp32", "int8" or "int4".
+        prefill_seq_len: See `Shape`.
+        ctx_len: See `Shape`.
+        batch_size: See `Shape`.
+        full_batch_size: See `Shape`.
+        seq_lens: See `Shape`.
+        pooling: "mean", "cls" or "max".
+        normalize: Whether embeddings have length 1.
+    """
+
+    target: str | None = None
+    profile: str | None = None
+    weights: str | None = None
+    prefill_seq_len: int | None = None
+    ctx_len: int | None = None
+    batch_size: int | None = None
+    full_batch_size: int | None = None
+    seq_lens: tuple[int, ...] | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A resolved build.
+
+    Args:
+        recipe: Of the checkpoint's `model_type`.
+        shape: Sizes the package is specialized for.
+        spec: All that identifies the build, in JSON values; its digest is the build key.
+        why: For every chosen field of the spec, who set it.
+        variant: What the task's `tracing` takes.
+    """
+
+    recipe: Recipe = field(repr=False)
+    shape: Shape
+    spec: Mapping[str, Any]
+    why: Mapping[str, str]
+    variant: Mapping[str, Any]
+
+    @property
+    def build_key(self) -> str:
+        """The package's portable identity."""
+        return identity.build_key(self.spec)
+
+    @property
+    def target(self) -> str:
+        """Name of the target."""
+        return str(self.spec["target"]["name"])
+
+    @property
+    def storage(self) -> str:
+        """How matrices are stored: one of `STORAGES`."""
+        return str(self.spec["quantization"]["weights"])
+
+    def graph_key(self, structure: str) -> str:
+        """Name the traced graph: the same for every fine-tune of one architecture.
+
+        Args:
+            structure: Digest of the checkpoint's tensor names and shapes.
+        """
+        parts = {
+            **{name: self.spec[name] for name in ("arch", "recipe", "exporter")},
+            "toolchain": {name: self.spec["toolchain"][name] for name in _TRACERS},
+            "variant": dict(self.variant),
+            "structure": structure,
+        }
+        return "qg1-" + identity.digest(parts, "qz-graph-1")
+
+
+class _Choices:
+    """Chosen values with who chose them, and everything that is wrong with them."""
+
+    def __init__(self) -> None:
+        self.value: dict[str, Any] = {}
+        self.why: dict[str, str] = {}
+        self.problems: list[str] = []
+
+    def set(self, name: str, value: Any, by: str) -> None:
+        self.value[name], self.why[name] = value, by
+
+    def by_user(self, name: str) -> bool:
+        return self.why.get(name) == "user"
+
+    def first(self, name: str, *candidates: tuple[Any, str]) -> None:
+        """Set a field to the first candidate that is not None."""
+        self.set(name, *next(candidate for candidate in candidates if candidate[0] is not None))
+
+
+def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Plan:
+    """Make every choice.
+
+    Args:
+        checkpoint: Opened; its weights need not be here.
+        request: What the user asked for.
+        weights_digest: Identity of the weights, "sha256:…".
+
+    Raises:
+        UnsupportedModelError: There is no recipe for the model.
+        PlanError: Choices conflict; all conflicts at once.
+    """
+    recipe = recipe_of(checkpoint)
+    choices = _Choices()
+    _check_model(checkpoint, recipe, choices)
+    choices.first("target", (request.target, "user"), ("ort", "default"))
+    choices.first("weights", (request.weights, "user"), ("fp32", "default"))
+    _check_member(choices, "target", TARGETS)
+    _check_member(choices, "weights", STORAGES)
+    shape = _choose_shape(checkpoint, recipe, request, choices)
+    variant = _choose_variant(checkpoint, recipe, request, shape, choices)
+    if choices.problems:
+        raise PlanError(choices.problems)
+    spec = {
+        "spec": 1,
+        "source": {"model_id": checkpoint.model_id, "revision": checkpoint.revision, "weights": weights_digest,
+                   "companions": checkpoint.companions_digest()},
+        "arch": identity.arch_digest(checkpoint.config),
+        "recipe": {
+            "model_type": recipe.model_type,
+            "rev": recipe.rev,
+            "transforms": [
+                {"name": t.name, "version": t.version, "parameters": dict(t.parameters)} for t in recipe.transforms
+            ],
+        },
+        "task": {"name": recipe.task, **variant},
+        "shape": {key: value for key, value in asdict(shape).items() if value},
+        "quantization": {"method": "none", "weights": choices.value["weights"]},
+        "target": {"name": choices.value["target"]},
+        "exporter": EXPORTER_REVISION,
+        "toolchain": _toolchain(choices.value["target"]),
+    }
+    return Plan(recipe=recipe, shape=shape, spec=spec, why=choices.why, variant=variant)
+
+
+def recipe_of(checkpoint: Checkpoint) -> Recipe:
+    """Return the recipe of a checkpoint's `model_type`.
+
+    Raises:
+        UnsupportedModelError: There is none.
+    """
+    try:
+        return registry.find_recipe(checkpoint.model_type)
+    except UnsupportedModelError as error:
+        if not checkpoint.needs_remote_code:
+            raise
+        raise UnsupportedModelError(
+            f"{checkpoint.name!r} needs Python code of its own (`auto_map` in config.json), and model_type "
+            f"{checkpoint.model_type!r} has no recipe. Expected a model that transformers implements; code from a "
+            f"checkpoint is never run. {error}"
+        ) from error
+
+
+def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> None:
+    unknown = [name for name in checkpoint.architectures if name not in recipe.architectures]
+    if unknown:
+        choices.problems.append(
+            f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
+            f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
+        )
+    quantized = checkpoint.config.get("quantization_config") or {}
+    method = quantized.get("quant_method", "none")
+    if method not in recipe.quant_methods:
+        choices.problems.append(
+            f"{checkpoint.name!r} is quantized with {method!r}, but recipe {recipe.model_type!r} supports "
+            f"{', '.join(recipe.quant_methods)}. Use the unquantized checkpoint; `--weights int4` quantizes it."
+        )
+
+
+def _check_member(choices: _Choices, name: str, allowed: Any) -> None:
+    if choices.value[name] not in allowed:
+        choices.problems.append(f"{_flag(name)} is {choices.value[name]!r}, expected one of {', '.join(allowed)}.")
+
+
+def _choose_shape(checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: _Choices) -> Shape:
+    """Start from a profile, take what the user asked for, and fit the rest to the model's positions."""
+    profile = request.profile or next(iter(recipe.shapes))
+    if profile not in recipe.shapes:
+        choices.problems.append(
+            f"--profile is {profile!r}, but recipe {recipe.model_type!r} has {', '.join(recipe.shapes)}. Choose one."
+        )
+        profile = next(iter(recipe.shapes))
+    base = recipe.shapes[profile]
+    encoder = bool(base.seq_lens)
+    for item in fields(Shape):
+        asked, default = getattr(request, item.name), getattr(base, item.name)
+        if asked is not None and item.name != "batch_size" and (item.name == "seq_lens") != encoder:
+            choices.problems.append(f"{_flag(item.name)} does not apply to {recipe.task}. Leave it out.")
+        choices.set(item.name, *((default, f"recipe:{profile}") if asked is None else (asked, "user")))
+    if request.batch_size is not None and request.full_batch_size is None:
+        choices.set("full_batch_size", None, "user: --batch-size")
+    for name in [name for name, value in choices.value.items() if not value]:
+        del choices.why[name]  # it does not apply, so nobody chose it
+    _check_sizes(choices, request)
+    _fit_positions(checkpoint, choices, encoder=encoder)
+    return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
+
+
+def _check_sizes(choices: _Choices, request: Request) -> None:
+    for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size"):
+        value = choices.value[name]
+        if value is not None and value < 1:
+            choices.problems.append(f"{_flag(name)} is {value}, expected at least 1.")
+    if request.seq_lens is not None and (not request.seq_lens or min(request.seq_lens) < 1):
+        choices.problems.append(f"--seq-lens is {list(request.seq_lens)}, expected lengths of at least 1.")
+    if request.seq_lens:
+        choices.set("seq_lens", tuple(sorted(set(request.seq_lens))), "user")
+    if request.batch_size is not None and request.full_batch_size is not None:
+        choices.problems.append(
+            f"--batch-size {request.batch_size} and --full-batch-size {request.full_batch_size} exclude each other: a "
+            f"continuous-batching package takes its batch from its slots. Give one of them."
+        )
+
+
+def _fit_positions(checkpoint: Checkpoint, choices: _Choices, *, encoder: bool) -> None:
+    """Refuse sizes beyond the model's positions where the user set them; shorten those nobody asked for."""
+    positions = _positions(checkpoint.config)
+    if encoder:
+        lengths = choices.value["seq_lens"]
+        if positions is not None and max(lengths) > positions:
+            if choices.by_user("seq_lens"):
+                choices.problems.append(
+                    f"--seq-lens has {max(lengths)}, but {checkpoint.name!r} has {positions} positions. Choose less."
+                )
+            fitting = tuple(length for length in lengths if length <= positions) or (positions,)
+            choices.set("seq_lens", fitting, f"derived: {positions} positions")
+        return
+    ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
+    if positions is not None and ctx_len > positions:
+        if choices.by_user("ctx_len"):
+            choices.problems.append(
+                f"--ctx-len is {ctx_len}, but {checkpoint.name!r} has {positions} positions. Choose at most {positions}."
+            )
+        ctx_len = positions
+        choices.set("ctx_len", ctx_len, f"derived: {positions} positions")
+    if prefill > ctx_len:
+        if choices.by_user("prefill_seq_len"):
+            choices.problems.append(
+                f"--prefill-seq-len is {prefill}, more than the context of {ctx_len}. Choose at most {ctx_len}."
+            )
+        choices.set("prefill_seq_len", ctx_len, "derived: fits ctx_len")
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """Return the number of positions a model was made for, with the growth its RoPE scaling states."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        if isinstance(config.get(name), int):
+            return int(config[name])
+    return None
+
+
+def _choose_variant(
+    checkpoint: Checkpoint, recipe: Recipe, request: Request, shape: Shape, choices: _Choices
+) -> dict[str, Any]:
+    """Choose what changes the graph beyond its sizes."""
+    if recipe.task != "feature-extraction":
+        for name in ("pooling", "normalize"):
+            if getattr(request, name) is not None:
+                choices.problems.append(f"{_flag(name)} does not apply to {recipe.task}. Leave it out.")
+        return {"continuous_batching": True} if shape.full_batch_size else {}
+    found = read_pooling(checkpoint.companions)
+    by = "checkpoint: modules.json"
+    choices.first("pooling", (request.pooling, "user"), (found and found.pooling, by), ("mean", "default"))
+    choices.first("normalize", (request.normalize, "user"), (found and found.normalize, by), (False, "default"))
+    _check_member(choices, "pooling", POOLINGS)
+    return {"pooling": choices.value["pooling"], "normalize": choices.value["normalize"]}
+
+
+def _toolchain(target: str) -> dict[str, str]:
+    """Return the versions of what traces and compiles, the same on every machine (no `+cpu`)."""
+    found = {}
+    for name in (*_TRACERS, *TARGETS.get(target, ())):
+        try:
+            found[name] = re.sub(r"\+.*", "", version(name))
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+

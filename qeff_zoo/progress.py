@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long work reports itself. The library tells; who shows it, and how, is the caller's choice."""
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Reporter(Protocol):
+    """Shows the progress of one stage after another."""
+
+    def begin(self, stage: str, total: int | None, unit: str) -> None:
+        """Start a stage; `total` is in units, "B" for bytes, or None if unknown."""
+
+    def advance(self, amount: int) -> None:
+        """Count work done in the stage."""
+
+    def end(self) -> None:
+        """Finish the stage."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, stage: str, total: int | None, unit: str) -> None:
+        """Ignore it."""
+
+    def advance(self, amount: int) -> None:
+        """Ignore it."""
+
+    def end(self) -> None:
+        """Ignore it."""
+
+
+@dataclass
+class Stopwatch:
+    """Measures stages while they are reported.
+
+    Args:
+        reporter: Shows them.
+        seconds: Wall time by stage, in the order of their first start.
+    """
+
+    reporter: Reporter
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None, unit: str = "B") -> Iterator[Callable[[int], None]]:
+        """Time and report one stage; yields the function that counts its work."""
+        begun = time.perf_counter()
+        self.reporter.begin(name, total, unit)
+        try:
+            yield self.reporter.advance
+        finally:
+            self.reporter.end()
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - begun, 3)
+
+
+def peak_rss_bytes() -> int:
+    """Return the process's highest resident set so far, mapped files included, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""model_type -> Recipe, by file name. Files are listed without being imported, and imported one at a time."""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.recipe import Recipe
+
+#: Folders with recipes of the user's own, separated like PATH; they come before ours.
+RECIPES_ENV = "QEFF_ZOO_RECIPES"
+_PACKAGE = "qeff_zoo.recipes"
+
+
+def list_model_types() -> list[str]:
+    """Return the names of all recipes, sorted, without importing any."""
+    return sorted({file.stem for folder in _folders() for file in folder.glob("[!_]*.py")})
+
+
+def list_recipes() -> list[Recipe]:
+    """Return every recipe, sorted by name. Imports neither torch nor transformers.
+
+    Raises:
+        Exception: Whatever a broken recipe raises on import; a broken recipe is loud.
+    """
+    return [find_recipe(name) for name in list_model_types()]
+
+
+def find_recipe(model_type: str) -> Recipe:
+    """Return the recipe of a Hugging Face `model_type`.
+
+    Raises:
+        UnsupportedModelError: There is none, with the nearest names.
+        TypeError: Its file defines no `RECIPE`, or one of another model_type.
+    """
+    name = file_name(model_type)
+    for folder in _folders():
+        if (folder / f"{name}.py").is_file():
+            return _read(_import(folder, name), name)
+    known = list_model_types()
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise UnsupportedModelError(
+        f"No recipe for model_type {model_type!r}.{guess} Run `qeff-zoo list` for the {len(known)} supported types, or "
+        f"`qeff-zoo new` to write recipes/{name}.py."
+    )
+
+
+def file_name(model_type: str) -> str:
+    """Return the recipe's file name, without suffix: importable, so `-` and `.` are written `_`."""
+    return model_type.replace("-", "_").replace(".", "_")
+
+
+def _folders() -> list[Path]:
+    own = [Path(entry).expanduser() for entry in os.environ.get(RECIPES_ENV, "").split(os.pathsep) if entry]
+    shipped = importlib.import_module(_PACKAGE).__path__
+    return [*own, *(Path(entry) for entry in shipped)]
+
+
+def _import(folder: Path, name: str) -> ModuleType:
+    if str(folder) in importlib.import_module(_PACKAGE).__path__:
+        return importlib.import_module(f"{_PACKAGE}.{name}")
+    return _import_user(folder / f"{name}.py")
+
+
+@cache
+def _import_user(file: Path) -> ModuleType:
+    """Import a user's recipe as a sibling of ours, so that `from .llama import RECIPE` works there too."""
+    spec = importlib.util.spec_from_file_location(f"{_PACKAGE}.{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    shadowed = sys.modules.get(spec.name)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        if shadowed is None:
+            del sys.modules[spec.name]
+        else:
+            sys.modules[spec.name] = shadowed
+    return module
+
+
+def _read(module: ModuleType, name: str) -> Recipe:
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe) or file_name(recipe.model_type) != name:
+        raise TypeError(
+            f"{module.__file__} must define RECIPE, a Recipe whose model_type is written {name!r} as a file name; "
+            f"it has {getattr(recipe, 'model_type', recipe)!r}. Correct the recipe."
+        )
+    return recipe

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded default: ONNX Runtime on the CPU.
+
+`lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
+FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
+GatherBlockQuantized. Cache writes keep their bodies: ScatterND works in place once a session binds a state's input and
+output to one buffer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes import common as onnx_passes
+
+from qeff_zoo import expressions, folding, ops
+from qeff_zoo.errors import CompileError
+from qeff_zoo.expressions import Expression
+from qeff_zoo.weights_layout import FileLayout, Slot
+
+#: File name of the weights in every folder we write.
+WEIGHTS = "weights.safetensors"
+#: A plan's `weights` -> how the weight file stores matrices.
+STORAGE = {"fp32": "float32", "int8": "int8", "int4": "int4"}
+
+_CONTRIB = "com.microsoft"
+_BITS = {"int8": 8, "int4": 4}
+_BLOCK = 32
+_ACCURACY_LEVEL = 4  # activations in int8 blocks: the fast kernels
+_DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A graph for ONNX Runtime and what its weights are made of.
+
+    Args:
+        model: Initializers have no data until `place`.
+        slots: What the data file must hold.
+    """
+
+    model: ir.Model
+    slots: list[Slot]
+
+
+def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> Lowered:
+    """Lower a portable graph, in place.
+
+    Args:
+        model: As the exporter returns it.
+        bindings: For every initializer without data, its value over checkpoint tensors.
+        storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
+    """
+    onnx_passes.InlinePass(lambda function: function.domain == folding.DOMAIN)(model)
+    lowering = _Lowering(model.graph, dict(bindings), storage)
+    for node in list(model.graph):
+        rule = _RULES.get((node.domain, node.op_type))
+        replacement = rule(lowering, node) if rule else None
+        if replacement is not None:
+            ir.convenience.replace_nodes_and_values(
+                model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
+            )
+    for value in list(model.graph.initializers.values()):
+        if value.uses() and isinstance(value.const_value, ir.ExternalTensor) and value not in lowering.made:
+            slot = lowering.slot(value.name, bindings[value.name], "float32")
+            ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    onnx_passes.RemoveUnusedFunctionsPass()(model)
+    onnx_passes.RemoveUnusedOpsetsPass()(model)
+    model.opset_imports[_CONTRIB] = 1
+    return Lowered(model=model, slots=lowering.used_slots())
+
+
+def place(model: ir.Model, layout: FileLayout) -> None:
+    """Point every initializer of a lowered graph at its bytes in the data file."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        entry = layout.entries[value.metadata_props.pop("slot")]
+        value.const_value = ir.ExternalTensor(
+            WEIGHTS, entry.offset, entry.nbytes, tensor.dtype, shape=tensor.shape, name=value.name
+        )
+
+
+def save(model: ir.Model, path: Path) -> None:
+    """Write a lowered graph; its weights lie in the data file already."""
+    ir.save(model, path)
+
+
+@dataclass
+class _Lowering:
+    """State of one lowering: slots made so far, shared where two initializers are the same data."""
+
+    graph: ir.Graph
+    bindings: dict[str, Expression]
+    storage: str
+    slots: dict[str, Slot] = field(default_factory=dict)
+    made: set[ir.Value] = field(default_factory=set)
+    _same: dict[str, str] = field(default_factory=dict)
+
+    def slot(self, name: str, expression: Expression, storage: str, add: float = 0.0) -> Slot:
+        """Return the slot for a value, the same one for tied weights."""
+        identity = f"{expression} {storage} {add}"
+        known = self._same.setdefault(identity, name)
+        if known not in self.slots:
+            self.slots[known] = Slot(known, expression, storage, add, _BLOCK)  # type: ignore[arg-type]
+        return self.slots[known]
+
+    def tensor(self, slot: Slot, shape: list[int], entry: str = "", dtype: str = "F32") -> ir.Value:
+        """Return an initializer that reads one tensor of a slot, in a shape of the caller's."""
+        entry = entry or slot.name
+        name = entry if len(shape) != 3 else f"{entry}.blocks"
+        if name in self.graph.initializers and self.graph.initializers[name] in self.made:
+            return self.graph.initializers[name]
+        if name in self.graph.initializers:
+            self.graph.initializers.pop(name).name = f"{name}.unplaced"
+        tensor = ir.ExternalTensor(WEIGHTS, 0, 0, _DTYPES[dtype], shape=ir.Shape(shape), name=name)
+        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(_DTYPES[dtype]), const_value=tensor)
+        value.metadata_props["slot"] = entry
+        self.graph.initializers[name] = value
+        self.made.add(value)
+        return value
+
+    def matrix(self, value: ir.Value | None, *, transposed: bool = False) -> tuple[str, Expression, int, int] | None:
+        """Return name, expression and shape (N, K) of a weight matrix, or None for any other value."""
+        if value is None:
+            return None
+        if value.is_initializer() and value.name in self.bindings:
+            name, expression, shape = value.name, self.bindings[value.name], _shape(value)
+        else:
+            picked = _picked(value)
+            if picked is None or picked[0].name not in self.bindings:
+                return None
+            stacked, index = picked
+            name, shape = f"{stacked.name}.{index}", _shape(stacked)[1:]
+            expression = expressions.index(index, self.bindings[stacked.name])
+        if len(shape) != 2:
+            return None
+        if transposed:
+            return name, expressions.transpose(0, 1, expression), shape[1], shape[0]
+        return name, expression, shape[0], shape[1]
+
+    def product(self, x: ir.Value, matrix: tuple[str, Expression, int, int]) -> ir.Node:
+        """Multiply by a weight matrix (N, K) in the chosen storage."""
+        name, expression, rows, columns = matrix
+        slot = self.slot(name, expression, self.storage)
+        if self.storage == "float32":
+            weight = self.tensor(slot, [rows, columns])
+            return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
+        bits = _BITS[self.storage]
+        blocks = -(-columns // _BLOCK)
+        packed = self.tensor(slot, [rows, blocks, _BLOCK * bits // 8], dtype="U8")
+        scales = self.tensor(slot, [rows, blocks], f"{slot.name}.scales")
+        attributes = {"K": columns, "N": rows, "bits": bits, "block_size": _BLOCK, "accuracy_level": _ACCURACY_LEVEL}
+        return ir.node("MatMulNBits", [x, packed, scales], attributes, domain=_CONTRIB)
+
+    def used_slots(self) -> list[Slot]:
+        """Return the slots that some initializer of the finished graph reads."""
+        read = {value.metadata_props.get("slot") for value in self.graph.initializers.values() if value.uses()}
+        return [slot for slot in self.slots.values() if slot.name in read]
+
+
+def _linear(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
+    matrix = lowering.matrix(node.inputs[1])
+    return None if matrix is None else [lowering.product(_input(node, 0), matrix)]
+
+
+def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
+    """Multiply by a matrix stored input-major (GPT-2): quantized it is turned, in float32 it is used as it is."""
+    if lowering.storage == "float32":
+        return None
+    matrix = lowering.matrix(node.inputs[1], transposed=True)
+    return None if matrix is None else [lowering.product(_input(node, 0), matrix)]
+
+
+def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
+    plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+    turned = node.attributes.get_int("transB", 0)
+    if lowering.storage == "float32" or not plain or node.attributes.get_int("transA", 0):
+        return None
+    matrix = lowering.matrix(node.inputs[1], transposed=not turned)
+    if matrix is None:
+        return None
+    product = lowering.product(_input(node, 0), matrix)
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return [product]
+    return [product, ir.node("Add", [product.outputs[0], node.inputs[2]])]
+
+
+def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
+    """Look up rows of an embedding matrix."""
+    if lowering.storage == "float32" or _picked(node.outputs[0]) or node.attributes.get_int("axis", 0) != 0:
+        return None
+    matrix = lowering.matrix(node.inputs[0])
+    if matrix is None or matrix[3] % _BLOCK:
+        return None
+    name, expression, rows, columns = matrix
+    slot = lowering.slot(name, expression, lowering.storage)
+    bits = _BITS[lowering.storage]
+    packed = lowering.tensor(slot, [rows, columns * bits // 8], dtype="U8")
+    scales = lowering.tensor(slot, [rows, columns // _BLOCK], f"{slot.name}.scales")
+    attributes = {"bits": bits, "block_size": _BLOCK, "gather_axis": 0, "quantize_axis": 1}
+    return [ir.node("GatherBlockQuantized", [packed, _input(node, 1), scales], attributes, domain=_CONTRIB)]
+
+
+def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
+    weight = node.inputs[1]
+    if weight is None or weight.name not in lowering.bindings:
+        return None
+    offset = node.attributes.get_float("offset", 0.0)
+    slot = lowering.slot(weight.name, lowering.bindings[weight.name], "float32", offset)
+    scale = lowering.tensor(slot, _shape(weight))
+    attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
+    return [ir.node("SimplifiedLayerNormalization", [_input(node, 0), scale], attributes)]
+
+
+_RULES: dict[tuple[str, str], Callable[[_Lowering, ir.Node], list[ir.Node] | None]] = {
+    (ops.DOMAIN, "Linear"): _linear,
+    (ops.DOMAIN, "RMSNorm"): _rms_norm,
+    ("", "MatMul"): _matmul,
+    ("", "Gemm"): _gemm,
+    ("", "Gather"): _gather,
+}
+
+
+def _input(node: ir.Node, index: int) -> ir.Value:
+    value = node.inputs[index]
+    assert value is not None
+    return value
+
+
+def _shape(value: ir.Value) -> list[int]:
+    if value.shape is None or not value.shape.is_static():
+        raise CompileError(f"Initializer {value.name!r} has shape {value.shape}, expected a static one.")
+    return [int(dim) for dim in value.shape]
+
+
+def _picked(value: ir.Value) -> tuple[ir.Value, int] | None:
+    """Recognize one matrix of a stack of them: (stack, index)."""
+    gather: Any = value.producer()
+    if gather is None or gather.op_type != "Gather" or gather.attributes.get_int("axis", 0) != 0:
+        return None
+    stacked, index = gather.inputs
+    constant = ir.convenience.get_const_tensor(index)
+    if constant is None or constant.shape.rank() != 0 or not stacked.is_initializer():
+        return None
+    return stacked, int(constant.numpy())

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that run: a tiny checkpoint with random weights and a tokenizer of its own, and what is made of it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from qeff_zoo import exporter, tasks
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.recipe import Shape
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.targets import ort
+from qeff_zoo.weights import plan_file, write
+
+BOS, EOS, PAD = "<s>", "</s>", "<pad>"
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}"
+    "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+_TEXT = ["the quick brown fox jumps over the lazy dog", "a text of words that are there twice or thrice"]
+
+
+def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> Path:
+    """Write a Hugging Face checkpoint of a recipe's tiny config, with random weights.
+
+    Args:
+        folder: Made here.
+        model_type: Names the recipe.
+        tiny: Which of the recipe's configs.
+        config: Changes to it.
+    """
+    recipe = find_recipe(model_type)
+    parsed = CONFIG_MAPPING[model_type].from_dict({**recipe.tiny[tiny].config, **config})
+    torch.manual_seed(0)
+    auto = AutoModel if recipe.task == "feature-extraction" else AutoModelForCausalLM
+    model = auto.from_config(parsed, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # norms and biases start at one and zero: drop a fact and nothing shows
+                parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    _tokenizer(recipe.task).save_pretrained(folder)
+    return folder
+
+
+def _tokenizer(task: str) -> PreTrainedTokenizerFast:
+    """Train a byte-level tokenizer of at most 257 tokens: every byte, so that any character takes several."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=257,
+        special_tokens=[BOS, EOS, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()[:254],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_TEXT, trainer)
+    embeds = task == "feature-extraction"
+    single = f"{BOS} $A {EOS}" if embeds else f"{BOS} $A"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, special_tokens=[(BOS, tokenizer.token_to_id(BOS)), (EOS, tokenizer.token_to_id(EOS))]
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+    if not embeds:
+        fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def package(folder: Path, source: Path, shape: Shape, storage: str = "float32") -> tuple[Path, list[Any]]:
+    """Make a folder with graph, weights, tokenizer and configuration.
+
+    Returns:
+        The folder and its specializations.
+    """
+    opened = open_checkpoint(str(source))
+    recipe = find_recipe(opened.model_type)
+    variant = {"continuous_batching": True} if shape.full_batch_size else {}
+    model = exporter.export_graph(opened.config, recipe, **variant)
+    tied = "model.embed_tokens.weight" if "model.embed_tokens.weight" in opened.tensors else "transformer.wte.weight"
+    bindings = {
+        name: name if name in opened.tensors else tied
+        for name, value in model.graph.initializers.items()
+        if isinstance(value.const_value, ir.ExternalTensor)
+    }
+    lowered = ort.lower(model, bindings, storage)
+    layout = plan_file(lowered.slots, opened.tensors)
+    folder.mkdir(parents=True)
+    write(layout, opened, folder / exporter.WEIGHTS)
+    ort.place(lowered.model, layout)
+    ir.save(lowered.model, folder / "graph.onnx")
+    for file in source.iterdir():
+        if file.suffix in {".json", ".jinja"}:
+            shutil.copy(file, folder)
+    return folder, tasks.module_of(recipe.task).specializations(shape)
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Set members of a JSON file."""
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**content, **changes}))
