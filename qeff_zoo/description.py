@@ -28,7 +28,7 @@ def describe(package: Package) -> str:
         _table([], _facts(package)),
         "Shapes\n" + _shapes(manifest["specializations"]),
         "Programs\n" + "\n".join(_program(program) for program in manifest["programs"]),
-        "Choices\n" + _table(["field", "value", "set by"], _choices(manifest)),
+        "Choices\n" + _choices(manifest),
         f"Files, {human_size(package.size)}\n" + _table(["path", "role", "size"], _files(manifest)),
         _evidence(manifest),
         f"Run it\n  {_command(package)}",
@@ -89,13 +89,22 @@ def _tensor(tensor: Mapping[str, Any]) -> str:
     return f"{tensor['name']} {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
 
 
-def _choices(manifest: Manifest) -> Iterator[Sequence[str]]:
-    for field, who in manifest["why"].items():
-        value: Any = manifest["spec"]
-        for part in field.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        text = "" if value is None else str(value)
-        yield field, text if len(text) <= 60 else text[:57] + "...", who
+def _choices(manifest: Manifest) -> str:
+    rows = [
+        [field, _chosen(manifest["spec"], field), who] for field, who in manifest["why"].items()
+    ]
+    if not any(value for _, value, _ in rows):
+        return _table(["field", "set by"], [[field, who] for field, _, who in rows])
+    return _table(["field", "value", "set by"], rows)
+
+
+def _chosen(spec: Mapping[str, Any], field: str) -> str:
+    """Look a field of the plan up by its dotted name."""
+    value: Any = spec
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    text = "" if value is None or isinstance(value, Mapping) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _files(manifest: Manifest) -> Iterator[Sequence[str]]:

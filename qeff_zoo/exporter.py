@@ -14,12 +14,10 @@ from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
 
 from qeff_zoo import folding, layers, loader, ops, tasks
+from qeff_zoo.external_data import is_placeholder, placeholder
 from qeff_zoo.passes import bfloat16, linear
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.tasks import Tracing
-
-#: File name of the weights in every folder we write.
-WEIGHTS = "weights.safetensors"
 
 
 def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> ir.Model:
@@ -87,7 +85,7 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
         del model.graph.initializers[value.name]
         value.name = value.name.removeprefix("model.")
         if value.name in stored:
-            value.const_value = placeholder(value)
+            value.const_value = placeholder(value.name, value.dtype, value.shape)
         model.graph.initializers[value.name] = value
     bfloat16.widen(model)
     linear.recognize(model)
@@ -99,15 +97,7 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
 
 
 def _reads_no_weight(node: ir.Node) -> bool | None:
-    weights = (value for value in node.inputs if value is not None and isinstance(value.const_value, ir.ExternalTensor))
-    return False if any(weights) else None
-
-
-def placeholder(value: ir.Value) -> ir.ExternalTensor:
-    """Return a tensor that only says dtype and shape: its data is bound to a checkpoint later."""
-    tensor = value.const_value
-    assert tensor is not None
-    return ir.ExternalTensor(WEIGHTS, 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=value.name)
+    return False if any(is_placeholder(value) for value in node.inputs) else None
 
 
 def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:

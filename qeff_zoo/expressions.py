@@ -118,8 +118,6 @@ def transpose(dim0: int, dim1: int, e: Expression) -> Expression:
         case ["stack", dim, *parts] if dim not in (dim0, dim1):
             a, b = dim0 - (dim0 > dim), dim1 - (dim1 > dim)
             return stack(dim, *(transpose(a, b, part) for part in parts))
-        case ["slice", dim, start, stop, inner]:
-            return cut(_swapped(dim, dim0, dim1), start, stop, transpose(dim0, dim1, inner))
     return ["transpose", dim0, dim1, e]
 
 

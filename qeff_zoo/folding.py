@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qeff_zoo.errors import ExportError
+from qeff_zoo.external_data import is_placeholder
 from qeff_zoo.layers import RepeatedLayers
 
 DOMAIN = "qeff_zoo.layers"
@@ -120,7 +121,7 @@ def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
 
 def _is_constant(value: ir.Value) -> bool:
     """Tell whether a value is data of the graph's own, not of a checkpoint."""
-    return value.is_initializer() and not isinstance(value.const_value, ir.ExternalTensor)
+    return value.is_initializer() and not is_placeholder(value)
 
 
 def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from qeff_zoo import identity
 from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.errors import CheckpointError
 from qeff_zoo.expressions import Expression
 from qeff_zoo.plan import Plan
 from qeff_zoo.store import Store
@@ -55,33 +56,51 @@ def obtain(plan: Plan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
     cached = folder is not None
     if folder is None:
         with store.stage("graph") as staged:
-            _trace_into(staged, plan, checkpoint)
+            _trace_and_bind(staged, plan, checkpoint)
             folder = store.promote_graph(staged, key)
-    return _read(folder, store, cached=cached)
+    return _read(folder, checkpoint, store, cached=cached)
 
 
-def _trace_into(folder: Path, plan: Plan, checkpoint: Checkpoint) -> None:
+def trace(folder: Path, plan: Plan, checkpoint: Checkpoint) -> Any:
+    """Trace a plan's graph into a folder; the config is enough.
+
+    Returns:
+        The `onnx_ir.Model`.
+    """
     import onnx_ir as ir
 
-    from qeff_zoo import bindings, exporter, loader
+    from qeff_zoo import exporter
 
-    bound = bindings.bind(loader.build_meta(checkpoint.config, plan.recipe.task), checkpoint.tensors)
     model = exporter.export_graph(checkpoint.config, plan.recipe, **plan.variant)
-    used = {
-        name: bound.expressions[name]
-        for name, value in model.graph.initializers.items()
-        if isinstance(value.const_value, ir.ExternalTensor)
-    }
-    (folder / _BINDINGS).write_text(json.dumps(used), encoding="utf-8")
     ir.save(model, folder / GRAPH)
+    return model
 
 
-def _read(folder: Path, store: Store, *, cached: bool) -> BoundGraph:
+def _trace_and_bind(folder: Path, plan: Plan, checkpoint: Checkpoint) -> None:
+    from qeff_zoo import bindings, loader
+    from qeff_zoo.external_data import is_placeholder
+
+    model = trace(folder, plan, checkpoint)
+    needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
+    bound = bindings.bind(loader.build_meta(checkpoint.config, plan.recipe.task), checkpoint.tensors, needed)
+    content = {"expressions": bound.expressions, "shapes": bound.shapes, "doubled": bound.doubled}
+    (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -> BoundGraph:
     import onnx_ir as ir
 
+    from qeff_zoo.bindings import Binding, broken_ties
+
+    bound = Binding(**json.loads((folder / _BINDINGS).read_text(encoding="utf-8")), unused=())
+    if broken := broken_ties(bound, checkpoint):
+        raise CheckpointError(
+            f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with values of their own, although its config ties "
+            f"them to others. Expected equal values; set `tie_word_embeddings` to false in config.json."
+        )
     return BoundGraph(
         model=ir.load(folder / GRAPH),
-        bindings=json.loads((folder / _BINDINGS).read_text(encoding="utf-8")),
+        bindings=bound.expressions,
         digest=f"sha256:{store.file_digest(folder / GRAPH)}",
         cached=cached,
     )

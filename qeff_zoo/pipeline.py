@@ -15,8 +15,9 @@ from qeff_zoo.errors import ParityError
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.plan import Plan, Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
-from qeff_zoo.store import Store, copy_out
+from qeff_zoo.store import Store, copy_out, new_folder
 from qeff_zoo.tasks import module_of
+from qeff_zoo.weights_layout import plan_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +82,10 @@ def build(
 
 
 def _build(checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, *, validate: bool) -> Package:
+    import onnx_ir as ir
+
+    from qeff_zoo import external_data
     from qeff_zoo.targets import ort
-    from qeff_zoo.weights_layout import plan_file
 
     checkpoint.fetch()
     with watch.stage("graph"):
@@ -93,13 +96,13 @@ def _build(checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, *
             layout = plan_file(lowered.slots, checkpoint.tensors)
             store.require_space(folder, layout.nbytes, "the package's weights")
         with watch.stage("weights", layout.nbytes) as advance:
-            written = weights.write(layout, checkpoint, folder / ort.WEIGHTS, advance)
+            written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
         with watch.stage("package"):
-            ort.place(lowered.model, layout)
-            ort.save(lowered.model, folder / graphs.GRAPH)
+            external_data.place(lowered.model, layout)
+            ir.save(lowered.model, folder / graphs.GRAPH)
             _copy_companions(checkpoint, folder)
             manifest = _manifest(checkpoint, plan, graph, lowered.model, written, watch)
-            digests = {ort.WEIGHTS: (written.nbytes, written.sha256)}
+            digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             package = write_manifest(folder, manifest, digests)
         if validate:
             package = _validate(package, checkpoint, plan, store, watch)
@@ -122,22 +125,65 @@ def _validate(package: Package, checkpoint: Checkpoint, plan: Plan, store: Store
     return package
 
 
-def export(
-    model: str, output: Path, *, request: Request = Request(), graph_only: bool = False, reporter: Reporter | None = None
-) -> Path:
-    """Write the portable graph of a model, with its weights unless told otherwise.
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What an export gave.
 
     Args:
-        model: Hub id or folder; with `graph_only` also a config.json.
-        output: A new or empty folder.
-        request: Shapes do not matter, but continuous batching and pooling do.
-        graph_only: Leave out the weights; then none are needed.
-        reporter: Shows progress.
-
-    Returns:
-        The path of the graph.
+        path: Of the graph.
+        seconds: Wall time by stage.
+        peak_rss_bytes: Of this process, mapped files included.
     """
-    raise NotImplementedError
+
+    path: Path
+    seconds: Mapping[str, float]
+    peak_rss_bytes: int
+
+
+def export(
+    model: str,
+    output: Path,
+    *,
+    request: Request = Request(),
+    revision: str | None = None,
+    graph_only: bool = False,
+    reporter: Reporter | None = None,
+) -> Exported:
+    """Write the portable graph of a model, and its weights beside it unless told otherwise.
+
+    Args:
+        model: Hub id or folder; with `graph_only` a config.json is enough.
+        output: A folder that is new or empty.
+        request: Of its fields, those matter that change the graph: continuous batching, pooling.
+        revision: Branch, tag or commit of a Hub model.
+        graph_only: Leave out the weights.
+        reporter: Shows progress.
+    """
+    store, watch = Store(), Stopwatch(reporter or Silent())
+    with watch.stage("plan"):
+        checkpoint = open_checkpoint(model, revision=revision, need_weights=not graph_only)
+        plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
+    with new_folder(output) as folder, watch.stage("graph"):
+        if graph_only:
+            graphs.trace(folder, plan, checkpoint)
+        else:
+            _export_with_weights(folder, plan, checkpoint, store)
+    return Exported(path=output / graphs.GRAPH, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
+
+
+def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store: Store) -> None:
+    """Write the portable graph, and its weights in float32 as the model names them."""
+    import onnx_ir as ir
+
+    from qeff_zoo import external_data
+
+    checkpoint.fetch()
+    graph = graphs.obtain(plan, checkpoint, store)
+    layout = plan_file(external_data.as_they_are(graph.model, graph.bindings), checkpoint.tensors)
+    store.require_space(folder, layout.nbytes, "the graph's weights")
+    weights.write(layout, checkpoint, folder / external_data.WEIGHTS)
+    external_data.place(graph.model, layout)
+    ir.save(graph.model, folder / graphs.GRAPH)
 
 
 def _copy_companions(checkpoint: Checkpoint, folder: Path) -> None:

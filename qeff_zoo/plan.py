@@ -20,6 +20,8 @@ from qeff_zoo.sentence_transformers import read_pooling
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 1
+#: Stands for the weights of a plan that is made from a config alone.
+NO_WEIGHTS = "sha256:" + "0" * 64
 STORAGES = ("fp32", "int8", "int4")
 POOLINGS = ("mean", "cls", "max")
 TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
@@ -87,6 +89,14 @@ class Plan:
     def storage(self) -> str:
         """How matrices are stored: one of `STORAGES`."""
         return str(self.spec["quantization"]["weights"])
+
+    def explained(self) -> dict[str, dict[str, Any]]:
+        """Return every chosen field with its value and who set it, then what follows from the checkpoint."""
+        chosen = {**self.spec["shape"], **self.variant, "target": self.target, "weights": self.storage}
+        fields_ = {name: {"value": chosen[name], "by": by} for name, by in self.why.items() if name in chosen}
+        source = {name: value for name, value in self.spec["source"].items() if value is not None}
+        derived = {"task": self.recipe.task, "recipe": self.recipe.model_type, **source, **self.spec["toolchain"]}
+        return {**fields_, **{name: {"value": value, "by": "derived"} for name, value in derived.items()}}
 
     def graph_key(self, structure: str) -> str:
         """Name the traced graph: the same for every fine-tune of one architecture.
@@ -276,11 +286,14 @@ def _fit_positions(checkpoint: Checkpoint, choices: _Choices, *, encoder: bool) 
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    """Return the number of positions a model was made for, with the growth its RoPE scaling states."""
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        if isinstance(config.get(name), int):
-            return int(config[name])
-    return None
+    """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    positions = next((int(config[name]) for name in names if isinstance(config.get(name), int)), None)
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
+    if positions is None or not original or not factor:
+        return positions
+    return max(positions, int(original * factor))
 
 
 def _choose_variant(

@@ -284,6 +284,31 @@ def copy_out(package: Package, destination: Path) -> Package:
     return Package.open(target)
 
 
+@contextmanager
+def new_folder(destination: Path) -> Iterator[Path]:
+    """Give a staging folder that becomes `destination` at the end, whole or not at all.
+
+    Args:
+        destination: A folder that is absent or empty.
+
+    Raises:
+        StoreError: The destination holds something, or cannot be written.
+    """
+    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise StoreError(
+            f"Cannot write to {str(target)!r}: it is there already; expected a folder that is absent or empty. Give "
+            "another folder, or remove that one."
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with staged(target.parent, f".{target.name}") as folder:
+            yield folder
+            publish(folder, target, target.parent, lambda: False)
+    except OSError as error:
+        raise _refused("write to", target, error) from error
+
+
 def _is_copy(target: Path, package: Package) -> bool:
     """Tell whether the package is there already; refuse what must not be replaced by it."""
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):

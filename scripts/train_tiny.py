@@ -293,11 +293,13 @@ def held_out_loss(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, t
 @torch.no_grad()
 def complete(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt: str) -> str:
     """Continue the prompt greedily, up to 48 tokens."""
-    inputs = torch.tensor([tokenizer.encode(prompt)])
-    output = model.generate(
-        inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=48, do_sample=False
-    )
-    return str(tokenizer.decode(output[0, 1:]))
+    ids = tokenizer.encode(prompt)
+    for _ in range(48):
+        token = int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+        if token in model.generation_config.eos_token_id:
+            break
+        ids.append(token)
+    return str(tokenizer.decode(ids[1:]))
 
 
 def build_model(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -356,8 +358,8 @@ The perplexity is over `held_out.txt`: tokenized as one text, cut into windows o
 
 The documentation strings of Python's standard library and the topics of `help()` (© Python Software Foundation, PSF
 License 2.0; `held_out.txt` is a part of them), and the licence texts that Python, its packages and the system carry.
-One module in {HELD_OUT_SHARE}, chosen by the digest of its name, was held out. First paragraphs also appear as questions
-and answers, so that the chat template has something to show.
+One module in {HELD_OUT_SHARE}, chosen by the digest of its name, was held out. First paragraphs also appear as
+questions and answers, so that the chat template has something to show.
 
 Made by `{command}` with {versions}.
 
@@ -372,7 +374,7 @@ def save(
 ) -> None:
     """Write the checkpoint folder, weights as bfloat16."""
     output.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(output)
+    model.bfloat16().save_pretrained(output)
     tokenizer.save_pretrained(output)
     (output / "held_out.txt").write_text(held_out)
 
@@ -381,7 +383,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Train a small Llama on Python's documentation.")
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--steps", type=int, default=1500, help="batches to train on (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1800, help="batches to train on (%(default)s)")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights and the order (%(default)s)"
     )
@@ -394,7 +396,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--vocab-size", type=int, default=2048, help="tokens of the BPE (%(default)s)"
     )
     parser.add_argument(
-        "--tokens", type=int, default=4096, help="tokens of one batch (%(default)s)"
+        "--tokens", type=int, default=3072, help="tokens of one batch (%(default)s)"
     )
     parser.add_argument(
         "--documents", type=int, help="train on so many documents only, for a quick trial"

@@ -419,7 +419,7 @@ def test_schema_is_closed_and_valid() -> None:
     assert sorted(open_objects) == sorted(maps)
 
 
-# No text that ends in a newline: there jsonschema is wrong (see test_dollar_is_the_end_of_the_text).
+# No text that ends in a newline: there jsonschema is wrong (test_dollar_is_the_end_of_the_text).
 WEIRD: list[Any] = [
     *(None, True, False, 0, 1, -1, 1.0, 1.5, "", "x", "1", "prefill", "qz1-", [], {}),
     *("sha256:" + "f" * 64, "A" * 241, ["x"], {"a": 1}, {"a": "b"}, [{}], [None]),
@@ -442,7 +442,7 @@ def test_our_schema_checker_agrees_with_jsonschema(valid: Json, data: st.DataObj
         if key in keys and data.draw(st.booleans()):
             del node[key]
         else:
-            node[key] = data.draw(st.sampled_from(WEIRD))
+            node[key] = copy.deepcopy(data.draw(st.sampled_from(WEIRD)))
         if not manifest:
             break
     expected = jsonschema.Draft202012Validator(SCHEMA).is_valid(manifest)
@@ -478,6 +478,11 @@ def test_description_says_everything(package: Package) -> None:
         f"qeff-zoo run {package.path} --prompt",
     ):
         assert part in text
+
+
+def test_description_of_choices_that_name_no_place_in_the_plan(tmp_path: Path) -> None:
+    text = describe(fill(tmp_path, why={"ctx_len": "user", "target": "default"}))
+    assert "Choices\n  field    set by\n  ctx_len  user\n  target   default\n" in text
 
 
 def test_description_of_what_was_not_validated(tmp_path: Path) -> None:

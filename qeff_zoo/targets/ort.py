@@ -9,7 +9,6 @@ output to one buffer.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -18,10 +17,9 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo import expressions, folding, ops
 from qeff_zoo.errors import CompileError
 from qeff_zoo.expressions import Expression
-from qeff_zoo.weights_layout import FileLayout, Slot
+from qeff_zoo.external_data import is_placeholder, placeholder, read_slot, slots_read
+from qeff_zoo.weights_layout import Slot
 
-#: File name of the weights in every folder we write.
-WEIGHTS = "weights.safetensors"
 #: A plan's `weights` -> how the weight file stores matrices.
 STORAGE = {"fp32": "float32", "int8": "int8", "int4": "int4"}
 
@@ -37,7 +35,7 @@ class Lowered:
     """A graph for ONNX Runtime and what its weights are made of.
 
     Args:
-        model: Initializers have no data until `place`.
+        model: Initializers have no data until `external_data.place`.
         slots: What the data file must hold.
     """
 
@@ -63,7 +61,7 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
                 model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
             )
     for value in list(model.graph.initializers.values()):
-        if value.uses() and isinstance(value.const_value, ir.ExternalTensor) and value not in lowering.made:
+        if value.uses() and is_placeholder(value) and value not in lowering.made:
             slot = lowering.slot(value.name, bindings[value.name], "float32")
             ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
     onnx_passes.RemoveUnusedNodesPass()(model)
@@ -71,23 +69,6 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
     return Lowered(model=model, slots=lowering.used_slots())
-
-
-def place(model: ir.Model, layout: FileLayout) -> None:
-    """Point every initializer of a lowered graph at its bytes in the data file."""
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        entry = layout.entries[value.metadata_props.pop("slot")]
-        value.const_value = ir.ExternalTensor(
-            WEIGHTS, entry.offset, entry.nbytes, tensor.dtype, shape=tensor.shape, name=value.name
-        )
-
-
-def save(model: ir.Model, path: Path) -> None:
-    """Write a lowered graph; its weights lie in the data file already."""
-    ir.save(model, path)
 
 
 @dataclass
@@ -117,9 +98,9 @@ class _Lowering:
             return self.graph.initializers[name]
         if name in self.graph.initializers:
             self.graph.initializers.pop(name).name = f"{name}.unplaced"
-        tensor = ir.ExternalTensor(WEIGHTS, 0, 0, _DTYPES[dtype], shape=ir.Shape(shape), name=name)
+        tensor = placeholder(name, _DTYPES[dtype], shape)
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(_DTYPES[dtype]), const_value=tensor)
-        value.metadata_props["slot"] = entry
+        read_slot(value, entry)
         self.graph.initializers[name] = value
         self.made.add(value)
         return value
@@ -159,7 +140,7 @@ class _Lowering:
 
     def used_slots(self) -> list[Slot]:
         """Return the slots that some initializer of the finished graph reads."""
-        read = {value.metadata_props.get("slot") for value in self.graph.initializers.values() if value.uses()}
+        read = slots_read(self.graph)
         return [slot for slot in self.slots.values() if slot.name in read]
 
 

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress bars on stderr, one a stage."""
+
+import sys
+
+from tqdm import tqdm
+
+
+class Bars:
+    """A `qeff_zoo.progress.Reporter` for people."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[None] | None = None
+
+    def begin(self, stage: str, total: int | None, unit: str) -> None:
+        """Open a bar; stages without a known total show their time."""
+        layout = "{desc:<10} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {rate_fmt} {elapsed}" if total else "{desc:<10} {elapsed}"
+        self._bar = tqdm(
+            total=total, desc=stage, unit=unit, unit_scale=True, bar_format=layout, file=sys.stderr, leave=True
+        )
+
+    def advance(self, amount: int) -> None:
+        """Move the bar."""
+        assert self._bar is not None
+        self._bar.update(amount)
+
+    def end(self) -> None:
+        """Close the bar."""
+        assert self._bar is not None
+        self._bar.close()

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: argv -> one typed call -> one printed answer.
+
+stdout is the answer, stderr is progress. Exit codes: 0 done, 1 an error the user can act on, 2 wrong usage.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.errors import GenerationError, ZooError
+
+_EPILOG = "Run `qeff-zoo COMMAND --help` for the options of a command."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except ZooError as error:
+        print(f"qeff-zoo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("qeff-zoo: interrupted; nothing half-made was kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has left
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="qeff-zoo",
+        description="Build, validate and run compiled packages of Hugging Face models.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (
+        _add_list, _add_show, _add_plan, _add_build, _add_export, _add_run, _add_validate, _add_inspect, _add_cache,
+        _add_doctor, _add_new,
+    ):  # fmt: skip
+        add(commands)
+    return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"qeff-zoo {version('qeff-zoo')}")
+        sys.exit(0)
+
+
+def _command(commands: Any, name: str, run: Callable[..., int | None], text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    return parser
+
+
+def _print_json(answer: Any) -> None:
+    print(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def _table(rows: list[list[Any]], headers: list[str]) -> str:
+    from tabulate import tabulate
+
+    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+
+
+# --- list, show -----------------------------------------------------------------------------------
+def _add_list(commands: Any) -> None:
+    _command(commands, "list", _list, "list the architectures that have a recipe")
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.registry import list_recipes
+
+    recipes = list_recipes()
+    if arguments.json:
+        _print_json([_facts(recipe) for recipe in recipes])
+        return
+    rows = [[r.model_type, r.task, ", ".join(r.architectures), ", ".join(r.quant_methods)] for r in recipes]
+    print(_table(rows, ["model_type", "task", "architectures", "quantization"]))
+
+
+def _facts(recipe: Any) -> dict[str, Any]:
+    return {
+        "model_type": recipe.model_type,
+        "architectures": list(recipe.architectures),
+        "task": recipe.task,
+        "quant_methods": list(recipe.quant_methods),
+    }
+
+
+def _add_show(commands: Any) -> None:
+    parser = _command(commands, "show", _show, "show what a recipe says")
+    parser.add_argument("model_type")
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
+    from qeff_zoo.registry import find_recipe
+
+    recipe = find_recipe(arguments.model_type)
+    shapes = {name: {k: v for k, v in asdict(shape).items() if v} for name, shape in recipe.shapes.items()}
+    if arguments.json:
+        transforms = [{"name": t.name, "parameters": dict(t.parameters)} for t in recipe.transforms]
+        _print_json({**_facts(recipe), "special": recipe.special, "transforms": transforms, "shapes": shapes})
+        return
+    print(f"{recipe.model_type}: {recipe.special}\n")
+    rows = [
+        ["architectures", ", ".join(recipe.architectures)],
+        ["task", recipe.task],
+        ["checkpoints", ", ".join(recipe.quant_methods)],
+        ["transforms", ", ".join(transform.name for transform in recipe.transforms) or "none"],
+        *([f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())] for name, shape in shapes.items()),
+    ]
+    print(_table(rows, []))
+
+
+# --- plan, build, export --------------------------------------------------------------------------
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint")
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    group = parser.add_argument_group("choices", "left out, the recipe makes them")
+    group.add_argument("--target", help="what to compile for (default: ort)")
+    group.add_argument("--weights", help="fp32, int8 or int4 (default: fp32)")
+    group.add_argument("--profile", help="one of the recipe's shapes (default: latency)")
+    for name, text in (
+        ("prefill-seq-len", "prompt tokens taken by one call"),
+        ("ctx-len", "prompt and generated tokens together"),
+        ("batch-size", "rows of one call"),
+        ("full-batch-size", "slots of continuous batching"),
+    ):
+        group.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    group.add_argument("--seq-lens", type=_integers, metavar="N,N", help="sequence lengths of an encoder")
+    group.add_argument("--pooling", help="mean, cls or max (default: as the checkpoint says)")
+    group.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings")
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _request(arguments: argparse.Namespace) -> Any:
+    from qeff_zoo.plan import Request
+
+    return Request(**{item.name: getattr(arguments, item.name) for item in fields(Request)})
+
+
+def _add_plan(commands: Any) -> None:
+    parser = _command(commands, "plan", _plan, "show every choice of a build, and who made it, without building")
+    _add_choices(parser)
+
+
+def _plan(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.pipeline import make_plan
+
+    _, plan = make_plan(arguments.model, _request(arguments), revision=arguments.revision)
+    if arguments.json:
+        _print_json({"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec})
+        return
+    rows = [[name, field["value"], field["by"]] for name, field in plan.explained().items()]
+    print(_table(rows, ["field", "value", "set by"]))
+    print(f"\nbuild_key  {plan.build_key}")
+
+
+def _add_build(commands: Any) -> None:
+    parser = _command(commands, "build", _build, "turn a checkpoint into a validated package")
+    _add_choices(parser)
+    parser.add_argument("--no-validate", action="store_true", help="do not compare with Hugging Face")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _build(arguments: argparse.Namespace) -> None:
+    from qeff_zoo import pipeline
+
+    built = pipeline.build(
+        arguments.model,
+        _request(arguments),
+        revision=arguments.revision,
+        validate=not arguments.no_validate,
+        output=arguments.output,
+        reporter=_reporter(arguments),
+    )
+    package = built.package
+    if arguments.json:
+        answer = {"path": str(package.path), "build_key": package.build_key, "hit": built.hit}
+        _print_json({**answer, "seconds": built.seconds, "peak_rss_bytes": built.peak_rss_bytes})
+        return
+    took = sum(built.seconds.values())
+    state = "was in the store already" if built.hit else f"built, validated: {package.validated}"
+    print(f"{package.name}: {state} ({took:.1f} s)", file=sys.stderr)
+    print(package.path)
+
+
+def _add_export(commands: Any) -> None:
+    parser = _command(commands, "export", _export, "write the portable ONNX graph of a model")
+    _add_choices(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder")
+    parser.add_argument("--graph-only", action="store_true", help="no weights; a config.json is enough")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from qeff_zoo import pipeline
+
+    exported = pipeline.export(
+        arguments.model,
+        arguments.output,
+        request=_request(arguments),
+        revision=arguments.revision,
+        graph_only=arguments.graph_only,
+        reporter=_reporter(arguments),
+    )
+    if arguments.json:
+        _print_json(
+            {"path": str(exported.path), "seconds": exported.seconds, "peak_rss_bytes": exported.peak_rss_bytes}
+        )
+        return
+    print(exported.path)
+
+
+def _reporter(arguments: argparse.Namespace) -> Any:
+    """Show progress bars to a person, and nothing to a pipe."""
+    from qeff_zoo.progress import Silent
+
+    if arguments.quiet or not sys.stderr.isatty():
+        return Silent()
+    from qeff_zoo.bars import Bars
+
+    return Bars()
+
+
+# --- run ------------------------------------------------------------------------------------------
+def _add_run(commands: Any) -> None:
+    parser = _command(commands, "run", _run, "run a package on prompts or texts")
+    parser.add_argument("package", metavar="PACKAGE", help="folder, build key or model name of a package")
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be given several times")
+    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
+    parser.add_argument("--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)")
+    parser.add_argument("--chat", action="store_true", help="put each prompt into the chat template")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.api import find_package, load
+
+    package = find_package(arguments.package)
+    prompts = list(arguments.prompt)
+    if arguments.prompts_file is not None:
+        prompts += [line for line in _read_text(arguments.prompts_file).splitlines() if line.strip()]
+    if not prompts:
+        raise GenerationError("No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE.")
+    session = load(package, threads=arguments.threads)
+    if package.task == "feature-extraction":
+        _embed(session, prompts, arguments)
+    else:
+        _generate(session, prompts, arguments)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenerationError(f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8.") from error
+
+
+def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
+    stream = None
+    if len(prompts) == 1 and not arguments.json:
+        stream = lambda _, text: print(text, end="", flush=True)  # noqa: E731
+    outputs = session.generate(
+        prompts, generation_len=arguments.generation_len, chat=arguments.chat, stream=stream
+    )
+    if arguments.json:
+        answer = [{"prompt": o.prompt, "text": o.text, "token_ids": list(o.token_ids)} for o in outputs]
+        _print_json({"outputs": answer, "metrics": session.metrics.as_dict()})
+        return
+    if stream is not None:
+        print()
+    else:
+        for output in outputs:
+            print(f"{output.prompt}\n-> {output.text}\n")
+    print(session.metrics, file=sys.stderr)
+
+
+def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
+    embeddings = session.embed(texts)
+    if arguments.json:
+        outputs = [{"text": t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)]
+        _print_json({"outputs": outputs})
+    elif len(texts) == 1:
+        print(" ".join(f"{value:.6f}" for value in embeddings[0]))
+    else:
+        rows = [[text, *(f"{value:.3f}" for value in row)] for text, row in zip(texts, session.similarity(embeddings), strict=True)]
+        print(_table(rows, ["cosine", *(str(number) for number in range(1, len(texts) + 1))]))
+
+
+# --- validate, inspect ----------------------------------------------------------------------------
+def _add_validate(commands: Any) -> None:
+    parser = _command(commands, "validate", _validate, "compare a package, or a recipe's tiny models, with Hugging Face")
+    parser.add_argument("package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models")
+    parser.add_argument("--checkpoint", metavar="MODEL", help="where the package's checkpoint is now")
+    parser.add_argument("--record", action="store_true", help="write validated_models/ORG/NAME.json")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from qeff_zoo import checks
+
+    outcome = checks.check(
+        arguments.package, checkpoint=arguments.checkpoint, record=arguments.record, reporter=_reporter(arguments)
+    )
+    if arguments.json:
+        _print_json(outcome.as_dict())
+    else:
+        print(outcome.describe())
+    return 0 if outcome.passed else 1
+
+
+def _add_inspect(commands: Any) -> None:
+    parser = _command(commands, "inspect", _inspect, "explain a package")
+    parser.add_argument("package", metavar="PACKAGE", help="folder, build key or model name of a package")
+    parser.add_argument("--verify", action="store_true", help="read every byte and compare it with its digest")
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from qeff_zoo.api import find_package
+    from qeff_zoo.description import describe
+
+    package = find_package(arguments.package)
+    problems = package.verify() if arguments.verify else []
+    if arguments.json:
+        verified = {"intact": not problems, "problems": problems} if arguments.verify else {}
+        _print_json({"path": str(package.path), "manifest": package.manifest, **verified})
+    else:
+        print(describe(package), end="")
+        if arguments.verify:
+            print("\nEvery file is what the manifest says." if not problems else "\n" + "\n".join(problems))
+    return 1 if problems else 0
+
+
+# --- cache, doctor, new ---------------------------------------------------------------------------
+def _add_cache(commands: Any) -> None:
+    parser = commands.add_parser("cache", help="list, clean or check the store", description="The store of packages.")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _command(verbs, "ls", _cache_ls, "list what the store holds")
+    gc = _command(verbs, "gc", _cache_gc, "remove failed and abandoned builds, and what was long unused")
+    gc.add_argument("--older-than", type=float, metavar="DAYS", help="also packages and graphs unused for so long")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    _command(verbs, "verify", _cache_verify, "read every byte of the store and compare it with its digest")
+
+
+def _cache_ls(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.store import Store
+
+    store = Store()
+    _print_entries(store.entries(), arguments)
+    print(f"Store: {store.root}", file=sys.stderr)
+
+
+def _cache_gc(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.store import Store
+
+    older_than = None if arguments.older_than is None else timedelta(days=arguments.older_than)
+    _print_entries(Store().gc(older_than=older_than, dry_run=arguments.dry_run), arguments)
+
+
+def _print_entries(entries: Sequence[Any], arguments: argparse.Namespace) -> None:
+    from qeff_zoo.description import human_size
+    from qeff_zoo.package import Package
+
+    def name(entry: Any) -> str | None:
+        return Package.open(entry.path).name if (entry.kind, entry.state) == ("package", "complete") else None
+
+    if arguments.json:
+        facts = [
+            {"kind": e.kind, "key": e.key, "name": name(e) if e.path.exists() else None, "path": str(e.path),
+             "size": e.size, "state": e.state}
+            for e in entries
+        ]  # fmt: skip
+        _print_json(facts)
+        return
+    rows = [
+        [e.kind, e.state, human_size(e.size), (name(e) if e.path.exists() else None) or "", e.key] for e in entries
+    ]
+    print(_table(rows, ["kind", "state", "size", "name", "key"]))
+
+
+def _cache_verify(arguments: argparse.Namespace) -> int:
+    from qeff_zoo.store import Store
+
+    found = Store().verify()
+    if arguments.json:
+        _print_json(found)
+    else:
+        for key, problems in found.items():
+            print(f"{key}: {'; '.join(problems) or 'intact'}")
+    return 1 if any(found.values()) else 0
+
+
+def _add_doctor(commands: Any) -> None:
+    _command(commands, "doctor", _doctor, "say what this machine can do, and what is missing")
+
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
+    from qeff_zoo.doctor import examine
+
+    findings = examine()
+    if arguments.json:
+        _print_json([asdict(finding) for finding in findings])
+    else:
+        print(_table([[f.status, f.name, f.detail, f.advice] for f in findings], ["", "what", "found", "advice"]))
+
+
+def _add_new(commands: Any) -> None:
+    parser = _command(commands, "new", _new, "write the skeleton of a recipe from its nearest relative")
+    parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes")
+
+
+def _new(arguments: argparse.Namespace) -> None:
+    from qeff_zoo import scaffold
+
+    proposal = scaffold.propose(arguments.model)
+    path = scaffold.write(proposal, arguments.output)
+    if arguments.json:
+        _print_json({"path": str(path), "relative": proposal.relative, "notes": list(proposal.notes)})
+        return
+    for note in proposal.notes:
+        print(note, file=sys.stderr)
+    print(path)

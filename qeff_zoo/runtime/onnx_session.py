@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package's folder in, an ONNX Runtime session out: the one place that sets its options."""
+
+from collections.abc import Set
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from qeff_zoo.errors import GenerationError
+
+#: The program of every package of the target `ort`.
+GRAPH = "graph.onnx"
+_ONLY_ERRORS = "3"
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+def open_graph(
+    folder: Path,
+    *,
+    task: str,
+    inputs: Set[str],
+    outputs: Set[str],
+    threads: int | None = None,
+    prepack: bool = False,
+) -> onnxruntime.InferenceSession:
+    """Open a package's graph on the CPU.
+
+    Args:
+        folder: The package.
+        task: The graph's, for the message that refuses another.
+        inputs: Names that the task's graphs have.
+        outputs: Names that the task's graphs have.
+        threads: That compute one operator; None for one per physical core.
+        prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
+            weights are no longer shared with the file.
+
+    Raises:
+        GenerationError: There is no graph, or it is one of another task.
+    """
+    path = folder / GRAPH
+    if not path.is_file():
+        raise GenerationError(
+            f"Cannot run {str(folder)!r}: it has no {GRAPH}. Expected the folder of a package for "
+            "target 'ort'. Give the path that `qeff-zoo build` printed."
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = int(_ONLY_ERRORS)
+    options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    found_inputs = {value.name for value in session.get_inputs()}
+    found_outputs = {value.name for value in session.get_outputs()}
+    if not (inputs <= found_inputs and outputs <= found_outputs):
+        raise GenerationError(
+            f"Package {str(folder)!r} is not one for {task}: its graph takes "
+            f"{_some(found_inputs)} and returns {_some(found_outputs)}. Expected "
+            f"{_some(inputs)} and {_some(outputs)}. Run a package of that task."
+        )
+    return session
+
+
+def dtype_of(value: onnxruntime.NodeArg) -> type[np.floating]:
+    """Return the numpy type of a floating-point input or output."""
+    return _DTYPES[value.type]
+
+
+def _some(names: Set[str]) -> str:
+    shown = sorted(names)[:4]
+    return ", ".join(map(repr, shown)) + (", …" if len(names) > len(shown) else "")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text to token ids and back, by a package's tokenizer.json; and text as it grows, token by token."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+class Tokenizer:
+    """A package's tokenizer, as transformers would apply it.
+
+    Args:
+        folder: Holds tokenizer.json.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        # A file keeps the settings of whoever saved it last; what to cut or pad is ours to say.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    @classmethod
+    def find(cls, folder: Path) -> "Tokenizer | None":
+        """Open a folder's tokenizer, if it has one."""
+        return cls(folder) if (folder / "tokenizer.json").is_file() else None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, added tokens included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """Turn text into token ids.
+
+        Args:
+            text: Any text.
+            special_tokens: Add what the tokenizer's post-processor says, such as a BOS token.
+        """
+        return list(self._tokenizer.encode(text, add_special_tokens=special_tokens).ids)
+
+    def encode_batch(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """Turn texts into token ids, special tokens added, none longer than `max_length`."""
+        self._tokenizer.enable_truncation(max_length)
+        try:
+            return [list(one.ids) for one in self._tokenizer.encode_batch(list(texts))]
+        finally:
+            self._tokenizer.no_truncation()
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Turn token ids into text, special tokens left out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def token_id(self, token: str) -> int | None:
+        """Return a token's id."""
+        found = self._tokenizer.token_to_id(token)
+        return None if found is None else int(found)
+
+
+class TextStream:
+    """Text that grows by tokens; what it returned, joined, is the text of all tokens.
+
+    A character may take several tokens: it is held back until it is whole.
+
+    Args:
+        tokenizer: Of the tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._context = 0  # decoding starts here, since a token's text may depend on the one before
+        self._shown = 0
+
+    def push(self, token: int) -> str:
+        """Add a token; return the text that is now complete, which may be none."""
+        self._tokens.append(token)
+        fresh = self._fresh()
+        if not fresh or fresh.endswith(_INCOMPLETE):
+            return ""
+        self._context, self._shown = self._shown, len(self._tokens)
+        return fresh
+
+    def finish(self) -> str:
+        """Return what was held back."""
+        fresh = self._fresh()
+        self._context, self._shown = self._shown, len(self._tokens)
+        return fresh
+
+    def _fresh(self) -> str:
+        shown = self._tokenizer.decode(self._tokens[self._context : self._shown])
+        return self._tokenizer.decode(self._tokens[self._context :])[len(shown) :]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; none for a file that is not there."""
+    if not path.is_file():
+        return {}
+    content: dict[str, Any] = json.loads(path.read_bytes())
+    return content

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The design's rules, read off the source: who imports whom, what core may not know, and how long things get."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CORE = ROOT / "qeff_zoo"
+RECIPES = ROOT / "recipes"
+HEAVY = {
+    "accelerate", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers", "torch",
+    "transformers",
+}  # fmt: skip
+
+RECIPE_LINES, MODULE_LINES, FUNCTION_LINES = 60, 500, 80
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+CORE_SOURCES = sources("qeff_zoo")
+RECIPE_SOURCES = [path for path in sources("recipes") if path.name != "__init__.py"]
+ALL_SOURCES = sources("qeff_zoo", "recipes", "scripts", "benchmarks", "tests")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def each(paths: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "path", [pytest.param(path, id=relative(path)) for path in paths]
+    )
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the full dotted name of everything that a file imports, at any depth, and the line."""
+    package = (
+        module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    )
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, base] if base else parents)
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def core_imports(path: Path) -> set[str]:
+    """Name the modules of qeff_zoo that a file imports."""
+    known = {module_name(source) for source in CORE_SOURCES}
+    found = set()
+    for name, _ in imports(path):
+        module = name if name in known else name.rpartition(".")[0]
+        if module in known and module != module_name(path):
+            found.add(module)
+    return found
+
+
+# --- imports point one way ---------------------------------------------------------------------------------------
+
+
+@each(RECIPE_SOURCES)
+def test_a_recipe_imports_only_declarations_and_siblings(path: Path) -> None:
+    allowed = ("qeff_zoo.recipe.", "recipes.", "collections.", "dataclasses.", "typing.")
+    wrong = [
+        f"line {line}: {name}" for name, line in imports(path) if not f"{name}.".startswith(allowed)
+    ]
+    assert not wrong, (
+        f"A recipe is data: it imports qeff_zoo.recipe and its siblings (`from .llama import …`). {wrong}"
+    )
+
+
+@each(CORE_SOURCES)
+def test_core_imports_no_recipe_by_name(path: Path) -> None:
+    wrong = [
+        f"line {line}: {name}"
+        for name, line in imports(path)
+        if f"{name}.".startswith(("qeff_zoo.recipes.", "recipes."))
+    ]
+    assert not wrong, f"Core finds recipes through qeff_zoo.registry alone. {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("module", "importers"),
+    [
+        ("qeff_zoo.cli", {"qeff_zoo.__main__"}),
+        ("qeff_zoo.pipeline", {"qeff_zoo", "qeff_zoo.api", "qeff_zoo.auto", "qeff_zoo.cli"}),
+        ("qeff_zoo.api", {"qeff_zoo", "qeff_zoo.auto", "qeff_zoo.cli"}),
+    ],
+)
+def test_the_top_of_the_flow_is_imported_from_above_only(module: str, importers: set[str]) -> None:
+    found = {module_name(path) for path in CORE_SOURCES if module in core_imports(path)}
+    extra = {name for name in found - importers if not name.startswith("qeff_zoo.cloud")}
+    assert not extra, (
+        f"{module} is imported by {sorted(extra)}; expected at most {sorted(importers)}."
+    )
+
+
+@pytest.mark.parametrize("name", ["errors", "recipe"])
+def test_the_bottom_of_the_flow_imports_nothing_of_ours(name: str) -> None:
+    assert core_imports(CORE / f"{name}.py") == set()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = {module_name(path): core_imports(path) for path in CORE_SOURCES}
+    graph["qeff_zoo"] = set()  # the public names; importing any module runs it first
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"Imports go round: {' <- '.join(error.args[1])}.")
+
+
+@each([path for path in CORE_SOURCES if path.parent.name == "runtime"])
+def test_running_a_package_needs_no_torch(path: Path) -> None:
+    banned = HEAVY - {"numpy", "onnxruntime", "tokenizers"}
+    wrong = [f"line {line}: {name}" for name, line in imports(path) if name.split(".")[0] in banned]
+    assert not wrong, f"The extra `run` has only numpy, onnxruntime, tokenizers and jinja2. {wrong}"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["list"], ["show", "llama"]], ids=lambda value: " ".join(value)
+)
+def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
+    program = f"""
+import json, sys
+from qeff_zoo import cli
+code = 0
+if {arguments!r}:
+    try:
+        code = cli.main({arguments!r})
+    except SystemExit as stop:
+        code = stop.code
+print(json.dumps([code or 0, sorted({HEAVY!r} & set(sys.modules))]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    code, heavy = json.loads(done.stdout.splitlines()[-1])
+    assert (code, heavy) == (0, []), (
+        f"Import these inside the function that needs them. {done.stderr}"
+    )
+
+
+# --- core knows no model -----------------------------------------------------------------------------------------
+
+
+def names_model_type(node: ast.expr) -> bool:
+    if isinstance(node, ast.Subscript):
+        node = node.slice
+    if (
+        isinstance(node, ast.Call) and node.args
+    ):  # config.get("model_type"), getattr(config, "model_type")
+        node = node.args[-1] if isinstance(node.func, ast.Name) else node.args[0]
+    names = {ast.Name: "id", ast.Attribute: "attr", ast.Constant: "value"}
+    return getattr(node, names.get(type(node), ""), None) == "model_type"
+
+
+def holds_text(node: ast.expr) -> bool:
+    return any(
+        isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node)
+    )
+
+
+def asks_for_a_model_type(node: ast.AST) -> bool:
+    if isinstance(node, ast.Compare):
+        operands = [node.left, *node.comparators]
+        return any(
+            names_model_type(one) and holds_text(other)
+            for one in operands
+            for other in operands
+            if one is not other
+        )
+    if isinstance(node, ast.Match):
+        return names_model_type(node.subject)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in {"startswith", "endswith"} and names_model_type(node.func.value)
+    return False
+
+
+@each(CORE_SOURCES)
+def test_core_never_asks_which_model_it_has(path: Path) -> None:
+    wrong = [f"line {node.lineno}" for node in ast.walk(parse(path)) if asks_for_a_model_type(node)]
+    assert not wrong, f"What core must know about a model is a field of its recipe. {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("source", "asks"),
+    [
+        ("config.model_type == 'llama'", True),
+        ("config['model_type'] in ('llama', 'mistral')", True),
+        ("'gemma' in config.model_type", True),
+        ("getattr(config, 'model_type') != 'bert'", True),
+        ("model_type.startswith('qwen')", True),
+        ("recipe.model_type != model_type", False),
+        ("'model_type' in config", False),
+    ],
+)
+def test_the_rule_itself(source: str, asks: bool) -> None:
+    assert any(asks_for_a_model_type(node) for node in ast.walk(ast.parse(source))) is asks
+
+
+@each(CORE_SOURCES)
+def test_core_never_names_a_recipe(path: Path) -> None:
+    known = {recipe.stem for recipe in RECIPE_SOURCES}
+    wrong = [
+        f"line {node.lineno}: {node.value!r}"
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Constant) and node.value in known
+    ]
+    assert not wrong, f"Core does not know which recipes exist. {wrong}"
+
+
+# --- form --------------------------------------------------------------------------------------------------------
+
+
+@each(ALL_SOURCES)
+def test_every_source_names_its_licence_first(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    first = lines[1] if lines and lines[0].startswith("#!") else (lines or [""])[0]
+    assert first == "# SPDX-License-Identifier: Apache-2.0"
+
+
+@each([path for path in CORE_SOURCES if path.name != "cli.py"])
+def test_only_the_command_line_prints(path: Path) -> None:
+    wrong = [
+        f"line {node.lineno}"
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert not wrong, f"Return it, or tell it through qeff_zoo.progress. {wrong}"
+
+
+@each([path for path in CORE_SOURCES if path.name != "cli.py"])
+def test_no_error_is_caught_without_its_name(path: Path) -> None:
+    wrong = [
+        f"line {node.lineno}"
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
+    ]
+    assert not wrong, f"Name the errors that are expected. {wrong}"
+
+
+@each(CORE_SOURCES)
+def test_modules_are_named_after_an_idea(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "helpers", "common", "misc"}
+
+
+@each([*CORE_SOURCES, *RECIPE_SOURCES])
+def test_budgets_of_length(path: Path) -> None:
+    limit = RECIPE_LINES if path.parent == RECIPES else MODULE_LINES
+    length = len(path.read_text().splitlines())
+    assert length <= limit, f"{relative(path)} has {length} lines, expected at most {limit}."
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= FUNCTION_LINES, (
+                f"{node.name} has {length} lines, expected at most {FUNCTION_LINES}."
+            )
+
+
+# --- the README's map --------------------------------------------------------------------------------------------
+
+
+def mapped_files(readme: str) -> set[str]:
+    """Read the tree below the line `qeff_zoo/` of a fenced block.
+
+    A line is one or more names, two or more spaces, and what they are for; a folder's files are indented below it.
+    """
+    block = next(
+        (
+            b
+            for b in re.findall(r"```\w*\n(.*?)```", readme, re.DOTALL)
+            if re.search(r"^qeff_zoo/", b, re.M)
+        ),
+        "",
+    )
+    files: set[str] = set()
+    folders: list[tuple[int, str]] = []
+    for line in block.splitlines():
+        indent = len(line) - len(line.lstrip())
+        while folders and folders[-1][0] >= indent:
+            folders.pop()
+        if not line.strip() or (not folders and not line.startswith("qeff_zoo/")):
+            continue
+        prefix = folders[-1][1] if folders else ""
+        for name in re.split(r"\s{2,}", line.strip(), maxsplit=1)[0].split():
+            if name.endswith("/"):
+                folders.append((indent, prefix + name))
+            else:
+                files.add(prefix + name)
+    return files
+
+
+def test_the_readme_maps_every_file() -> None:
+    mapped = mapped_files((ROOT / "README.md").read_text())
+    present = {
+        relative(path)
+        for path in CORE.rglob("*")
+        if path.suffix in {".py", ".json", ".typed", ".jinja"} and "__pycache__" not in path.parts
+    }
+    # The `__init__.py` of a folder is the folder.
+    present = {
+        name
+        for name in present
+        if not name.endswith("/__init__.py") or name == "qeff_zoo/__init__.py"
+    }
+    missing, gone = sorted(present - mapped), sorted(mapped - present)
+    assert mapped, (
+        "README.md has no fenced block with a line `qeff_zoo/` and its files indented below."
+    )
+    assert not missing, (
+        f"Add to the tree of README.md, each with what it is for: {', '.join(missing)}."
+    )
+    assert not gone, f"Remove from the tree of README.md, there is no such file: {', '.join(gone)}."
+
+
+def test_the_map_is_read_as_it_is_drawn() -> None:
+    readme = """text
+```
+recipes/                one file per model_type
+qeff_zoo/               behaviour
+  __main__.py cli.py    argv -> one API call
+  passes/               ONNX -> ONNX
+    linear.py           what `x.py` does
+  store.py              content store
+tests/                  not part of it
+  test_store.py         nor this
+```
+"""
+    assert mapped_files(readme) == {
+        "qeff_zoo/__main__.py",
+        "qeff_zoo/cli.py",
+        "qeff_zoo/passes/linear.py",
+        "qeff_zoo/store.py",
+    }

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data file: layout, exact conversions, quantization that ONNX Runtime agrees with, and failure."""
+
+import errno
+import hashlib
+import os
+import resource
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from safetensors import safe_open
+
+from qeff_zoo import expressions as ex
+from qeff_zoo import weights
+from qeff_zoo.errors import CheckpointError, StoreError, UnsupportedModelError
+from qeff_zoo.quantization import BITS, dequantize, quantize, round_trip, to_bfloat16, to_float32
+from qeff_zoo.safetensors_index import TensorInfo
+from qeff_zoo.weights import FileLayout, Slot, Written, plan_file, write
+
+_NUMPY = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "F64": np.float64,
+    "I64": np.int64,
+}
+
+
+class Source:
+    """Tensors in memory; remembers which rows were read and what was released."""
+
+    def __init__(self, **arrays: Any) -> None:
+        self.arrays = {
+            name: (value if isinstance(value, tuple) else (_dtype_of(value), value))
+            for name, value in arrays.items()
+        }
+        self.tensors = {
+            name: TensorInfo(name, dtype, value.shape, Path("none"), 0, value.nbytes)
+            for name, (dtype, value) in self.arrays.items()
+        }
+        self.elements_read: Counter[str] = Counter()
+        self.released: list[str] = []
+        self._lock = threading.Lock()
+
+    def read(self, name: str, start: int | None = None, stop: int | None = None) -> Any:
+        array = self.arrays[name][1]
+        part = array[start:stop] if array.ndim else array
+        with self._lock:
+            self.elements_read[name] += part.size
+        return part
+
+    def release(self, name: str) -> None:
+        self.released.append(name)
+
+
+def _dtype_of(array: Any) -> str:
+    return next(name for name, dtype in _NUMPY.items() if name != "BF16" and dtype == array.dtype)
+
+
+def _normal(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def _written(
+    slots: list[Slot], source: Source, path: Path
+) -> tuple[FileLayout, Written, Mapping[str, Any]]:
+    path.unlink(missing_ok=True)
+    layout = plan_file(slots, source.tensors)
+    written = write(layout, source, path)
+    assert written.nbytes == layout.nbytes == path.stat().st_size
+    assert written.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    found = {}
+    for name, entry in layout.entries.items():
+        dtype = {"U8": np.uint8, "BOOL": np.bool_, **_NUMPY}[entry.dtype]
+        found[name] = np.fromfile(path, dtype, int(np.prod(entry.shape)), offset=entry.offset)
+        found[name] = found[name].reshape(entry.shape)
+        assert found[name].nbytes == entry.nbytes
+    return layout, written, found
+
+
+_STORAGES = st.sampled_from(["float32", "float16", "bfloat16", "int8", "int4", "keep"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 40), min_size=0, max_size=3),
+            st.sampled_from(["F32", "F16", "BF16"]),
+            _STORAGES,
+            st.booleans(),
+        ),
+        max_size=6,
+    )
+)
+def test_any_file_is_a_safetensors_file(tmp_path_factory: Any, tensors: list[Any]) -> None:
+    arrays, slots = {}, []
+    for i, (shape, dtype, storage, large) in enumerate(tensors):
+        full = [600, 450, *shape[:1]] if large else shape
+        quantizable = len(full) > 1 and 0 not in full
+        arrays[f"t{i}"] = (dtype, np.zeros(full, _NUMPY[dtype]))
+        kept = storage if quantizable or storage not in BITS else "float32"
+        slots.append(Slot(f"t{i}", f"t{i}", kept))
+    path = tmp_path_factory.getbasetemp() / "any.safetensors"
+    layout, _, _ = _written(slots, Source(**arrays), path)
+    with safe_open(path, "np") as file:
+        assert set(file.keys()) == set(layout.entries)
+        for name, entry in layout.entries.items():
+            assert tuple(file.get_slice(name).get_shape()) == entry.shape
+            assert entry.offset % (64 if not name.startswith("__pad") else 1) == 0
+            if entry.nbytes >= 1 << 20:
+                assert entry.offset % 4096 == 0
+    assert len(layout.header) % 4096 == 0
+
+
+def test_a_layout_without_odd_sizes_has_no_fillers() -> None:
+    source = Source(a=_normal(512, 512), b=_normal(1024, 512), c=_normal(512))
+    slots = [Slot("c", "c"), Slot("a", "a", "int4"), Slot("b", "b"), Slot("d", "a")]
+    layout = plan_file(slots, source.tensors)
+    assert list(layout.entries) == ["b", "d", "c", "a", "a.scales"]
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    source = Source(a=_normal(2, 32))
+    with pytest.raises(ValueError, match=r"'a\.scales'"):
+        plan_file([Slot("a", "a", "int4"), Slot("a.scales", "a")], source.tensors)
+
+
+def test_every_bfloat16_and_float16_is_converted_exactly(tmp_path: Path) -> None:
+    patterns = np.arange(65536, dtype=np.uint16)
+    source = Source(b=("BF16", patterns), h=("F16", patterns.view(np.float16)))
+    slots = [Slot(f"{name}.{to}", name, to) for name in "bh" for to in ("float32", "keep")]
+    slots += [Slot("b.b", "b", "bfloat16"), Slot("h.h", "h", "float16")]
+    _, written, found = _written(slots, source, tmp_path / "w")
+    assert np.array_equal(found["b.float32"].view(np.uint32), patterns.astype(np.uint32) << 16)
+    halves = patterns.view(np.float16)
+    numbers = ~np.isnan(halves)
+    assert np.array_equal(found["h.float32"][numbers], halves[numbers].astype(np.float32))
+    assert np.isnan(found["h.float32"][~numbers]).all()
+    for name in ("b.keep", "b.b", "h.keep", "h.h"):
+        assert np.array_equal(found[name].view(np.uint16), patterns), name
+    assert not written.clipped
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=50))
+def test_rounding_to_bfloat16_is_torchs(values: list[float]) -> None:
+    import torch
+
+    array = np.array(values, np.float32)
+    rounded = np.empty(array.shape, np.uint16)
+    to_bfloat16(array, rounded)
+    expected = torch.from_numpy(array).to(torch.bfloat16).float().numpy()
+    assert np.array_equal(to_float32(rounded, "BF16"), expected, equal_nan=True)
+
+
+def test_what_float16_cannot_hold_is_clipped_and_counted(tmp_path: Path) -> None:
+    values = np.array(
+        [65504, 65505, 70000, -1e30, 3e38, np.inf, -np.inf, np.nan, 1e-8, -0.0], np.float32
+    )
+    source = Source(a=values, b=np.ones(3, np.float32), c=("BF16", np.array([0x7F7F], np.uint16)))
+    slots = [Slot(name, name, "float16") for name in "abc"]
+    _, written, found = _written(slots, source, tmp_path / "w")
+    expected = [65504, 65504, 65504, -65504, 65504, np.inf, -np.inf, np.nan, 0, -0.0]
+    assert np.array_equal(found["a"], np.array(expected, np.float16), equal_nan=True)
+    assert dict(written.clipped) == {"a": 4, "c": 1}
+    assert values[2] == 70000  # the source is not touched
+
+
+def test_float64_and_an_offset(tmp_path: Path) -> None:
+    source = Source(a=np.array([1 / 3, -2.5]), b=("BF16", np.array([0x3F80, 0xBF80], np.uint16)))
+    slots = [Slot("a", "a"), Slot("b", "b", add=1.0), Slot("h", "b", "bfloat16", add=1.0)]
+    _, _, found = _written(slots, source, tmp_path / "w")
+    assert np.array_equal(found["a"], np.array([1 / 3, -2.5]).astype(np.float32))
+    assert np.array_equal(found["b"], [2, 0])
+    assert np.array_equal(to_float32(found["h"], "BF16"), [2, 0])
+
+
+def test_kept_integers_and_tensors_of_several_dtypes(tmp_path: Path) -> None:
+    source = Source(i=np.arange(5), a=_normal(2, 3), b=_normal(2, 3).astype(np.float16))
+    slots = [Slot("i", "i", "keep"), Slot("ab", ex.concat(1, "a", "b"))]
+    _, _, found = _written(slots, source, tmp_path / "w")
+    assert np.array_equal(found["i"], np.arange(5))
+    a, b = (source.arrays[name][1].astype(np.float32) for name in "ab")
+    assert np.array_equal(found["ab"], np.concatenate([a, b], 1))
+
+
+@pytest.mark.parametrize(("storage", "add"), [("float32", 0.0), ("float16", 0.0), ("int4", 1.0)])
+def test_what_is_not_a_float_is_refused(storage: Any, add: float) -> None:
+    source = Source(q=("F8_E4M3", np.zeros((2, 32), np.uint8)))
+    with pytest.raises(UnsupportedModelError, match="'q' has dtype 'F8_E4M3'"):
+        plan_file([Slot("x", "q", storage, add)], source.tensors)
+
+
+def _expressions() -> dict[str, ex.Expression]:
+    return {
+        "whole": "a",
+        "transposed": ex.transpose(0, 1, "a"),
+        "rows": ex.concat(0, "a", "b"),
+        "columns": ex.concat(1, "a", "b"),
+        "experts": ex.concat(1, ex.stack(0, "a", "b"), ex.stack(0, "b", "a")),
+        "part": ex.cut(0, 3, 90, "a"),
+    }
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16", "int8", "int4"])
+@pytest.mark.parametrize("block", [1 << 18, 1000])
+def test_streaming_gives_what_converting_at_once_gives(
+    storage: Any, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_BLOCK", block)
+    source = Source(a=_normal(96, 70), b=_normal(96, 70, seed=1))
+    slots = [Slot(name, e, storage) for name, e in _expressions().items()]
+    _, _, found = _written(slots, source, tmp_path / "w")
+    for name, e in _expressions().items():
+        value = weights.evaluate(e, source)
+        expected = round_trip(value, storage)
+        actual = found[name]
+        if storage in BITS:
+            actual = dequantize(actual, found[f"{name}.scales"], BITS[storage], value.shape)
+        assert np.array_equal(actual, expected), name
+
+
+def test_every_tensor_is_read_once_in_pieces_and_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_BLOCK", 1000)
+    names = [f"e{i}.{w}" for w in ("w1", "w3") for i in range(4)]
+    source = Source(**{name: _normal(96, 70, seed=i) for i, name in enumerate(names)})
+    fused = ex.concat(1, ex.stack(0, *names[:4]), ex.stack(0, *names[4:]))
+    slots = [Slot(f"q{i}", ex.index(i, fused), "int4") for i in range(2)]
+    layout = plan_file([Slot("f", fused), *slots[:0]], source.tensors)
+    write(layout, source, tmp_path / "w")
+    assert source.elements_read == dict.fromkeys(names, 96 * 70)
+    assert sorted(source.released) == sorted(names)
+    source.elements_read.clear()
+    write(plan_file(slots, source.tensors), source, tmp_path / "q")
+    assert source.elements_read == {name: 96 * 70 for name in ("e0.w1", "e0.w3", "e1.w1", "e1.w3")}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from([4, 8]),
+    st.sampled_from([16, 32, 128]),
+    st.integers(1, 5),
+    st.integers(1, 150),
+    st.sampled_from([1e-44, 1e-38, 1e-6, 1.0, 1e30]),
+    st.integers(0, 99),
+)
+def test_quantization_is_within_half_a_step(
+    bits: int, block: int, rows: int, columns: int, magnitude: float, seed: int
+) -> None:
+    matrix = _normal(rows, columns, seed=seed) * np.float32(magnitude)
+    matrix[0, 0] = 0
+    packed, scales = quantize(matrix, bits, block)
+    blocks = -(-columns // block)
+    assert packed.shape == (rows, blocks, block * bits // 8)
+    assert scales.shape == (rows, blocks)
+    error = np.abs(dequantize(packed, scales, bits, matrix.shape) - matrix)
+    step = np.repeat(np.abs(scales), block, 1)[:, :columns]
+    # int4 has one value less on the side that is not the largest's: up to a whole step there.
+    largest = np.abs(matrix).max()
+    opposite = (matrix * np.repeat(scales, block, 1)[:, :columns] > 0) if bits == 4 else False
+    bound = np.where(opposite, step, step / 2) * (1 + 1e-5)
+    assert (error <= np.maximum(bound, 2e-38 if largest < 1e-36 else 0)).all()
+
+
+def test_the_largest_of_a_block_is_exact_at_int4() -> None:
+    matrix = np.zeros((2, 32), np.float32)
+    matrix[0, 5], matrix[1, 7], matrix[1, 8] = 3.7, -9.1, 2.0
+    restored = round_trip(matrix, "int4")
+    assert restored[0, 5] == np.float32(3.7)
+    assert restored[1, 7] == np.float32(-9.1)
+    assert np.count_nonzero(restored) == 3
+
+
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("storage", ["int4", "int8"])
+def test_what_is_not_finite_is_not_quantized(storage: Any, wrong: float, tmp_path: Path) -> None:
+    matrix = _normal(4, 64)
+    matrix[2, 3] = wrong
+    source = Source(w=matrix)
+    with pytest.raises(CheckpointError, match="Cannot store 'slot' as int"):
+        write(plan_file([Slot("slot", "w", storage)], source.tensors), source, tmp_path / "w")
+    assert not list(tmp_path.iterdir())
+
+
+def _matmul_nbits(matrix: Any, bits: int, block: int, level: int, inputs: Any) -> Any:
+    packed, scales = quantize(matrix, bits, block)
+    rows, columns = matrix.shape
+    node = helper.make_node(
+        "MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft",
+        K=columns, N=rows, bits=bits, block_size=block, accuracy_level=level,
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["m", columns])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m", rows])],
+        [onnx.numpy_helper.from_array(packed, "b"), onnx.numpy_helper.from_array(scales, "s")],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {"x": inputs})[0]
+
+
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("block", [16, 32, 64])
+@pytest.mark.parametrize("columns", [128, 200, 33])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_onnx_runtime_computes_with_the_same_values(
+    bits: int, columns: int, block: int, level: int
+) -> None:
+    matrix, inputs = _normal(48, columns), _normal(5, columns, seed=1)
+    restored = round_trip(matrix, "int4" if bits == 4 else "int8", block)
+    expected = inputs @ restored.T
+    actual = _matmul_nbits(matrix, bits, block, level, inputs)
+    # Level 4 rounds the inputs to int8 as well.
+    tolerance = 2e-5 if level == 0 else 0.03
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "fsync"])
+def test_a_full_disk_is_reported_and_leaves_nothing(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    source = Source(a=_normal(64, 64))
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        write(plan_file([Slot("a", "a")], source.tensors), source, tmp_path / "w")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_limit_of_the_file_size_is_met_before_anything_is_read(tmp_path: Path) -> None:
+    source = Source(a=_normal(64, 64))
+    layout = plan_file([Slot("a", "a")], source.tensors)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(StoreError, match="File too large"):
+            write(layout, source, tmp_path / "w")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not source.elements_read
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
+    source = Source(a=_normal(2))
+    (tmp_path / "w").write_text("mine")
+    with pytest.raises(StoreError, match="File exists"):
+        write(plan_file([Slot("a", "a")], source.tensors), source, tmp_path / "w")
+    assert (tmp_path / "w").read_text() == "mine"
+
+
+def test_an_interruption_leaves_nothing_and_ends_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_BLOCK", 100)
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    source, threads = Source(a=_normal(64, 64)), threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        write(plan_file([Slot("a", "a")], source.tensors), source, tmp_path / "w", interrupt)
+    assert not list(tmp_path.iterdir())
+    assert threading.active_count() == threads
+
+
+def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
+    source, steps = Source(a=_normal(600, 640), b=_normal(3, 5)), []
+    layout = plan_file([Slot("a", "a", "int4"), Slot("b", "b"), Slot("c", "a")], source.tensors)
+    write(layout, source, tmp_path / "w", steps.append)
+    assert sum(steps) == layout.nbytes
+    assert len(steps) > 5
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    source = Source(a=_normal(600, 640))
+    slots = [Slot("a", "a", "int8"), Slot("b", "a", "float16")]
+    digests = {_written(slots, source, tmp_path / str(i))[1].sha256 for i in range(3)}
+    assert len(digests) == 1
