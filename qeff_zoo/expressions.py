@@ -213,11 +213,11 @@ def blocks(e: Expression, tensors: Tensors, limit: int) -> Iterator[tuple[Expres
     Yields:
         An expression and the rows `start:stop` of it to read with `rows`.
     """
-    if e[0] in ("concat", "stack") and e[1] == 0:
+    length, *rest = shape_of(e, tensors) or (1,)
+    if e[:2] == ["concat", 0] or (e[:2] == ["stack", 0] and len(rest) > 1):
         for part in e[2:]:
             yield from blocks(part, tensors, limit)
         return
-    length, *rest = shape_of(e, tensors) or (1,)
     row = math.prod(rest)
     if row > limit and len(rest) > 1:
         for i in range(length):

@@ -65,7 +65,7 @@ class Plan:
         recipe: Of the checkpoint's `model_type`.
         shape: Sizes the package is specialized for.
         spec: All that identifies the build, in JSON values; its digest is the build key.
-        why: For every chosen field of the spec, who set it.
+        why: For every chosen field of the spec, by its path there, who set it.
         variant: What the task's `tracing` takes.
     """
 
@@ -92,10 +92,13 @@ class Plan:
 
     def explained(self) -> dict[str, dict[str, Any]]:
         """Return every chosen field with its value and who set it, then what follows from the checkpoint."""
-        chosen = {**self.spec["shape"], **self.variant, "target": self.target, "weights": self.storage}
-        fields_ = {name: {"value": chosen[name], "by": by} for name, by in self.why.items() if name in chosen}
-        source = {name: value for name, value in self.spec["source"].items() if value is not None}
-        derived = {"task": self.recipe.task, "recipe": self.recipe.model_type, **source, **self.spec["toolchain"]}
+        fields_ = {}
+        for path, by in self.why.items():
+            group, name = path.split(".")
+            fields_[path] = {"value": self.spec[group][name], "by": by}
+        source = {f"source.{name}": value for name, value in self.spec["source"].items() if value is not None}
+        tools = {f"toolchain.{name}": value for name, value in self.spec["toolchain"].items()}
+        derived = {"task.name": self.recipe.task, "recipe.model_type": self.recipe.model_type, **source, **tools}
         return {**fields_, **{name: {"value": value, "by": "derived"} for name, value in derived.items()}}
 
     def graph_key(self, structure: str) -> str:
@@ -174,7 +177,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         "exporter": EXPORTER_REVISION,
         "toolchain": _toolchain(choices.value["target"]),
     }
-    return Plan(recipe=recipe, shape=shape, spec=spec, why=choices.why, variant=variant)
+    why = {_path(name): by for name, by in choices.why.items()}
+    return Plan(recipe=recipe, shape=shape, spec=spec, why=why, variant=variant)
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
@@ -242,9 +246,9 @@ def _choose_shape(checkpoint: Checkpoint, recipe: Recipe, request: Request, choi
 
 def _check_sizes(choices: _Choices, request: Request) -> None:
     for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size"):
-        value = choices.value[name]
-        if value is not None and value < 1:
-            choices.problems.append(f"{_flag(name)} is {value}, expected at least 1.")
+        asked = getattr(request, name)
+        if asked is not None and asked < 1:
+            choices.problems.append(f"{_flag(name)} is {asked}, expected at least 1.")
     if request.seq_lens is not None and (not request.seq_lens or min(request.seq_lens) < 1):
         choices.problems.append(f"--seq-lens is {list(request.seq_lens)}, expected lengths of at least 1.")
     if request.seq_lens:
@@ -322,6 +326,12 @@ def _toolchain(target: str) -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "absent"
     return found
+
+
+def _path(name: str) -> str:
+    """Return where the spec holds a chosen field."""
+    places = {"target": "target.name", "weights": "quantization.weights", "pooling": "task.pooling"}
+    return places.get(name) or ("task.normalize" if name == "normalize" else f"shape.{name}")
 
 
 def _flag(name: str) -> str:

@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that run: a tiny checkpoint with random weights and a tokenizer of its own, and what is made of it."""
+"""Packages that run: a tiny checkpoint with random weights and a tokenizer of its own, and the package built of it."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from qeff_zoo import exporter, tasks
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.recipe import Shape
+import qeff_zoo
+from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.targets import ort
-from qeff_zoo.weights import plan_file, write
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}"
     "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 )
-_TEXT = ["the quick brown fox jumps over the lazy dog", "a text of words that are there twice or thrice"]
+_TEXT = [
+    "the quick brown fox jumps over the lazy dog",
+    "a text of words that are there twice or thrice",
+]
 
 
 def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> Path:
@@ -42,7 +40,9 @@ def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> P
     model = auto.from_config(parsed, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() == 1:  # norms and biases start at one and zero: drop a fact and nothing shows
+            if (
+                parameter.dim() == 1
+            ):  # norms and biases start at one and zero: drop a fact and nothing shows
                 parameter += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     _tokenizer(recipe.task).save_pretrained(folder)
@@ -64,40 +64,25 @@ def _tokenizer(task: str) -> PreTrainedTokenizerFast:
     embeds = task == "feature-extraction"
     single = f"{BOS} $A {EOS}" if embeds else f"{BOS} $A"
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=single, special_tokens=[(BOS, tokenizer.token_to_id(BOS)), (EOS, tokenizer.token_to_id(EOS))]
+        single=single,
+        special_tokens=[(BOS, tokenizer.token_to_id(BOS)), (EOS, tokenizer.token_to_id(EOS))],
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD
+    )
     if not embeds:
         fast.chat_template = CHAT_TEMPLATE
     return fast
 
 
-def package(folder: Path, source: Path, shape: Shape, storage: str = "float32") -> tuple[Path, list[Any]]:
-    """Make a folder with graph, weights, tokenizer and configuration.
+def package(source: Path, **choices: Any) -> Package:
+    """Build a package that nobody has validated yet.
 
-    Returns:
-        The folder and its specializations.
+    Args:
+        source: The checkpoint.
+        choices: Fields of `qeff_zoo.plan.Request`.
     """
-    opened = open_checkpoint(str(source))
-    recipe = find_recipe(opened.model_type)
-    variant = {"continuous_batching": True} if shape.full_batch_size else {}
-    model = exporter.export_graph(opened.config, recipe, **variant)
-    tied = "model.embed_tokens.weight" if "model.embed_tokens.weight" in opened.tensors else "transformer.wte.weight"
-    bindings = {
-        name: name if name in opened.tensors else tied
-        for name, value in model.graph.initializers.items()
-        if isinstance(value.const_value, ir.ExternalTensor)
-    }
-    lowered = ort.lower(model, bindings, storage)
-    layout = plan_file(lowered.slots, opened.tensors)
-    folder.mkdir(parents=True)
-    write(layout, opened, folder / exporter.WEIGHTS)
-    ort.place(lowered.model, layout)
-    ir.save(lowered.model, folder / "graph.onnx")
-    for file in source.iterdir():
-        if file.suffix in {".json", ".jinja"}:
-            shutil.copy(file, folder)
-    return folder, tasks.module_of(recipe.task).specializations(shape)
+    return qeff_zoo.build(source, validate=False, **choices)
 
 
 def edit_json(path: Path, **changes: Any) -> None:

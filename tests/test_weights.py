@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data file: layout, exact conversions, quantization that ONNX Runtime agrees with, and failure."""
+"""The data file: layout, exact conversions, quantization as ONNX Runtime sees it, and failure."""
 
 import errno
 import hashlib
 import os
 import resource
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,7 +80,7 @@ def _written(
     written = write(layout, source, path)
     assert written.nbytes == layout.nbytes == path.stat().st_size
     assert written.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    found = {}
+    found: dict[str, Any] = {}
     for name, entry in layout.entries.items():
         dtype = {"U8": np.uint8, "BOOL": np.bool_, **_NUMPY}[entry.dtype]
         found[name] = np.fromfile(path, dtype, int(np.prod(entry.shape)), offset=entry.offset)
@@ -91,7 +92,7 @@ def _written(
 _STORAGES = st.sampled_from(["float32", "float16", "bfloat16", "int8", "int4", "keep"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -106,10 +107,10 @@ _STORAGES = st.sampled_from(["float32", "float16", "bfloat16", "int8", "int4", "
 def test_any_file_is_a_safetensors_file(tmp_path_factory: Any, tensors: list[Any]) -> None:
     arrays, slots = {}, []
     for i, (shape, dtype, storage, large) in enumerate(tensors):
-        full = [600, 450, *shape[:1]] if large else shape
+        full = [600, 450] if large else shape
         quantizable = len(full) > 1 and 0 not in full
         arrays[f"t{i}"] = (dtype, np.zeros(full, _NUMPY[dtype]))
-        kept = storage if quantizable or storage not in BITS else "float32"
+        kept: Any = storage if quantizable or storage not in BITS else "float32"
         slots.append(Slot(f"t{i}", f"t{i}", kept))
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     layout, _, _ = _written(slots, Source(**arrays), path)
@@ -152,6 +153,7 @@ def test_every_bfloat16_and_float16_is_converted_exactly(tmp_path: Path) -> None
     assert not written.clipped
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=50))
 def test_rounding_to_bfloat16_is_torchs(values: list[float]) -> None:
     import torch
@@ -238,13 +240,13 @@ def test_every_tensor_is_read_once_in_pieces_and_released(
     source = Source(**{name: _normal(96, 70, seed=i) for i, name in enumerate(names)})
     fused = ex.concat(1, ex.stack(0, *names[:4]), ex.stack(0, *names[4:]))
     slots = [Slot(f"q{i}", ex.index(i, fused), "int4") for i in range(2)]
-    layout = plan_file([Slot("f", fused), *slots[:0]], source.tensors)
+    layout = plan_file([Slot("f", fused)], source.tensors)
     write(layout, source, tmp_path / "w")
     assert source.elements_read == dict.fromkeys(names, 96 * 70)
     assert sorted(source.released) == sorted(names)
     source.elements_read.clear()
     write(plan_file(slots, source.tensors), source, tmp_path / "q")
-    assert source.elements_read == {name: 96 * 70 for name in ("e0.w1", "e0.w3", "e1.w1", "e1.w3")}
+    assert source.elements_read == dict.fromkeys(("e0.w1", "e0.w3", "e1.w1", "e1.w3"), 96 * 70)
 
 
 @settings(max_examples=40, deadline=None)
@@ -271,7 +273,7 @@ def test_quantization_is_within_half_a_step(
     largest = np.abs(matrix).max()
     opposite = (matrix * np.repeat(scales, block, 1)[:, :columns] > 0) if bits == 4 else False
     bound = np.where(opposite, step, step / 2) * (1 + 1e-5)
-    assert (error <= np.maximum(bound, 2e-38 if largest < 1e-36 else 0)).all()
+    assert (error <= np.maximum(bound, 1e-36 if largest < 1e-36 else 0)).all()
 
 
 def test_the_largest_of_a_block_is_exact_at_int4() -> None:
@@ -384,11 +386,26 @@ def test_an_interruption_leaves_nothing_and_ends_the_workers(
 
 
 def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
-    source, steps = Source(a=_normal(600, 640), b=_normal(3, 5)), []
+    source = Source(a=_normal(600, 640), b=_normal(3, 5))
+    steps: list[int] = []
     layout = plan_file([Slot("a", "a", "int4"), Slot("b", "b"), Slot("c", "a")], source.tensors)
     write(layout, source, tmp_path / "w", steps.append)
     assert sum(steps) == layout.nbytes
     assert len(steps) > 5
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16", "int4"])
+def test_memory_does_not_grow_with_the_tensor(storage: Any, tmp_path: Path) -> None:
+    source = Source(a=_normal(2048, 4096))  # 32 MiB
+    slots = [Slot("a", ex.stack(0, "a", "a", "a"), storage)]
+    layout = plan_file(slots, source.tensors)
+    tracemalloc.start()
+    try:
+        write(layout, source, tmp_path / "w")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 << 20
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -1,1 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Running a package for target `ort`: numpy, onnxruntime, tokenizers and jinja2, neither torch nor transformers."""
+
+from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.sessions import Session, open_session
+from qeff_zoo.runtime.text_generation import (
+    Generation,
+    Metrics,
+    TextGenerationSession,
+)
+
+__all__ = [
+    "EmbeddingSession",
+    "Generation",
+    "Metrics",
+    "Session",
+    "TextGenerationSession",
+    "open_session",
+]

@@ -6,26 +6,27 @@ Templates come with checkpoints and are code; they run in a sandbox that can cha
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jinja2
 import jinja2.nodes
 import jinja2.parser
-from jinja2.ext import Extension
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.tokenizer import read_json
 
 Message = Mapping[str, Any]
+_T = TypeVar("_T")
 
 
 class _Generation(Extension):
     """`{% generation %}…{% endgeneration %}` marks what a model said, for training; here it shows."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 -- as Jinja declares it
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         """Return the block's content."""
@@ -45,7 +46,7 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=[_Generation, jinja2.ext.loopcontrols],
+            extensions=[_Generation, loopcontrols],
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
@@ -68,7 +69,8 @@ class ChatTemplate:
         if not source:
             return None
         known = {**read_json(folder / "special_tokens_map.json"), **config}
-        return cls(source, {name: _content(token) for name, token in known.items() if _names_token(name, token)})
+        tokens = {name: _content(value) for name, value in known.items() if name.endswith("_token")}
+        return cls(source, {name: token for name, token in tokens.items() if token is not None})
 
     def render(self, messages: Sequence[Message]) -> str:
         """Write messages as a prompt that asks for the assistant's answer.
@@ -88,3 +90,33 @@ class ChatTemplate:
                 **self._tokens,
             )
         )
+
+
+def _content(token: object) -> str | None:
+    """Return a special token's text, which may be written as an object or be absent."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _guarded(act: Callable[[], _T]) -> _T:
+    try:
+        return act()
+    except jinja2.TemplateError as error:
+        raise GenerationError(
+            f"The chat template fails: {str(error)!r}. Expected messages that the model's template "
+            "takes. Change them, or give the whole prompt as plain text, without --chat."
+        ) from error
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(pattern: str) -> str:
+    return datetime.datetime.now().astimezone().strftime(pattern)
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    """Write JSON without the HTML escapes of Jinja's own filter."""
+    return json.dumps(value, **{"ensure_ascii": False, **options})

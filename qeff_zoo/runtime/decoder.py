@@ -127,7 +127,7 @@ class Decoder:
             name: [sizes.get(dim, dim) for dim in value.shape] for name, value in retained.items()
         }
         self._check_room(
-            sum(math.prod(shapes[name]) * dtype_of(retained[name])().nbytes for name in retained)
+            sum(math.prod(shapes[name]) * dtype_of(retained[name]).itemsize for name in retained)
         )
         states: dict[str, Array] = {}
         for name, value in retained.items():

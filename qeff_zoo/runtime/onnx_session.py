@@ -3,6 +3,7 @@
 
 from collections.abc import Set
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -11,8 +12,11 @@ from qeff_zoo.errors import GenerationError
 
 #: The program of every package of the target `ort`.
 GRAPH = "graph.onnx"
-_ONLY_ERRORS = "3"
-_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_ONLY_ERRORS = 3
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+}
 
 
 def open_graph(
@@ -45,7 +49,7 @@ def open_graph(
             "target 'ort'. Give the path that `qeff-zoo build` printed."
         )
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = int(_ONLY_ERRORS)
+    options.log_severity_level = _ONLY_ERRORS
     options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
     if threads is not None:
         options.intra_op_num_threads = threads
@@ -61,9 +65,9 @@ def open_graph(
     return session
 
 
-def dtype_of(value: onnxruntime.NodeArg) -> type[np.floating]:
+def dtype_of(value: onnxruntime.NodeArg) -> np.dtype[Any]:
     """Return the numpy type of a floating-point input or output."""
-    return _DTYPES[value.type]
+    return _DTYPES[str(value.type)]
 
 
 def _some(names: Set[str]) -> str:

@@ -52,7 +52,7 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
         storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
     """
     onnx_passes.InlinePass(lambda function: function.domain == folding.DOMAIN)(model)
-    lowering = _Lowering(model.graph, dict(bindings), storage)
+    lowering = _Lowering(model.graph, bindings, storage)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
         replacement = rule(lowering, node) if rule else None
@@ -60,9 +60,9 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
             ir.convenience.replace_nodes_and_values(
                 model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
             )
-    for value in list(model.graph.initializers.values()):
-        if value.uses() and is_placeholder(value) and value not in lowering.made:
-            slot = lowering.slot(value.name, bindings[value.name], "float32")
+    for value, name in lowering.weights.items():
+        if value.uses():
+            slot = lowering.slot(name, bindings[name], "float32")
             ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
@@ -76,11 +76,18 @@ class _Lowering:
     """State of one lowering: slots made so far, shared where two initializers are the same data."""
 
     graph: ir.Graph
-    bindings: dict[str, Expression]
+    bindings: Mapping[str, Expression]
     storage: str
     slots: dict[str, Slot] = field(default_factory=dict)
-    made: set[ir.Value] = field(default_factory=set)
+    weights: dict[ir.Value, str] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take the portable graph's weights out; the lowered ones get their names."""
+        initializers = self.graph.initializers
+        self.weights = {value: name for name, value in initializers.items() if is_placeholder(value)}
+        for name in self.weights.values():
+            del initializers[name]
 
     def slot(self, name: str, expression: Expression, storage: str, add: float = 0.0) -> Slot:
         """Return the slot for a value, the same one for tied weights."""
@@ -94,30 +101,28 @@ class _Lowering:
         """Return an initializer that reads one tensor of a slot, in a shape of the caller's."""
         entry = entry or slot.name
         name = entry if len(shape) != 3 else f"{entry}.blocks"
-        if name in self.graph.initializers and self.graph.initializers[name] in self.made:
-            return self.graph.initializers[name]
         if name in self.graph.initializers:
-            self.graph.initializers.pop(name).name = f"{name}.unplaced"
+            return self.graph.initializers[name]
         tensor = placeholder(name, _DTYPES[dtype], shape)
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(_DTYPES[dtype]), const_value=tensor)
         read_slot(value, entry)
         self.graph.initializers[name] = value
-        self.made.add(value)
         return value
 
     def matrix(self, value: ir.Value | None, *, transposed: bool = False) -> tuple[str, Expression, int, int] | None:
         """Return name, expression and shape (N, K) of a weight matrix, or None for any other value."""
         if value is None:
             return None
-        if value.is_initializer() and value.name in self.bindings:
-            name, expression, shape = value.name, self.bindings[value.name], _shape(value)
+        if value in self.weights:
+            name, shape = self.weights[value], _shape(value)
+            expression = self.bindings[name]
         else:
-            picked = _picked(value)
-            if picked is None or picked[0].name not in self.bindings:
+            stacked, index = _picked(value)
+            if stacked not in self.weights:
                 return None
-            stacked, index = picked
-            name, shape = f"{stacked.name}.{index}", _shape(stacked)[1:]
-            expression = expressions.index(index, self.bindings[stacked.name])
+            whole = self.weights[stacked]
+            name, shape = f"{whole}.{index}", _shape(stacked)[1:]
+            expression = expressions.index(index, self.bindings[whole])
         if len(shape) != 2:
             return None
         if transposed:
@@ -173,7 +178,7 @@ def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """Look up rows of an embedding matrix."""
-    if lowering.storage == "float32" or _picked(node.outputs[0]) or node.attributes.get_int("axis", 0) != 0:
+    if lowering.storage == "float32" or _picked(node.outputs[0])[0] or node.attributes.get_int("axis", 0) != 0:
         return None
     matrix = lowering.matrix(node.inputs[0])
     if matrix is None or matrix[3] % _BLOCK:
@@ -188,11 +193,11 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 
 def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    weight = node.inputs[1]
-    if weight is None or weight.name not in lowering.bindings:
+    weight = _input(node, 1)
+    if weight not in lowering.weights:
         return None
-    offset = node.attributes.get_float("offset", 0.0)
-    slot = lowering.slot(weight.name, lowering.bindings[weight.name], "float32", offset)
+    name = lowering.weights[weight]
+    slot = lowering.slot(name, lowering.bindings[name], "float32", node.attributes.get_float("offset", 0.0))
     scale = lowering.tensor(slot, _shape(weight))
     attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
     return [ir.node("SimplifiedLayerNormalization", [_input(node, 0), scale], attributes)]
@@ -219,13 +224,12 @@ def _shape(value: ir.Value) -> list[int]:
     return [int(dim) for dim in value.shape]
 
 
-def _picked(value: ir.Value) -> tuple[ir.Value, int] | None:
-    """Recognize one matrix of a stack of them: (stack, index)."""
+def _picked(value: ir.Value) -> tuple[ir.Value | None, int]:
+    """Recognize one matrix of a stack of them: the stack and the index, or None."""
     gather: Any = value.producer()
     if gather is None or gather.op_type != "Gather" or gather.attributes.get_int("axis", 0) != 0:
-        return None
-    stacked, index = gather.inputs
-    constant = ir.convenience.get_const_tensor(index)
-    if constant is None or constant.shape.rank() != 0 or not stacked.is_initializer():
-        return None
-    return stacked, int(constant.numpy())
+        return None, 0
+    constant = ir.convenience.get_const_tensor(gather.inputs[1])
+    if constant is None or constant.shape.rank() != 0:
+        return None, 0
+    return gather.inputs[0], int(constant.numpy())

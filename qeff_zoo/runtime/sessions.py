@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package in, the session of its task out."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package import Package
+from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.text_generation import TextGenerationSession
+
+Session: TypeAlias = TextGenerationSession | EmbeddingSession
+
+_SESSIONS: Mapping[str, type[TextGenerationSession] | type[EmbeddingSession]] = MappingProxyType(
+    {"text-generation": TextGenerationSession, "feature-extraction": EmbeddingSession}
+)
+
+
+def open_session(package: Package, *, threads: int | None = None, prepack: bool = False) -> Session:
+    """Open a package to run it.
+
+    Args:
+        package: For target `ort`.
+        threads: That compute one operator; None for one per physical core.
+        prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
+
+    Raises:
+        GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
+    """
+    if package.target != "ort":
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for target {package.target!r}; expected 'ort', "
+            "which runs in ONNX Runtime on the CPU. Build the model with --target ort."
+        )
+    kind = _SESSIONS.get(package.task)
+    if kind is None:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
+            f"{' or '.join(_SESSIONS)}. Run a package of such a task."
+        )
+    specializations = package.manifest["specializations"]
+    return kind(package.path, specializations, threads=threads, prepack=prepack)

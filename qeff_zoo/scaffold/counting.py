@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many modules a transform must change, as an expression over the config, and whether it may change them at all.
+
+Counted on transformers' own modules, built without weights from several configurations: an expression is taken only if
+it holds for all of them. A norm is tried: the semantic op must give what its module gives.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+from qeff_zoo.recipe import Recipe
+
+_LAYERS = "config.num_hidden_layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A transform that a recipe must declare.
+
+    Args:
+        name: Of the transform and of its constructor in `qeff_zoo.recipe`.
+        source: The constructor's call.
+        offset: Added to norm weights.
+        points: Parsed configurations, and the count for each.
+    """
+
+    name: str
+    source: str
+    offset: float = 0.0
+    points: tuple[tuple[Any, int], ...]
+
+
+def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted], list[str]]:
+    """Count what transforms can change.
+
+    Args:
+        configs: Raw configurations of one model_type, the smallest first.
+        task: Hub pipeline tag.
+
+    Returns:
+        The transforms to declare, and notes on what cannot be declared.
+    """
+    from qeff_zoo import loader
+
+    models = [loader.build_meta(config, task) for config in configs]
+    notes: list[str] = []
+    found: list[Counted] = []
+    offsets = {name: _offset(norm) for name, norm in _norms(models[0]).items()}
+    common = set(offsets.values())
+    if len(common) == 1 and (offset := common.pop()) is not None:
+        found += _declare("rms_norm", models, _is_norm, notes, offset)
+    elif offsets:
+        notes.append(
+            f"{', '.join(offsets)} do not all compute the plain RMS norm, so rms_norm is not declared."
+        )
+    found += _declare("experts", models, _is_experts, notes)
+    return found, notes
+
+
+def promises(recipe: Recipe, counted: Sequence[Counted]) -> bool:
+    """Say whether a recipe's transforms are exactly those that were counted."""
+    theirs = {transform.name: transform for transform in recipe.transforms}
+    return set(theirs) == {item.name for item in counted} and all(
+        theirs[item.name].count(config) == number
+        and theirs[item.name].parameters.get("offset", 0.0) == item.offset
+        for item in counted
+        for config, number in item.points
+    )
+
+
+def _is_norm(module: Any) -> bool:
+    return type(module).__name__.endswith("RMSNorm")
+
+
+def _is_experts(module: Any) -> bool:
+    return hasattr(module, "_is_expert_parallel")
+
+
+def _norms(model: Any) -> dict[str, Any]:
+    return {type(module).__name__: module for module in model.modules() if _is_norm(module)}
+
+
+def _offset(norm: Any) -> float | None:
+    """Return what a norm adds to its weight, by trying; None if it computes something else."""
+    import torch
+
+    from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+
+    epsilon = getattr(norm, "eps", None) or getattr(norm, "variance_epsilon", None)
+    if not isinstance(epsilon, float) or getattr(norm, "weight", None) is None:
+        return None
+    real = copy.deepcopy(norm).to_empty(device="cpu")
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        real.weight.copy_(torch.randn(real.weight.shape, generator=random))
+        x = torch.randn(2, 3, real.weight.shape[-1], generator=random)
+        try:
+            expected = real(x)
+        except TypeError:  # it wants more than hidden states
+            return None
+        for offset in (0.0, 1.0):
+            found = torch.ops.qeff_zoo.rms_norm(x, real.weight, epsilon, offset)
+            if torch.allclose(found, expected, rtol=1e-4, atol=1e-5):
+                return offset
+    return None
+
+
+def _declare(
+    name: str,
+    models: Sequence[Any],
+    counts: Callable[[Any], bool],
+    notes: list[str],
+    offset: float = 0.0,
+) -> list[Counted]:
+    """Declare a transform where there are modules for it and an expression for their number."""
+    numbers = [sum(map(counts, model.modules())) for model in models]
+    if not any(numbers):
+        return []
+    points = tuple((model.config, number) for model, number in zip(models, numbers, strict=True))
+    expression = _fit(points)
+    if expression is None:
+        expression = str(numbers[0])
+        notes.append(
+            f"The count of {name} is {numbers} in turn; write what gives it from the config."
+        )
+    more = f", offset={offset}" if offset else ""
+    source = f"{name}(lambda config: {expression}{more})"
+    return [Counted(name=name, source=source, offset=offset, points=points)]
+
+
+def _fit(points: Sequence[tuple[Any, int]]) -> str | None:
+    """Find the simplest expression over the config that gives every count."""
+    terms = dict(_terms(points[0][0]))
+    for term, factor in [("", 0), *product(terms, (1, -1, 2, 3, 4, 5, 6))]:
+        values = [factor * terms[term](config) if term else 0 for config, _ in points]
+        for a, b in product(range(9), range(4)):
+            totals = [
+                a * config.num_hidden_layers + value + b
+                for (config, _), value in zip(points, values, strict=True)
+            ]
+            if totals == [number for _, number in points]:
+                return _write([(a, _LAYERS), (factor, term), (b, "")])
+    return None
+
+
+def _terms(config: Any) -> Iterator[tuple[str, Callable[[Any], int]]]:
+    """List what else than the number of layers a count may depend on."""
+    for name in ("layer_types", "mlp_layer_types", "layers_block_type"):
+        for kind in dict.fromkeys(getattr(config, name, None) or ()):
+            text = f'config.{name}.count("{kind}")'
+            yield text, partial(_occurrences, name=name, kind=kind)
+    if getattr(config, "first_k_dense_replace", None) is not None:
+        yield "config.first_k_dense_replace", lambda config: int(config.first_k_dense_replace)
+    if getattr(config, "mlp_only_layers", None):
+        yield "len(config.mlp_only_layers)", lambda config: len(config.mlp_only_layers)
+
+
+def _occurrences(config: Any, *, name: str, kind: str) -> int:
+    return int(getattr(config, name).count(kind))
+
+
+def _write(summands: Sequence[tuple[int, str]]) -> str:
+    text = ""
+    for factor, name in summands:
+        if factor and name:
+            term = name if abs(factor) == 1 else f"{abs(factor)} * {name}"
+        elif factor:
+            term = str(abs(factor))
+        else:
+            continue
+        sign = " - " if factor < 0 else " + "
+        text += (sign if text else sign.strip().strip("+")) + term
+    return text

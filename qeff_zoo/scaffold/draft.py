@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe's first draft: a model's config.json in, the text of `recipes/<model_type>.py` out.
+
+The nearest existing recipe is changed where the new architecture has the same fields, else a recipe is written whole.
+What the draft claims is tried on transformers' own modules, without weights: how many norms and expert blocks there
+are, whether norm weights have an offset, and that the tiny configuration runs. The words are left to its author.
+"""
+
+import difflib
+import importlib.util
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from qeff_zoo import registry
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
+from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe
+from qeff_zoo.scaffold import counting
+from qeff_zoo.scaffold.counting import Counted
+from qeff_zoo.scaffold.shrinking import fields_of, parse, shrink
+from qeff_zoo.scaffold.source import Call, Code, Spread, layout
+
+MAX_LINES = 40
+_GENERATION, _EMBEDDING = "text-generation", "feature-extraction"
+_SHAPES = {
+    _GENERATION: ("DECODER_SHAPES", DECODER_SHAPES),
+    _EMBEDDING: ("ENCODER_SHAPES", ENCODER_SHAPES),
+}
+# From awkward to plain, until the model runs.
+_PLAINER = ((), ("head_dim",), ("num_key_value_heads",), ("head_dim", "num_key_value_heads"))
+# What somebody else's modelling code may raise on a configuration that it does not take.
+_FAILURES: tuple[type[Exception], ...] = (
+    *(ZooError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A drafted recipe.
+
+    Args:
+        model_type: Of the model.
+        relative: `model_type` of the recipe that is nearest; None if there is no recipe for the task.
+        text: Of the recipe's file.
+        file_name: Of the recipe's file.
+        notes: What its author should look at, one sentence each.
+    """
+
+    model_type: str
+    relative: str | None
+    text: str
+    file_name: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """The architecture that a recipe is drafted for."""
+
+    config: Mapping[str, Any]
+    task: str
+    architectures: tuple[str, ...]
+    family: str  # folder below transformers.models
+
+    @property
+    def model_type(self) -> str:
+        return str(self.config["model_type"])
+
+
+@dataclass(kw_only=True)
+class _Draft:
+    """A recipe under construction."""
+
+    subject: _Subject
+    nearest: Recipe | None
+    tiny: dict[str, Any]
+    counted: list[Counted]
+    notes: list[str] = field(default_factory=list)
+
+
+def propose(model: str) -> Proposal:
+    """Draft a recipe for an architecture that has none.
+
+    Args:
+        model: Hub id, folder or config.json; only the configuration is read.
+
+    Raises:
+        UnsupportedModelError: transformers has no such text model, or it has no single tower.
+        ZooError: There is a recipe already, or the configuration cannot be read.
+
+    Example:
+        >>> proposal = propose("allenai/OLMo-2-0425-1B")  # doctest: +SKIP
+        >>> write(proposal, Path("recipes"))  # doctest: +SKIP
+    """
+    config = open_checkpoint(model, need_weights=False).config
+    name = registry.file_name(str(config["model_type"]))
+    if name in registry.list_model_types():
+        raise ZooError(
+            f"There is a recipe for model_type {config['model_type']!r} already; expected a model without one. "
+            f"Run `qeff-zoo show {name}` to see it, and extend it where it falls short."
+        )
+    with _quiet():
+        subject = _examine(config)
+        draft = _draft(subject)
+        text = _text(draft)
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        draft.notes.append(
+            f"The draft has {lines} lines, {MAX_LINES} are expected. Shorten its tiny configuration."
+        )
+    draft.notes.append(f"Complete what says 'Complete this', then run `qeff-zoo validate {name}`.")
+    return Proposal(
+        model_type=subject.model_type,
+        relative=draft.nearest.model_type if draft.nearest else None,
+        text=text,
+        file_name=f"{name}.py",
+        notes=tuple(draft.notes),
+    )
+
+
+def write(proposal: Proposal, folder: Path) -> Path:
+    """Write a drafted recipe; never over another file.
+
+    Args:
+        proposal: From `propose`.
+        folder: Made if it is not there.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        StoreError: The file is there already, or cannot be written.
+    """
+    path = folder / proposal.file_name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(proposal.text)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write {str(path)!r}: {error.strerror}. Expected a folder that this user may write, without that "
+            f"file. Give another folder with --output."
+        ) from error
+    return path
+
+
+def _examine(config: Mapping[str, Any]) -> _Subject:
+    """Find out what kind of model it is, and refuse what no recipe can describe yet."""
+    from transformers import CONFIG_MAPPING, __version__
+    from transformers.models.auto import modeling_auto as auto
+
+    model_type = str(config["model_type"])
+    causal, masked = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if model_type not in CONFIG_MAPPING:
+        raise UnsupportedModelError(
+            f"transformers {__version__} has no model_type {model_type!r}, and code from a checkpoint is never run. "
+            f"Expected an architecture of its own. Update transformers if it was added since."
+        )
+    try:
+        parsed = parse(config)
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"transformers {__version__} does not accept this config of model_type {model_type!r}: {error}. "
+            f"Expected the config.json of a published checkpoint. Correct it."
+        ) from error
+    if (
+        parsed.get_text_config() is not parsed
+        or parsed.is_encoder_decoder
+        or not hasattr(parsed, "vocab_size")
+    ):
+        raise UnsupportedModelError(
+            f"model_type {model_type!r} has several towers or no text; expected one tower of text. Give the config of "
+            f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
+        )
+    named = tuple(config.get("architectures") or ())
+    says_causal = tuple(name for name in named if name.endswith(("ForCausalLM", "LMHeadModel")))
+    if model_type in causal and (says_causal or model_type not in masked):
+        task, architectures = _GENERATION, says_causal or (causal[model_type],)
+    else:
+        task, architectures = _EMBEDDING, named or (auto.MODEL_MAPPING_NAMES[model_type],)
+    return _Subject(
+        config=config, task=task, architectures=architectures, family=_family(model_type)
+    )
+
+
+def _family(model_type: str) -> str:
+    from transformers import CONFIG_MAPPING
+
+    return str(CONFIG_MAPPING[model_type].__module__).split(".")[2]
+
+
+def _draft(subject: _Subject) -> _Draft:
+    """Draft with the most awkward tiny configuration that runs."""
+    problems = []
+    for plain in _PLAINER:
+        try:
+            draft = _draft_with(subject, plain)
+            _try(draft)
+        except _FAILURES as error:
+            problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
+            continue
+        if plain:
+            draft.notes.append(
+                f"The model runs only with plain {' and '.join(plain)} ({problems[0]})."
+            )
+        return draft
+    raise UnsupportedModelError(
+        f"No tiny {subject.model_type!r} runs on retained states; the last try ended with {problems[0]}. Expected "
+        f"transformers' cache and attention interfaces. Write the recipe by hand if you know what it needs."
+    )
+
+
+def _draft_with(subject: _Subject, plain: tuple[str, ...]) -> _Draft:
+    tiny = shrink(subject.config, plain=plain)
+    configs = (tiny, shrink(subject.config, times=2, plain=plain), subject.config)
+    full = [{**config, "model_type": subject.model_type} for config in configs]
+    counted, notes = counting.count(full, subject.task)
+    nearest = next(iter(_rank(subject, tiny)), None)
+    return _Draft(subject=subject, nearest=nearest, tiny=tiny, counted=counted, notes=notes)
+
+
+def _rank(subject: _Subject, tiny: Mapping[str, Any]) -> list[Recipe]:
+    """Sort our recipes of the same task, the nearest first."""
+    parents = _parents(subject.family)
+    fields = fields_of(subject.config)
+
+    def nearness(recipe: Recipe) -> float:
+        keys = set(recipe.tiny[0].config)
+        family = _family(recipe.model_type)
+        alike = len(keys & set(tiny)) / len(keys | set(tiny))
+        named = difflib.SequenceMatcher(None, recipe.model_type, subject.model_type).ratio()
+        return (
+            alike
+            + _fits(recipe, fields)
+            + (family in parents)
+            + (family == subject.family)
+            + named / 2
+        )
+
+    ours = [
+        name
+        for name in registry.list_model_types()
+        if importlib.util.find_spec(f"qeff_zoo.recipes.{name}")
+    ]
+    same = [recipe for recipe in map(registry.find_recipe, ours) if recipe.task == subject.task]
+    return sorted(same, key=nearness, reverse=True)
+
+
+def _fits(recipe: Recipe, fields: set[str]) -> bool:
+    """Say whether a recipe's tiny configuration has only fields that there are; head_dim can be left out."""
+    return set(recipe.tiny[0].config) - {"head_dim"} <= fields
+
+
+def _parents(family: str) -> set[str]:
+    """Return the families whose modelling code transformers derives this one's from."""
+    spec = importlib.util.find_spec(f"transformers.models.{family}")
+    folders = spec.submodule_search_locations if spec else None
+    texts = (
+        file.read_text(encoding="utf-8")
+        for folder in folders or ()
+        for file in Path(folder).glob("modular_*.py")
+    )
+    return {
+        name for text in texts for name in re.findall(r"from \.\.(\w+)\.modeling_\w+ import", text)
+    }
+
+
+def _try(draft: _Draft) -> None:
+    """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
+    from qeff_zoo import layers, loader
+    from qeff_zoo.tasks import text_generation
+
+    module = ModuleType(f"qeff_zoo.recipes.{registry.file_name(draft.subject.model_type)}")
+    module.__package__ = "qeff_zoo.recipes"
+    exec(compile(_text(draft), module.__name__, "exec"), vars(module))
+    recipe: Recipe = module.RECIPE
+    config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
+    model = loader.load_meta(config, recipe)
+    if recipe.task == _GENERATION:
+        text_generation.probe(model)
+    repeated, _ = layers.reduce(model, everything=True)
+    kinds = repeated.kinds if repeated else ()
+    if any(kinds.count(kind) == 1 for kind in kinds):
+        draft.notes.append(
+            "A kind of layer occurs once in the tiny configuration, twice is expected. Change it."
+        )
+
+
+def _text(draft: _Draft) -> str:
+    """Write the recipe's file, formatted as ruff does."""
+    subject, nearest = draft.subject, draft.nearest
+    derived = nearest is not None and _fits(nearest, fields_of(subject.config))
+    name = nearest.model_type if nearest else "the others"
+    head = {
+        "model_type": subject.model_type,
+        "architectures": subject.architectures,
+        "special": f"Complete this: what sets {subject.model_type} apart from {name}.",
+    }
+    doc = (
+        f'"""{subject.model_type}, `transformers.models.{subject.family}`: '
+        f'Complete this with its checkpoints and what is unusual."""'
+    )
+    body = _derived(draft, nearest, head) if derived and nearest else _whole(draft, head)
+    return f"# SPDX-License-Identifier: Apache-2.0\n{doc}\n\n{body}"
+
+
+def _whole(draft: _Draft, head: Mapping[str, Any]) -> str:
+    shapes, _ = _SHAPES[draft.subject.task]
+    fields = {
+        "model_type": head["model_type"],
+        "architectures": head["architectures"],
+        "task": draft.subject.task,
+        "special": head["special"],
+        **_transforms(draft.counted),
+        "shapes": Code(shapes),
+        "tiny": (Call("Tiny", {"config": draft.tiny}),),
+    }
+    imports = ", ".join([shapes, "Recipe", "Tiny", *_constructors(draft.counted)])
+    return f"from qeff_zoo.recipe import {imports}\n\nRECIPE = {layout(Call('Recipe', fields), before=9)}\n"
+
+
+def _derived(draft: _Draft, nearest: Recipe, head: Mapping[str, Any]) -> str:
+    alias, config = registry.file_name(nearest.model_type).upper(), nearest.tiny[0].config
+    base, before, tiny = dict(config), "", Code(f"{alias}.tiny[0].config")
+    if "head_dim" in base and "head_dim" not in fields_of(draft.subject.config):
+        del base["head_dim"]
+        kept = f'key: value for key, value in {alias}.tiny[0].config.items() if key != "head_dim"'
+        before, tiny = f"_TINY = {{{kept}}}\n\n", Code("_TINY")
+    own = _overrides(draft, base)
+    fields = {"": Code(alias), **head}
+    shapes, standard = _SHAPES[nearest.task]
+    counted = [] if counting.promises(nearest, draft.counted) else draft.counted
+    if nearest.transforms and not draft.counted:
+        fields["transforms"] = ()
+    fields |= _transforms(counted)
+    if nearest.shapes != standard:
+        fields["shapes"] = Code(shapes)
+    if nearest.quant_methods != ("none",):
+        fields["quant_methods"] = ("none",)
+    fields["tiny"] = (Call("Tiny", {"config": Spread(tiny, own) if own else tiny}),)
+    constructors = ["Tiny", *_constructors(counted)]
+    names = ", ".join([shapes, *constructors] if "shapes" in fields else constructors)
+    return (
+        f"from dataclasses import replace\n\nfrom qeff_zoo.recipe import {names}\n\n"
+        f"from .{registry.file_name(nearest.model_type)} import RECIPE as {alias}\n\n"
+        f"{before}RECIPE = {layout(Call('replace', fields), before=9)}\n"
+    )
+
+
+def _overrides(draft: _Draft, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the tiny configuration changes in a relative's."""
+    own = {key: value for key, value in draft.tiny.items() if key not in base or base[key] != value}
+    rope, theirs = own.get("rope_parameters", {}), base.get("rope_parameters", {})
+    if (
+        set(rope) <= {"rope_type", "rope_theta"}
+        and "rope_type" in theirs
+        and rope.get("rope_type") == "default"
+    ):
+        own.pop("rope_parameters")  # a scaled RoPE shows more than a plain one
+    meant = parse({"model_type": draft.subject.model_type, **draft.tiny}).to_dict()
+    left = [key for key in base if key not in draft.tiny and base[key] != meant.get(key)]
+    return {**own, **{key: meant.get(key) for key in left if key != "rope_parameters"}}
+
+
+def _transforms(counted: list[Counted]) -> dict[str, Any]:
+    return {"transforms": tuple(Code(item.source) for item in counted)} if counted else {}
+
+
+def _constructors(counted: list[Counted]) -> list[str]:
+    return sorted(item.name for item in counted)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' remarks on tiny configurations to itself."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tiny config, computed five ways, fed the same tokens.
+
+    HF float64 ── noise ── HF float32 ─┬─ transformed model in PyTorch
+                                       ├─ portable graph in ONNX Runtime
+                                       └─ lowered graph in ONNX Runtime (fp32, int8, int4)
+
+What rounding alone does is measured: the distance of Hugging Face in float32 from Hugging Face in float64 on the same
+tokens. A result may be a few times that far from Hugging Face; `TOLERANCE` says how many times.
+"""
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import torch
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
+
+from qeff_zoo import exporter, external_data, loader, tasks
+from qeff_zoo.bindings import bind
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.expressions import transpose
+from qeff_zoo.quantization import round_trip
+from qeff_zoo.recipe import Recipe, Tiny
+from qeff_zoo.registry import list_recipes
+from qeff_zoo.targets import ort
+from qeff_zoo.weights import evaluate, plan_file, write
+from qeff_zoo.weights_layout import Slot
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Variant: TypeAlias = tuple[tuple[str, Any], ...]
+
+#: How many times the rounding noise a result may be away from Hugging Face in float32.
+TOLERANCE: Mapping[str, float] = {
+    "torch": 4,  # the same operations on the same library, grouped otherwise
+    "portable": 6,  # other kernels, which sum in another order
+    "fp32": 6,
+    "int8": 6,  # with float32 activations, against weights that went through int8
+    "int4": 6,
+    "int8 activations": 3,  # against what rounding the activations does to Hugging Face
+}
+#: A dropped fact is at least so many times the tolerance away, else a test that compares proves nothing.
+DROPPED = 50
+
+PLAIN: Variant = ()
+CONTINUOUS: Variant = (("continuous_batching", True),)
+
+CTX_LEN = 40
+SLOTS = 4
+PROMPT = 18  # beyond every window of a tiny config
+ROWS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One tiny config of one recipe."""
+
+    recipe: Recipe
+    tiny: Tiny
+
+    @property
+    def name(self) -> str:
+        """Recipe and variant, as tests are named."""
+        return f"{self.recipe.model_type}-{self.tiny.name}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What a config.json would say."""
+        return {"model_type": self.recipe.model_type, **self.tiny.config}
+
+
+@cache
+def all_cases() -> dict[str, Case]:
+    """Return every tiny config of every recipe, by name."""
+    found = [
+        Case(recipe=recipe, tiny=tiny) for recipe in list_recipes() for tiny in recipe.tiny
+    ]
+    return {case.name: case for case in found}
+
+
+def names_of(task: str | None = None) -> list[str]:
+    """Name the cases of a task; of all tasks by default."""
+    return [name for name, case in all_cases().items() if task in (None, case.recipe.task)]
+
+
+def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
+    """Make transformers' own model with random weights, in float32, unpatched, with eager attention."""
+    parsed = CONFIG_MAPPING[config["model_type"]].from_dict(
+        {key: value for key, value in config.items() if key != "model_type"}
+    )
+    auto = AutoModel if task == "feature-extraction" else AutoModelForCausalLM
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = auto.from_config(parsed, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:  # norms and biases start at 1 and 0, where much can be dropped unseen
+                parameter += 0.3 * torch.randn_like(parameter)
+    return model.requires_grad_(False)
+
+
+class Subject:
+    """Everything that is made of one config: made when first used, kept for the session.
+
+    Args:
+        config: Of the model, `model_type` included.
+        recipe: Of its `model_type`.
+    """
+
+    def __init__(self, config: Mapping[str, Any], recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.hf = hugging_face(config, recipe.task)
+        self._kept = tempfile.TemporaryDirectory(prefix="parity-")
+        self.folder = Path(self._kept.name)
+        self.hf.save_pretrained(self.folder / "checkpoint")
+        self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
+        self._sessions: dict[Any, Any] = {}
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json as transformers writes it."""
+        return self.checkpoint.config
+
+    @cached_property
+    def hf64(self) -> Any:
+        """Hugging Face in float64."""
+        return copy.deepcopy(self.hf).double()
+
+    @cached_property
+    def bindings(self) -> Mapping[str, Any]:
+        """Every weight over the checkpoint's tensors."""
+        meta = loader.build_meta(self.config, self.recipe.task)
+        return bind(meta, self.checkpoint.tensors).expressions
+
+    def graph(self, variant: Variant = PLAIN) -> ir.Model:
+        """Give a portable graph of one's own; traced once a session."""
+        path = self.folder / f"traced-{abs(hash(variant))}.onnx"
+        if not path.exists():
+            ir.save(exporter.export_graph(self.config, self.recipe, **dict(variant)), path)
+        return ir.load(path)
+
+    def save_portable(self, path: Path, variant: Variant = PLAIN) -> Path:
+        """Write a portable graph with its weights inside."""
+        model = self.graph(variant)
+        for name, value in model.graph.initializers.items():
+            if external_data.is_placeholder(value):
+                value.const_value = ir.tensor(evaluate(self.bindings[name], self.checkpoint), name=name)
+        ir.save(model, path)
+        return path
+
+    def lower(self, storage: str, variant: Variant = PLAIN) -> ort.Lowered:
+        """Lower a graph of one's own."""
+        return ort.lower(self.graph(variant), self.bindings, ort.STORAGE[storage])
+
+    def save_lowered(
+        self, folder: Path, storage: str, variant: Variant = PLAIN, accuracy_level: int | None = None
+    ) -> Path:
+        """Write a lowered graph and its data file.
+
+        Args:
+            folder: Made here.
+            storage: "fp32", "int8" or "int4".
+            variant: Of the graph.
+            accuracy_level: Of MatMulNBits, in place of the one chosen; 1 computes in float32.
+        """
+        lowered = self.lower(storage, variant)
+        layout = plan_file(lowered.slots, self.checkpoint.tensors)
+        folder.mkdir()
+        write(layout, self.checkpoint, folder / external_data.WEIGHTS)
+        external_data.place(lowered.model, layout)
+        for node in lowered.model.graph if accuracy_level is not None else ():
+            if node.op_type == "MatMulNBits":
+                node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", accuracy_level)
+        ir.save(lowered.model, folder / "graph.onnx")
+        return folder / "graph.onnx"
+
+    def portable(self, variant: Variant = PLAIN) -> onnxruntime.InferenceSession:
+        """Open the portable graph in a stock session."""
+        return self._session(
+            ("portable", variant), lambda path: self.save_portable(path / "graph.onnx", variant)
+        )
+
+    def lowered(
+        self, storage: str, variant: Variant = PLAIN, accuracy_level: int | None = None
+    ) -> onnxruntime.InferenceSession:
+        """Open a lowered graph."""
+        return self._session(
+            (storage, variant, accuracy_level),
+            lambda path: self.save_lowered(path / "package", storage, variant, accuracy_level),
+        )
+
+    def _session(self, key: Any, save: Callable[[Path], Path]) -> onnxruntime.InferenceSession:
+        if key not in self._sessions:
+            path = save(Path(tempfile.mkdtemp(dir=self.folder)))
+            self._sessions[key] = open_session(path)
+        return self._sessions[key]
+
+    @cached_property
+    def transformed(self) -> Any:
+        """The model that is traced, with this checkpoint's weights in place of none."""
+        model = loader.load_meta(self.config, self.recipe)
+        model.load_state_dict(self.hf.state_dict(), assign=True)
+        return model.requires_grad_(False)
+
+    def steps(self, how: str, variant: Variant = PLAIN, *, slots: int = ROWS, ctx_len: int = CTX_LEN) -> "Steps":
+        """Start a generation one of the ways in `TOLERANCE`."""
+        if how == "torch":
+            return torch_steps(self, slots, ctx_len)
+        session = self.portable(variant) if how == "portable" else self.lowered(how, variant, 1)
+        return session_steps(session, slots, ctx_len)
+
+    def rounded(self, storage: str) -> Any:
+        """Give Hugging Face's model with the weights that are left after `storage`."""
+        model = copy.deepcopy(self.hf)
+        weights = model.state_dict()
+        for slot in self.lower(storage).slots:
+            if slot.storage == ort.STORAGE[storage]:
+                self._round(weights, slot)
+        return model
+
+    def _round(self, weights: dict[str, Any], slot: Slot) -> None:
+        """Replace one matrix, or one of a stack of them, by what is left of it."""
+        left = round_trip(evaluate(slot.expression, self.checkpoint), slot.storage)
+        name, _, index = slot.name.rpartition(".")
+        if slot.name in weights:
+            target, whole = weights[slot.name], self.bindings[slot.name]
+            turned = slot.expression == transpose(0, 1, whole) != whole
+            target.copy_(torch.from_numpy(left.T if turned else left))
+        else:
+            weights[name][int(index)].copy_(torch.from_numpy(left))
+
+
+@cache
+def subject(name: str) -> Subject:
+    """Return what is made of a case; once a process."""
+    case = all_cases()[name]
+    return Subject(case.config, case.recipe)
+
+
+def open_session(path: Path) -> onnxruntime.InferenceSession:
+    """Open a graph in ONNX Runtime as it comes, on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+# --- text generation -----------------------------------------------------------------------------
+
+
+@dataclass
+class Steps:
+    """A generation: states that pass from call to call, and a check that nothing else was written.
+
+    Args:
+        call: (input_ids, position_ids, batch_index or None, states) -> logits, new states.
+        states: By name.
+    """
+
+    call: Callable[[Array, Array, Array | None, dict[str, Array]], tuple[Array, dict[str, Array]]]
+    states: dict[str, Array] = field(default_factory=dict)
+
+    def step(self, input_ids: Array, position_ids: Array, batch_index: Array | None = None) -> Array:
+        """Feed tokens; return the logits of the highest position in each row, (batch, vocab)."""
+        index = None if batch_index is None else np.asarray(batch_index, np.int64)[:, None]
+        logits, present = self.call(input_ids, position_ids, index, self.states)
+        assert logits.shape[:2] == (len(input_ids), 1)
+        assert set(present) == set(self.states)
+        for name, past in self.states.items():
+            check_writes(past, present[name], position_ids, batch_index)
+        self.states = present
+        return logits[:, 0]
+
+
+def check_writes(
+    past: Array, present: Array, position_ids: Array, batch_index: Array | None = None
+) -> None:
+    """Assert that every token was written where it belongs, and that no other byte changed."""
+    assert past.shape == present.shape
+    written = np.zeros((past.shape[0], past.shape[2]), bool)
+    slots = np.arange(len(position_ids)) if batch_index is None else np.asarray(batch_index)
+    for slot, positions in zip(slots, position_ids, strict=True):
+        written[slot, positions[positions >= 0]] = True
+    by_row = np.moveaxis(past, 2, 1), np.moveaxis(present, 2, 1)
+    np.testing.assert_array_equal(by_row[1][~written], by_row[0][~written])
+    assert (by_row[1][written] != by_row[0][written]).any(-1).all()
+
+
+def garbage(shape: Sequence[int]) -> Array:
+    """Fill a state with what an earlier request may have left."""
+    return (3 * np.random.default_rng(1).standard_normal(shape)).astype(np.float32)
+
+
+def session_steps(session: Any, slots: int, ctx_len: int = CTX_LEN) -> Steps:
+    """Generate with an ONNX Runtime session."""
+    outputs = [output.name for output in session.get_outputs()]
+    states = {}
+    for value in session.get_inputs():
+        if value.name.startswith("past_"):
+            _, heads, _, head_dim = value.shape
+            states[value.name] = garbage((slots, heads, ctx_len, head_dim))
+
+    def call(
+        input_ids: Array, position_ids: Array, batch_index: Array | None, past: dict[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        index = {} if batch_index is None else {"batch_index": batch_index}
+        # What a state holds beyond this call's rows belongs to other requests only with slots.
+        given = past if index else {name: state[: len(input_ids)] for name, state in past.items()}
+        feeds = {"input_ids": input_ids, "position_ids": position_ids, **index, **given}
+        results = dict(zip(outputs, session.run(None, feeds), strict=True))
+        present = {name: results[f"{name}_RetainedState"] for name in past}
+        if not index:
+            present = {
+                name: np.concatenate([state, past[name][len(input_ids) :]])
+                for name, state in present.items()
+            }
+        return results["logits"], present
+
+    return Steps(call, states)
+
+
+def torch_steps(subject: Subject, slots: int, ctx_len: int = CTX_LEN) -> Steps:
+    """Generate with the transformed model in PyTorch."""
+    task = tasks.module_of("text-generation")
+    probed = task.probe(loader.load_meta(subject.config, subject.recipe))
+    step = task.Step(subject.transformed, list(probed)).eval()
+    states = {
+        f"past_{part}.{layer}": garbage((slots, heads, ctx_len, head_dim))
+        for layer, pair in probed.items()
+        for part, (heads, head_dim) in zip(("key", "value"), pair, strict=True)
+    }
+
+    def call(
+        input_ids: Array, position_ids: Array, batch_index: Array | None, past: dict[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        rows = len(input_ids) if batch_index is None else slots
+        pairs = [
+            tuple(torch.from_numpy(past[f"past_{part}.{layer}"][:rows]) for part in ("key", "value"))
+            for layer in probed
+        ]
+        index = None if batch_index is None else torch.from_numpy(batch_index)
+        with torch.no_grad():
+            logits, *present = step(
+                torch.from_numpy(input_ids), torch.from_numpy(position_ids), pairs, index
+            )
+        new = {
+            name: np.concatenate([state.numpy(), past[name][rows:]])
+            for name, state in zip(states, present, strict=True)
+        }
+        return logits.numpy(), new
+
+    return Steps(call, states)
+
+
+def tokens(seed: int = 0, rows: int = ROWS, length: int = PROMPT) -> Array:
+    """Draw token ids that every tiny vocabulary has."""
+    return np.random.default_rng(seed).integers(3, 250, (rows, length))
+
+
+def reference(model: Any, ids: Array) -> Array:
+    """Compute Hugging Face's logits of every position, without any cache, as float64."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(ids), use_cache=False).logits
+    return logits.double().numpy()
+
+
+def noise(subject: Subject, ids: Array) -> float:
+    """Measure what rounding does to Hugging Face's logits."""
+    return float(np.abs(reference(subject.hf, ids) - reference(subject.hf64, ids)).max())
+
+
+Compared: TypeAlias = Iterator[tuple[Array, Array]]
+Scenario: TypeAlias = Callable[[Callable[..., Steps], Array, Array], Compared]
+
+
+def one_shot(start: Callable[..., Steps], ids: Array, expected: Array) -> Compared:
+    """Take the whole prompt at once."""
+    positions = np.tile(np.arange(ids.shape[1]), (len(ids), 1))
+    yield start().step(ids, positions), expected[:, -1]
+
+
+def chunked(start: Callable[..., Steps], ids: Array, expected: Array) -> Compared:
+    """Take the prompt in chunks; the last one is filled up, once behind and once before the tokens."""
+    rows, length = ids.shape
+    size = 5
+    for side in ("behind", "before"):
+        steps = start()
+        for first in range(0, length, size):
+            real = np.arange(first, min(first + size, length))
+            padding = np.full(size - len(real), -1)
+            order = [real, padding] if side == "behind" else [padding, real]
+            positions = np.tile(np.concatenate(order), (rows, 1))
+            # Padding tokens are any tokens: were they written or looked at, it would show.
+            chunk = np.where(positions >= 0, ids[:, positions[0].clip(0)], 77)
+            yield steps.step(chunk, positions), expected[:, real[-1]]
+
+
+def padded_batch(start: Callable[..., Steps], ids: Array, expected: Array) -> Compared:
+    """Take rows of different lengths at once, then one token more of each at its own position."""
+    rows = len(ids)
+    lengths = np.array([13, 6, 9][:rows])
+    columns = np.tile(np.arange(lengths.max()), (rows, 1))
+    positions = np.where(columns < lengths[:, None], columns, -1)
+    steps = start()
+    every = np.arange(rows)
+    prompt = np.where(positions >= 0, ids[:, : lengths.max()], 78)
+    yield steps.step(prompt, positions), expected[every, lengths - 1]
+    for more in range(4):
+        position = lengths + more
+        logits = steps.step(ids[every, position][:, None], position[:, None])
+        yield logits, expected[every, position]
+
+
+def decode(start: Callable[..., Steps], ids: Array, expected: Array) -> Compared:
+    """Take a short prompt, then token by token beyond every window, to the last row of the cache."""
+    length = ids.shape[1]
+    steps = start(ctx_len=length)
+    yield steps.step(ids[:, :3], np.tile(np.arange(3), (len(ids), 1))), expected[:, 2]
+    for position in range(3, length):
+        at = np.full((len(ids), 1), position)
+        yield steps.step(ids[:, position : position + 1], at), expected[:, position]
+
+
+def single_tokens(start: Callable[..., Steps], ids: Array, expected: Array) -> Compared:
+    """Take one row token by token from the very first."""
+    steps = start()
+    for position in range(10):
+        logits = steps.step(ids[:1, position : position + 1], np.array([[position]]))
+        yield logits, expected[:1, position]
+
+
+def idle_row(start: Callable[..., Steps], ids: Array, expected: Array) -> Compared:
+    """Leave a row out of some calls; `Steps` checks that its states stay as they are."""
+    steps = start()
+    positions = np.tile(np.arange(4), (2, 1))
+    positions[1] = -1
+    yield steps.step(ids[:2, :4], positions)[:1], expected[:1, 3]
+    positions = np.array([[4, 5, 6, -1], [0, 1, 2, 3]])
+    yield steps.step(np.stack([ids[0, [4, 5, 6, 0]], ids[1, :4]]), positions), expected[[0, 1], [6, 3]]
+    yield steps.step(ids[:2, 4:5], np.array([[-1], [4]]))[1:], expected[1:2, 4]
+    yield steps.step(ids[:2, [7]], np.array([[7], [-1]]))[:1], expected[:1, 7]
+
+
+def slots(start: Callable[..., Steps], ids: Array, expected: Array) -> Compared:
+    """Fill cache slots out of order, decode some of them in another order; `Steps` checks the others."""
+    steps = start(slots=SLOTS)
+    yield (
+        steps.step(ids[:2, :9], np.tile(np.arange(9), (2, 1)), [3, 0]),
+        expected[:2, 8],
+    )
+    padded = np.array([[0, 1, 2, 3, 4, -1, -1]])
+    yield steps.step(ids[2:, :7], padded, [2]), expected[2:, 4]
+    row_of = {3: 0, 0: 1, 2: 2}
+    length = {3: 9, 0: 9, 2: 5}
+    for order in ([0, 2, 3], [2, 3], [3, 2, 0], [2], [0, 3], [2, 0, 3], [3, 0, 2]):
+        rows = [row_of[slot] for slot in order]
+        at = np.array([length[slot] for slot in order])
+        yield steps.step(ids[rows, at][:, None], at[:, None], order), expected[rows, at]
+        length.update({slot: length[slot] + 1 for slot in order})
+    idle = np.array([[length[2]], [-1]])
+    got = steps.step(ids[[2, 0], length[2]][:, None], idle, [2, 1])
+    yield got[:1], expected[2:3, length[2]]
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (one_shot, chunked, padded_batch, decode, single_tokens, idle_row)
+}
+
+
+def distance(
+    scenario: Scenario, start: Callable[..., Steps], ids: Array, expected: Array
+) -> float:
+    """Return the largest difference of a scenario's logits from the expected ones."""
+    return max(float(np.abs(got - want).max()) for got, want in scenario(start, ids, expected))
