@@ -16,7 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo import schema
 from qeff_zoo.identity import build_key, canonical, program_key, tree_digest
 
 SCHEMA_ID = "qeff-package/1"
@@ -30,6 +29,9 @@ Manifest = Mapping[str, Any]
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
     {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
 )
+
+
+_LONGEST = 200  # characters of a schema problem; jsonschema quotes whole values
 
 
 @cache
@@ -85,9 +87,20 @@ def problems(manifest: Manifest) -> list[str]:
         One line each; those of rules begin with a stable id such as "QZ-M003".
     """
     try:
-        return schema.problems(manifest, package_schema()) or broken_rules(manifest)
+        return _schema_problems(manifest) or broken_rules(manifest)
     except RecursionError:
         return ["it is nested too deeply"]
+
+
+def _schema_problems(manifest: Manifest) -> list[str]:
+    import jsonschema
+
+    validator = jsonschema.Draft202012Validator(dict(package_schema()))
+    return [f"{error.json_path} {_shortened(error.message)}" for error in validator.iter_errors(manifest)]
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
 
 
 def broken_rules(manifest: Manifest) -> list[str]:

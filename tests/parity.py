@@ -108,6 +108,14 @@ def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
     return model.requires_grad_(False)
 
 
+def in_float64(model: Any) -> Any:
+    """Copy a model to float64."""
+    wide = copy.deepcopy(model).double()
+    if any(hasattr(module, "_is_expert_parallel") for module in wide.modules()):
+        wide.set_experts_implementation("eager")  # the default has no float64 kernel
+    return wide
+
+
 class Subject:
     """Everything that is made of one config: made when first used, kept for the session.
 
@@ -133,7 +141,7 @@ class Subject:
     @cached_property
     def hf64(self) -> Any:
         """Hugging Face in float64."""
-        return copy.deepcopy(self.hf).double()
+        return in_float64(self.hf)
 
     @cached_property
     def bindings(self) -> Mapping[str, Any]:

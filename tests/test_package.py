@@ -10,12 +10,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from package_builder import FILES, check, draft, fill
 
 from qeff_zoo import manifest as manifests
-from qeff_zoo import schema
 from qeff_zoo.description import describe, human_size
 from qeff_zoo.errors import PackageError
 from qeff_zoo.identity import tree_digest
@@ -100,11 +97,11 @@ def test_specializations_are_written_in_the_named_format(package: Package) -> No
     }
 
 
-def test_opening_reads_no_weights_and_imports_no_library(package: Package) -> None:
+def test_opening_reads_no_weights_and_imports_no_heavy_library(package: Package) -> None:
     package.file("weights").chmod(0)
     code = (
         "import sys; from qeff_zoo.package import Package; Package.open(sys.argv[1]);"
-        "print(sorted({'torch', 'jsonschema', 'numpy', 'tabulate'} & set(sys.modules)))"
+        "print(sorted({'torch', 'transformers', 'numpy', 'tabulate'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, str(package.path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -135,7 +132,7 @@ def test_known_sizes_must_be_those_on_disk(tmp_path: Path) -> None:
 
 
 def test_no_manifest_is_written_that_would_be_refused(tmp_path: Path) -> None:
-    with pytest.raises(PackageError, match=r"\$\.task is 3, expected string"):
+    with pytest.raises(PackageError, match=r"\$\.task 3 is not of type 'string'"):
         fill(tmp_path, task=3)
     assert not (tmp_path / "manifest.json").exists()
 
@@ -419,44 +416,9 @@ def test_schema_is_closed_and_valid() -> None:
     assert sorted(open_objects) == sorted(maps)
 
 
-# No text that ends in a newline: there jsonschema is wrong (test_dollar_is_the_end_of_the_text).
-WEIRD: list[Any] = [
-    *(None, True, False, 0, 1, -1, 1.0, 1.5, "", "x", "1", "prefill", "qz1-", [], {}),
-    *("sha256:" + "f" * 64, "A" * 241, ["x"], {"a": 1}, {"a": "b"}, [{}], [None]),
-]
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_our_schema_checker_agrees_with_jsonschema(valid: Json, data: st.DataObject) -> None:
-    manifest = copy.deepcopy(valid)
-    for _ in range(data.draw(st.integers(1, 2))):
-        node: Any = manifest
-        while True:
-            keys = list(node) if isinstance(node, dict) else range(len(node))
-            key = data.draw(st.sampled_from([*keys, "extra"] if isinstance(node, dict) else keys))
-            inner = node.get(key) if isinstance(node, dict) else node[key]
-            if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
-                break
-            node = inner
-        if key in keys and data.draw(st.booleans()):
-            del node[key]
-        else:
-            node[key] = copy.deepcopy(data.draw(st.sampled_from(WEIRD)))
-        if not manifest:
-            break
-    expected = jsonschema.Draft202012Validator(SCHEMA).is_valid(manifest)
-    assert (schema.problems(manifest, SCHEMA) == []) == expected
-
-
-def test_unknown_schema_keywords_are_loud() -> None:
-    with pytest.raises(ValueError, match="'uniqueItems' is not checked"):
-        schema.problems([], {"uniqueItems": True})
-
-
-def test_dollar_is_the_end_of_the_text() -> None:
-    assert schema.problems("ab", {"pattern": "^ab$"}) == []
-    assert schema.problems("ab\n", {"pattern": "^ab$"}) != []
+def test_dollar_is_the_end_of_the_text(valid: Json) -> None:
+    manifest = {**valid, "build_key": valid["build_key"] + "\n"}
+    assert any("build_key" in problem for problem in manifests.problems(manifest))
 
 
 # --- describing ----------------------------------------------------------------------------------

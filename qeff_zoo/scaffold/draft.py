@@ -365,8 +365,10 @@ def _overrides(draft: _Draft, base: Mapping[str, Any]) -> dict[str, Any]:
     ):
         own.pop("rope_parameters")  # a scaled RoPE shows more than a plain one
     meant = parse({"model_type": draft.subject.model_type, **draft.tiny}).to_dict()
-    left = [key for key in base if key not in draft.tiny and base[key] != meant.get(key)]
-    return {**own, **{key: meant.get(key) for key in left if key != "rope_parameters"}}
+    # A relative's window stays: this config may have none, another checkpoint's has one.
+    kept = {"rope_parameters", "sliding_window"}
+    left = [key for key in base if key not in {*draft.tiny, *kept} and base[key] != meant.get(key)]
+    return {**own, **{key: meant.get(key) for key in left}}
 
 
 def _transforms(counted: list[Counted]) -> dict[str, Any]:
