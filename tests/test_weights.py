@@ -271,7 +271,8 @@ def test_quantization_is_within_half_a_step(
     step = np.repeat(np.abs(scales), block, 1)[:, :columns]
     # int4 has one value less on the side that is not the largest's: up to a whole step there.
     largest = np.abs(matrix).max()
-    opposite = (matrix * np.repeat(scales, block, 1)[:, :columns] > 0) if bits == 4 else False
+    sign = np.repeat(np.sign(scales), block, 1)[:, :columns]
+    opposite = (np.sign(matrix) == sign) if bits == 4 else False
     bound = np.where(opposite, step, step / 2) * (1 + 1e-5)
     assert (error <= np.maximum(bound, 1e-36 if largest < 1e-36 else 0)).all()
 

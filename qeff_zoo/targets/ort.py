@@ -37,10 +37,13 @@ class Lowered:
     Args:
         model: Initializers have no data until `external_data.place`.
         slots: What the data file must hold.
+        quantized: Initializers of the portable graph whose values were quantized -> whether they were turned before,
+            from input-major to output-major.
     """
 
     model: ir.Model
     slots: list[Slot]
+    quantized: Mapping[str, bool]
 
 
 def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> Lowered:
@@ -68,7 +71,7 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
-    return Lowered(model=model, slots=lowering.used_slots())
+    return Lowered(model=model, slots=lowering.used_slots(), quantized=lowering.quantized)
 
 
 @dataclass
@@ -80,6 +83,7 @@ class _Lowering:
     storage: str
     slots: dict[str, Slot] = field(default_factory=dict)
     weights: dict[ir.Value, str] = field(default_factory=dict)
+    quantized: dict[str, bool] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,12 +114,17 @@ class _Lowering:
         return value
 
     def matrix(self, value: ir.Value | None, *, transposed: bool = False) -> tuple[str, Expression, int, int] | None:
-        """Return name, expression and shape (N, K) of a weight matrix, or None for any other value."""
+        """Return name, expression and shape (N, K) of a weight matrix, or None for any other value.
+
+        Args:
+            value: Perhaps a weight.
+            transposed: It is stored as (K, N) and shall be turned.
+        """
         if value is None:
             return None
         if value in self.weights:
-            name, shape = self.weights[value], _shape(value)
-            expression = self.bindings[name]
+            name = whole = self.weights[value]
+            shape, expression = _shape(value), self.bindings[name]
         else:
             stacked, index = _picked(value)
             if stacked not in self.weights:
@@ -125,6 +134,8 @@ class _Lowering:
             expression = expressions.index(index, self.bindings[whole])
         if len(shape) != 2:
             return None
+        if self.storage != "float32":
+            self.quantized[whole] = transposed
         if transposed:
             return name, expressions.transpose(0, 1, expression), shape[1], shape[0]
         return name, expression, shape[0], shape[1]
@@ -180,8 +191,11 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """Look up rows of an embedding matrix."""
     if lowering.storage == "float32" or _picked(node.outputs[0])[0] or node.attributes.get_int("axis", 0) != 0:
         return None
-    matrix = lowering.matrix(node.inputs[0])
-    if matrix is None or matrix[3] % _BLOCK:
+    table = _input(node, 0)
+    if table.shape is None or len(table.shape) != 2 or _shape(table)[1] % _BLOCK:
+        return None
+    matrix = lowering.matrix(table)
+    if matrix is None:
         return None
     name, expression, rows, columns = matrix
     slot = lowering.slot(name, expression, lowering.storage)
