@@ -76,6 +76,10 @@ class Layout:
     def digests(self) -> Path:
         return self.root / "digests"
 
+    @property
+    def sources(self) -> Path:
+        return self.root / "sources"
+
     def touch(self, key: str) -> None:
         """Note that something is used now."""
         with suppress(OSError):  # a store that is shared read-only remembers nothing
@@ -145,10 +149,13 @@ def discard_entry(layout: Layout, entry: Entry) -> None:
 
 
 def forget(layout: Layout, max_idle: float) -> None:
-    """Drop digests computed longer ago than that, and use notes of entries that are gone."""
+    """Drop digests computed longer ago than that, and notes about entries that are gone."""
     limit = time.time() - max_idle
     for note in _children(layout.used, folders=False):
         if not (layout.packages / note.name).exists() and not (layout.graphs / note.name).exists():
+            note.unlink(missing_ok=True)
+    for note in _children(layout.sources, folders=False):
+        if not (layout.packages / note.name).exists():
             note.unlink(missing_ok=True)
     for note in _children(layout.digests, folders=False):
         with suppress(OSError):

@@ -19,6 +19,8 @@ from qeff_zoo.store import Store, copy_out, new_folder
 from qeff_zoo.tasks import module_of
 from qeff_zoo.weights_layout import plan_file
 
+_OLDER_TOKENIZERS = {"vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
@@ -76,6 +78,8 @@ def build(
     hit = package is not None and (package.validated != "none" or not validate)
     if package is None or not hit:
         package = _build(checkpoint, plan, store, watch, validate=validate)
+    if checkpoint.model_id is None:
+        store.remember_source(plan.build_key, checkpoint.folder)
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
@@ -187,10 +191,15 @@ def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store
 
 
 def _copy_companions(checkpoint: Checkpoint, folder: Path) -> None:
+    """Copy the tokenizer and other small files; a tokenizer of an older form is converted, so that any runtime reads it."""
     for name, source in checkpoint.companions.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
+    if "tokenizer.json" not in checkpoint.companions and _OLDER_TOKENIZERS & checkpoint.companions.keys():
+        from transformers import AutoTokenizer
+
+        AutoTokenizer.from_pretrained(checkpoint.folder).backend_tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def _manifest(

@@ -7,6 +7,7 @@ locks: each process works in a folder of its own, and finishing is one rename.
     packages/<build_key>/   complete packages           staging/   under construction, with owners
     graphs/<key>/           traced graphs               failed/    evidence of failed validations
     used/                   when each was last used     digests/   of checkpoint files
+    sources/                where local checkpoints lie
 """
 
 import os
@@ -24,7 +25,7 @@ from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.housekeeping import Entry, Layout
 from qeff_zoo.manifest import MANIFEST_NAME, VALIDATED
 from qeff_zoo.package import Package
-from qeff_zoo.staging import abandoned, discard, publish, staged, staging_folders
+from qeff_zoo.staging import abandoned, discard, publish, staged, staging_folders, write_durably
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{7,99}")
 
@@ -175,6 +176,22 @@ class Store:
             raise _refused("promote a graph to", final, error) from error
         self._layout.touch(key)
         return final
+
+    def remember_source(self, build_key: str, folder: Path) -> None:
+        """Note where a package's checkpoint lies on this machine; packages themselves hold no paths."""
+        if self.source(build_key) == folder.resolve():
+            return
+        note = self._layout.sources / _checked(build_key)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(note, os.fsencode(folder.resolve()))
+
+    def source(self, build_key: str) -> Path | None:
+        """Find where a package's checkpoint lay when it was built here, if that folder still exists."""
+        try:
+            folder = Path(os.fsdecode((self._layout.sources / _checked(build_key)).read_bytes()))
+        except FileNotFoundError:
+            return None
+        return folder if folder.is_dir() else None
 
     def file_digest(self, path: Path, progress: Progress | None = None) -> str:
         """Give a source file's SHA-256, remembered from run to run.

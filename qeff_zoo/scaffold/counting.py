@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 from qeff_zoo.recipe import Recipe
@@ -153,8 +154,9 @@ def _terms(config: Any) -> Iterator[tuple[str, Callable[[Any], int]]]:
         for kind in dict.fromkeys(getattr(config, name, None) or ()):
             text = f'config.{name}.count("{kind}")'
             yield text, partial(_occurrences, name=name, kind=kind)
-    if getattr(config, "first_k_dense_replace", None) is not None:
-        yield "config.first_k_dense_replace", lambda config: int(config.first_k_dense_replace)
+    for name in ("first_k_dense_replace", "num_dense_layers"):
+        if getattr(config, name, None) is not None:
+            yield f"config.{name}", attrgetter(name)
     if getattr(config, "mlp_only_layers", None):
         yield "len(config.mlp_only_layers)", lambda config: len(config.mlp_only_layers)
 

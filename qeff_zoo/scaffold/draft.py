@@ -23,7 +23,7 @@ from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe
 from qeff_zoo.scaffold import counting
 from qeff_zoo.scaffold.counting import Counted
-from qeff_zoo.scaffold.shrinking import fields_of, parse, shrink
+from qeff_zoo.scaffold.shrinking import deepen, fields_of, parse, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 
 MAX_LINES = 40
@@ -219,7 +219,8 @@ def _draft(subject: _Subject) -> _Draft:
 
 def _draft_with(subject: _Subject, plain: tuple[str, ...]) -> _Draft:
     tiny = shrink(subject.config, plain=plain)
-    configs = (tiny, shrink(subject.config, times=2, plain=plain), subject.config)
+    double = shrink(subject.config, times=2, plain=plain)
+    configs = (tiny, double, deepen(subject.config, tiny))
     full = [{**config, "model_type": subject.model_type} for config in configs]
     counted, notes = counting.count(full, subject.task)
     nearest = next(iter(_rank(subject, tiny)), None)
@@ -283,8 +284,8 @@ def _try(draft: _Draft) -> None:
     recipe: Recipe = module.RECIPE
     config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
     model = loader.load_meta(config, recipe)
-    if recipe.task == _GENERATION:
-        text_generation.probe(model)
+    if recipe.task == _GENERATION and not text_generation.probe(model):
+        raise UnsupportedModelError(f"{type(model).__name__} keeps no keys and values.")
     repeated, _ = layers.reduce(model, everything=True)
     kinds = repeated.kinds if repeated else ()
     if any(kinds.count(kind) == 1 for kind in kinds):

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+# From which layer on, or up to which, there is another kind.
+_DEPTHS = ("max_window_layers", "first_k_dense_replace", "num_dense_layers")
 # transformers' name of a size (or an alias) -> the tiny size.
 _SIZES: Mapping[str, float] = {
     "vocab_size": 257,
@@ -35,7 +37,7 @@ _SIZES: Mapping[str, float] = {
     "original_max_position_embeddings": 32,
     **dict.fromkeys(("sliding_window", "window_size", "attention_chunk_size"), 7),
     "local_attention": 8,
-    **dict.fromkeys(("max_window_layers", "first_k_dense_replace"), 2),
+    **dict.fromkeys(_DEPTHS, 2),
     "query_pre_attn_scalar": 17,
     **dict.fromkeys(("initializer_range", "init_std"), 0.2),
 }
@@ -134,6 +136,26 @@ def shrink(
     return _minimal(config["model_type"], ordered, {*sizes, "rope_parameters"})
 
 
+def deepen(config: Mapping[str, Any], tiny: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a tiny configuration the layers of the real one, kinds and all.
+
+    Args:
+        config: Raw config.json of the real model.
+        tiny: From `shrink`.
+    """
+    parsed = parse(config)
+    full, cut = parsed.to_dict(), _cut_lists(parsed.to_dict(), parsed, 1)[0]
+    depth = {
+        parsed.attribute_map.get("num_hidden_layers", "num_hidden_layers"),
+        *_PERIODS,
+        *_DEPTHS,
+    }
+    return {
+        **tiny,
+        **{key: full[key] for key in full if key in {*depth, *cut} - {"n_group", "topk_group"}},
+    }
+
+
 def _is_told(key: str, value: Any, fields: set[str]) -> bool:
     """Say whether a field may tell one checkpoint from another, beyond its size."""
     unused = (
@@ -173,7 +195,7 @@ def _size(name: str, full: Mapping[str, Any], plain: Collection[str]) -> float:
         and (full.get("n_group") or 1) > 1
     ):
         return _GROUPED_EXPERTS
-    if name in ("num_experts_per_tok", "moe_topk", "first_k_dense_replace"):
+    if name in ("num_experts_per_tok", "moe_topk"):
         return min(_SIZES[name], int(full.get(name, 2)))
     return _SIZES[name]
 
