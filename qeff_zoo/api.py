@@ -35,7 +35,9 @@ def build(
         ZooError: The model, the choices or the machine stand in the way; the message says what to do.
 
     Example:
-        >>> package = qeff_zoo.build("examples/tiny-llama", weights="int4", ctx_len=512)  # doctest: +SKIP
+        >>> package = qeff_zoo.build(
+        ...     "examples/tiny-llama", weights="int4", ctx_len=512
+        ... )  # doctest: +SKIP
         >>> print(package.path)  # doctest: +SKIP
     """
     from qeff_zoo import pipeline
@@ -43,7 +45,9 @@ def build(
 
     destination = None if output is None else Path(output)
     request = Request(**choices)
-    built = pipeline.build(os.fspath(model), request, revision=revision, validate=validate, output=destination)
+    built = pipeline.build(
+        os.fspath(model), request, revision=revision, validate=validate, output=destination
+    )
     return built.package
 
 
@@ -75,9 +79,15 @@ def find_package(reference: str) -> Package:
     """
     if Path(reference).exists():
         return Package.open(reference)
-    entries = [entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")]
+    entries = [
+        entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")
+    ]
     packages = [Package.open(entry.path) for entry in entries]
-    matching = [found for found in packages if found.build_key.startswith(reference) or found.name == reference]
+    matching = [
+        found
+        for found in packages
+        if found.build_key.startswith(reference) or found.name == reference
+    ]
     if len(matching) == 1:
         return matching[0]
     if matching:

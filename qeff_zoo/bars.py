@@ -14,9 +14,19 @@ class Bars:
 
     def begin(self, stage: str, total: int | None, unit: str) -> None:
         """Open a bar; stages without a known total show their time."""
-        layout = "{desc:<10} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {rate_fmt} {elapsed}" if total else "{desc:<10} {elapsed}"
+        layout = (
+            "{desc:<10} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {rate_fmt} {elapsed}"
+            if total
+            else "{desc:<10} {elapsed}"
+        )
         self._bar = tqdm(
-            total=total, desc=stage, unit=unit, unit_scale=True, bar_format=layout, file=sys.stderr, leave=True
+            total=total,
+            desc=stage,
+            unit=unit,
+            unit_scale=True,
+            bar_format=layout,
+            file=sys.stderr,
+            leave=True,
         )
 
     def advance(self, amount: int) -> None:

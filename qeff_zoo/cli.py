@@ -40,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Build, validate and run compiled packages of Hugging Face models.",
         epilog=_EPILOG,
     )
-    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "-V", "--version", action=_Version, nargs=0, help="print the version and exit"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         _add_list, _add_show, _add_plan, _add_build, _add_export, _add_run, _add_validate, _add_inspect, _add_cache,
@@ -58,7 +60,9 @@ class _Version(argparse.Action):
         sys.exit(0)
 
 
-def _command(commands: Any, name: str, run: Callable[..., int | None], text: str) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, run: Callable[..., int | None], text: str
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(run=run)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
@@ -87,7 +91,10 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         _print_json([_facts(recipe) for recipe in recipes])
         return
-    rows = [[r.model_type, r.task, ", ".join(r.architectures), ", ".join(r.quant_methods)] for r in recipes]
+    rows = [
+        [r.model_type, r.task, ", ".join(r.architectures), ", ".join(r.quant_methods)]
+        for r in recipes
+    ]
     print(_table(rows, ["model_type", "task", "architectures", "quantization"]))
 
 
@@ -111,10 +118,19 @@ def _show(arguments: argparse.Namespace) -> None:
     from qeff_zoo.registry import find_recipe
 
     recipe = find_recipe(arguments.model_type)
-    shapes = {name: {k: v for k, v in asdict(shape).items() if v} for name, shape in recipe.shapes.items()}
+    shapes = {
+        name: {k: v for k, v in asdict(shape).items() if v} for name, shape in recipe.shapes.items()
+    }
     if arguments.json:
         transforms = [{"name": t.name, "parameters": dict(t.parameters)} for t in recipe.transforms]
-        _print_json({**_facts(recipe), "special": recipe.special, "transforms": transforms, "shapes": shapes})
+        _print_json(
+            {
+                **_facts(recipe),
+                "special": recipe.special,
+                "transforms": transforms,
+                "shapes": shapes,
+            }
+        )
         return
     print(f"{recipe.model_type}: {recipe.special}\n")
     rows = [
@@ -122,14 +138,19 @@ def _show(arguments: argparse.Namespace) -> None:
         ["task", recipe.task],
         ["checkpoints", ", ".join(recipe.quant_methods)],
         ["transforms", ", ".join(transform.name for transform in recipe.transforms) or "none"],
-        *([f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())] for name, shape in shapes.items()),
+        *(
+            [f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())]
+            for name, shape in shapes.items()
+        ),
     ]
     print(_table(rows, []))
 
 
 # --- plan, build, export --------------------------------------------------------------------------
 def _add_choices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint")
+    parser.add_argument(
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
+    )
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
     group = parser.add_argument_group("choices", "left out, the recipe makes them")
     group.add_argument("--target", help="what to compile for (default: ort)")
@@ -142,9 +163,13 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         ("full-batch-size", "slots of continuous batching"),
     ):
         group.add_argument(f"--{name}", type=int, metavar="N", help=text)
-    group.add_argument("--seq-lens", type=_integers, metavar="N,N", help="sequence lengths of an encoder")
+    group.add_argument(
+        "--seq-lens", type=_integers, metavar="N,N", help="sequence lengths of an encoder"
+    )
     group.add_argument("--pooling", help="mean, cls or max (default: as the checkpoint says)")
-    group.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings")
+    group.add_argument(
+        "--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings"
+    )
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -158,7 +183,9 @@ def _request(arguments: argparse.Namespace) -> Any:
 
 
 def _add_plan(commands: Any) -> None:
-    parser = _command(commands, "plan", _plan, "show every choice of a build, and who made it, without building")
+    parser = _command(
+        commands, "plan", _plan, "show every choice of a build, and who made it, without building"
+    )
     _add_choices(parser)
 
 
@@ -177,8 +204,12 @@ def _plan(arguments: argparse.Namespace) -> None:
 def _add_build(commands: Any) -> None:
     parser = _command(commands, "build", _build, "turn a checkpoint into a validated package")
     _add_choices(parser)
-    parser.add_argument("--no-validate", action="store_true", help="do not compare with Hugging Face")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder")
+    parser.add_argument(
+        "--no-validate", action="store_true", help="do not compare with Hugging Face"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -207,8 +238,12 @@ def _build(arguments: argparse.Namespace) -> None:
 def _add_export(commands: Any) -> None:
     parser = _command(commands, "export", _export, "write the portable ONNX graph of a model")
     _add_choices(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder")
-    parser.add_argument("--graph-only", action="store_true", help="no weights; a config.json is enough")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
+    )
+    parser.add_argument(
+        "--graph-only", action="store_true", help="no weights; a config.json is enough"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -225,7 +260,11 @@ def _export(arguments: argparse.Namespace) -> None:
     )
     if arguments.json:
         _print_json(
-            {"path": str(exported.path), "seconds": exported.seconds, "peak_rss_bytes": exported.peak_rss_bytes}
+            {
+                "path": str(exported.path),
+                "seconds": exported.seconds,
+                "peak_rss_bytes": exported.peak_rss_bytes,
+            }
         )
         return
     print(exported.path)
@@ -245,12 +284,22 @@ def _reporter(arguments: argparse.Namespace) -> Any:
 # --- run ------------------------------------------------------------------------------------------
 def _add_run(commands: Any) -> None:
     parser = _command(commands, "run", _run, "run a package on prompts or texts")
-    parser.add_argument("package", metavar="PACKAGE", help="folder, build key or model name of a package")
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be given several times")
+    parser.add_argument(
+        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
+    )
+    parser.add_argument(
+        "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
+    )
     parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
-    parser.add_argument("--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)")
-    parser.add_argument("--chat", action="store_true", help="put each prompt into the chat template")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
+    parser.add_argument(
+        "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="put each prompt into the chat template"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -259,9 +308,13 @@ def _run(arguments: argparse.Namespace) -> None:
     package = find_package(arguments.package)
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
-        prompts += [line for line in _read_text(arguments.prompts_file).splitlines() if line.strip()]
+        prompts += [
+            line for line in _read_text(arguments.prompts_file).splitlines() if line.strip()
+        ]
     if not prompts:
-        raise GenerationError("No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE.")
+        raise GenerationError(
+            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
+        )
     session = load(package, threads=arguments.threads)
     if package.task == "feature-extraction":
         _embed(session, prompts, arguments)
@@ -273,7 +326,9 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise GenerationError(f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8.") from error
+        raise GenerationError(
+            f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8."
+        ) from error
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -284,7 +339,9 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         prompts, generation_len=arguments.generation_len, chat=arguments.chat, stream=stream
     )
     if arguments.json:
-        answer = [{"prompt": o.prompt, "text": o.text, "token_ids": list(o.token_ids)} for o in outputs]
+        answer = [
+            {"prompt": o.prompt, "text": o.text, "token_ids": list(o.token_ids)} for o in outputs
+        ]
         _print_json({"outputs": answer, "metrics": session.metrics.as_dict()})
         return
     if stream is not None:
@@ -298,21 +355,37 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
     embeddings = session.embed(texts)
     if arguments.json:
-        outputs = [{"text": t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)]
+        outputs = [
+            {"text": t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)
+        ]
         _print_json({"outputs": outputs})
     elif len(texts) == 1:
         print(" ".join(f"{value:.6f}" for value in embeddings[0]))
     else:
-        rows = [[text, *(f"{value:.3f}" for value in row)] for text, row in zip(texts, session.similarity(embeddings), strict=True)]
+        rows = [
+            [text, *(f"{value:.3f}" for value in row)]
+            for text, row in zip(texts, session.similarity(embeddings), strict=True)
+        ]
         print(_table(rows, ["cosine", *(str(number) for number in range(1, len(texts) + 1))]))
 
 
 # --- validate, inspect ----------------------------------------------------------------------------
 def _add_validate(commands: Any) -> None:
-    parser = _command(commands, "validate", _validate, "compare a package, or a recipe's tiny models, with Hugging Face")
-    parser.add_argument("package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models")
-    parser.add_argument("--checkpoint", metavar="MODEL", help="where the package's checkpoint is now")
-    parser.add_argument("--record", action="store_true", help="write validated_models/ORG/NAME.json")
+    parser = _command(
+        commands,
+        "validate",
+        _validate,
+        "compare a package, or a recipe's tiny models, with Hugging Face",
+    )
+    parser.add_argument(
+        "package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="write validated_models/ORG/NAME.json"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -320,7 +393,10 @@ def _validate(arguments: argparse.Namespace) -> int:
     from qeff_zoo import checks
 
     outcome = checks.check(
-        arguments.package, checkpoint=arguments.checkpoint, record=arguments.record, reporter=_reporter(arguments)
+        arguments.package,
+        checkpoint=arguments.checkpoint,
+        record=arguments.record,
+        reporter=_reporter(arguments),
     )
     if arguments.json:
         _print_json(outcome.as_dict())
@@ -331,8 +407,12 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 def _add_inspect(commands: Any) -> None:
     parser = _command(commands, "inspect", _inspect, "explain a package")
-    parser.add_argument("package", metavar="PACKAGE", help="folder, build key or model name of a package")
-    parser.add_argument("--verify", action="store_true", help="read every byte and compare it with its digest")
+    parser.add_argument(
+        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte and compare it with its digest"
+    )
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
@@ -347,19 +427,37 @@ def _inspect(arguments: argparse.Namespace) -> int:
     else:
         print(describe(package), end="")
         if arguments.verify:
-            print("\nEvery file is what the manifest says." if not problems else "\n" + "\n".join(problems))
+            print(
+                "\nEvery file is what the manifest says."
+                if not problems
+                else "\n" + "\n".join(problems)
+            )
     return 1 if problems else 0
 
 
 # --- cache, doctor, new ---------------------------------------------------------------------------
 def _add_cache(commands: Any) -> None:
-    parser = commands.add_parser("cache", help="list, clean or check the store", description="The store of packages.")
+    parser = commands.add_parser(
+        "cache", help="list, clean or check the store", description="The store of packages."
+    )
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _command(verbs, "ls", _cache_ls, "list what the store holds")
-    gc = _command(verbs, "gc", _cache_gc, "remove failed and abandoned builds, and what was long unused")
-    gc.add_argument("--older-than", type=float, metavar="DAYS", help="also packages and graphs unused for so long")
+    gc = _command(
+        verbs, "gc", _cache_gc, "remove failed and abandoned builds, and what was long unused"
+    )
+    gc.add_argument(
+        "--older-than",
+        type=float,
+        metavar="DAYS",
+        help="also packages and graphs unused for so long",
+    )
     gc.add_argument("--dry-run", action="store_true", help="only say what would go")
-    _command(verbs, "verify", _cache_verify, "read every byte of the store and compare it with its digest")
+    _command(
+        verbs,
+        "verify",
+        _cache_verify,
+        "read every byte of the store and compare it with its digest",
+    )
 
 
 def _cache_ls(arguments: argparse.Namespace) -> None:
@@ -382,7 +480,11 @@ def _print_entries(entries: Sequence[Any], arguments: argparse.Namespace) -> Non
     from qeff_zoo.package import Package
 
     def name(entry: Any) -> str | None:
-        return Package.open(entry.path).name if (entry.kind, entry.state) == ("package", "complete") else None
+        return (
+            Package.open(entry.path).name
+            if (entry.kind, entry.state) == ("package", "complete")
+            else None
+        )
 
     if arguments.json:
         facts = [
@@ -393,7 +495,8 @@ def _print_entries(entries: Sequence[Any], arguments: argparse.Namespace) -> Non
         _print_json(facts)
         return
     rows = [
-        [e.kind, e.state, human_size(e.size), (name(e) if e.path.exists() else None) or "", e.key] for e in entries
+        [e.kind, e.state, human_size(e.size), (name(e) if e.path.exists() else None) or "", e.key]
+        for e in entries
     ]
     print(_table(rows, ["kind", "state", "size", "name", "key"]))
 
@@ -423,13 +526,22 @@ def _doctor(arguments: argparse.Namespace) -> None:
     if arguments.json:
         _print_json([asdict(finding) for finding in findings])
     else:
-        print(_table([[f.status, f.name, f.detail, f.advice] for f in findings], ["", "what", "found", "advice"]))
+        print(
+            _table(
+                [[f.status, f.name, f.detail, f.advice] for f in findings],
+                ["", "what", "found", "advice"],
+            )
+        )
 
 
 def _add_new(commands: Any) -> None:
-    parser = _command(commands, "new", _new, "write the skeleton of a recipe from its nearest relative")
+    parser = _command(
+        commands, "new", _new, "write the skeleton of a recipe from its nearest relative"
+    )
     parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes"
+    )
 
 
 def _new(arguments: argparse.Namespace) -> None:
@@ -438,7 +550,9 @@ def _new(arguments: argparse.Namespace) -> None:
     proposal = scaffold.propose(arguments.model)
     path = scaffold.write(proposal, arguments.output)
     if arguments.json:
-        _print_json({"path": str(path), "relative": proposal.relative, "notes": list(proposal.notes)})
+        _print_json(
+            {"path": str(path), "relative": proposal.relative, "notes": list(proposal.notes)}
+        )
         return
     for note in proposal.notes:
         print(note, file=sys.stderr)

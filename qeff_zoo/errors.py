@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong, as one tree. A message says what failed, the value, what was expected, and what to do next.
 
-    ZooError                    the user can act on it; the command line prints it and exits with 1
-    ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
-    ├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
-    ├── PlanError               choices that conflict; lists every conflict
-    ├── ExportError             the graph could not be made, or is not what the recipe promises
-    ├── CompileError            a target could not lower or compile the graph
-    ├── ParityError             the result disagrees with the Hugging Face reference
-    ├── PackageError            a package that is damaged, foreign, or not what was asked for
-    ├── StoreError              no room, no permission, or another process in the way
-    └── GenerationError         a request that the package cannot serve
+ZooError                    the user can act on it; the command line prints it and exits with 1
+├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
+├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
+├── PlanError               choices that conflict; lists every conflict
+├── ExportError             the graph could not be made, or is not what the recipe promises
+├── CompileError            a target could not lower or compile the graph
+├── ParityError             the result disagrees with the Hugging Face reference
+├── PackageError            a package that is damaged, foreign, or not what was asked for
+├── StoreError              no room, no permission, or another process in the way
+└── GenerationError         a request that the package cannot serve
 """
 
 

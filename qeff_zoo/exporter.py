@@ -42,7 +42,9 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
     return graph
 
 
-def _attempt(config: Mapping[str, Any], recipe: Recipe, *, everything: bool, **variant: Any) -> ir.Model | None:
+def _attempt(
+    config: Mapping[str, Any], recipe: Recipe, *, everything: bool, **variant: Any
+) -> ir.Model | None:
     model = loader.load_meta(config, recipe)
     repeated, uses = layers.reduce(model, everything=everything)
     tracing = tasks.module_of(recipe.task).tracing(model, **variant)
@@ -90,7 +92,10 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
     bfloat16.widen(model)
     linear.recognize(model)
     _constant_folding.FoldConstantsPass(
-        shape_inference=False, input_size_limit=1024, output_size_limit=1024, should_fold=_reads_no_weight
+        shape_inference=False,
+        input_size_limit=1024,
+        output_size_limit=1024,
+        should_fold=_reads_no_weight,
     )(model)
     onnx_passes.RemoveUnusedNodesPass()(model)
     return model
@@ -103,7 +108,8 @@ def _reads_no_weight(node: ir.Node) -> bool | None:
 def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:
     """Give the traced symbols the task's names, and forget the shapes of inner values, which still use the old ones."""
     dims = torch.utils._pytree.tree_leaves(
-        tracing.dynamic_shapes, is_leaf=lambda item: isinstance(item, dict) and all(isinstance(k, int) for k in item)
+        tracing.dynamic_shapes,
+        is_leaf=lambda item: isinstance(item, dict) and all(isinstance(k, int) for k in item),
     )
     names = {
         str(value.shape[axis]): dim.__name__
@@ -122,7 +128,10 @@ def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:
 def _finish(model: ir.Model) -> ir.Model:
     """Attach the bodies of the semantic ops in use, and drop what only the trace needed."""
     onnx_passes.RemoveUnusedNodesPass()(model)
-    nodes = [*model.graph.all_nodes(), *(node for f in model.functions.values() for node in f.all_nodes())]
+    nodes = [
+        *model.graph.all_nodes(),
+        *(node for f in model.functions.values() for node in f.all_nodes()),
+    ]
     used = {node.op_type for node in nodes if node.domain == ops.DOMAIN}
     for function in ops.functions():
         if function.name in used:

@@ -31,7 +31,9 @@ def read_slot(value: ir.Value, entry: str) -> None:
 
 def slots_read(graph: ir.Graph) -> set[str]:
     """Return the tensors of the data file that a graph's used initializers read."""
-    return {value.metadata_props.get(_SLOT, "") for value in graph.initializers.values() if value.uses()}
+    return {
+        value.metadata_props.get(_SLOT, "") for value in graph.initializers.values() if value.uses()
+    }
 
 
 def as_they_are(model: ir.Model, bindings: Mapping[str, Expression]) -> list[Slot]:
@@ -51,5 +53,10 @@ def place(model: ir.Model, layout: FileLayout) -> None:
             entry = layout.entries[value.metadata_props.pop(_SLOT)]
             tensor = value.const_value
             value.const_value = ir.ExternalTensor(
-                WEIGHTS, entry.offset, entry.nbytes, tensor.dtype, shape=tensor.shape, name=value.name
+                WEIGHTS,
+                entry.offset,
+                entry.nbytes,
+                tensor.dtype,
+                shape=tensor.shape,
+                name=value.name,
             )

@@ -50,7 +50,9 @@ def obtain(plan: Plan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
         ExportError: The model could not be traced.
         CheckpointError: The checkpoint lacks tensors of the model, or has them in other shapes.
     """
-    structure = identity.digest({name: list(info.shape) for name, info in checkpoint.tensors.items()}, "qz-structure-1")
+    structure = identity.digest(
+        {name: list(info.shape) for name, info in checkpoint.tensors.items()}, "qz-structure-1"
+    )
     key = plan.graph_key(structure)
     folder = store.graph(key)
     cached = folder is not None
@@ -82,7 +84,9 @@ def _trace_and_bind(folder: Path, plan: Plan, checkpoint: Checkpoint) -> None:
 
     model = trace(folder, plan, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
-    bound = bindings.bind(loader.build_meta(checkpoint.config, plan.recipe.task), checkpoint.tensors, needed)
+    bound = bindings.bind(
+        loader.build_meta(checkpoint.config, plan.recipe.task), checkpoint.tensors, needed
+    )
     content = {"expressions": bound.expressions, "shapes": bound.shapes, "doubled": bound.doubled}
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
 

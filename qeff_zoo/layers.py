@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
 
@@ -40,8 +41,11 @@ class WatchedIndex:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__index__(), name)
 
+    def __str__(self) -> str:
+        return str(self.__index__())
+
     def __repr__(self) -> str:
-        return str(self.plain)
+        return repr(self.plain)
 
 
 def _forward(name: str) -> Any:
@@ -52,8 +56,36 @@ def _forward(name: str) -> Any:
 
 
 for _name in (
-    *("eq", "ne", "lt", "le", "gt", "ge", "bool", "neg", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv"),
-    *("rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "and", "or", "xor", "divmod"),
+    *(
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "bool",
+        "neg",
+        "add",
+        "radd",
+        "sub",
+        "rsub",
+        "mul",
+        "rmul",
+        "truediv",
+    ),
+    *(
+        "rtruediv",
+        "floordiv",
+        "rfloordiv",
+        "mod",
+        "rmod",
+        "pow",
+        "rpow",
+        "and",
+        "or",
+        "xor",
+        "divmod",
+    ),
 ):
     setattr(WatchedIndex, f"__{_name}__", _forward(f"__{_name}__"))
 
@@ -104,19 +136,30 @@ def reduce(model: Any, *, everything: bool = False) -> tuple[RepeatedLayers | No
     if found is None:
         return None, uses
     path, layers = found
-    per_layer = {key: value for key, value in vars(config).items() if isinstance(value, list) and len(value) == count}
+    per_layer = {
+        key: value
+        for key, value in vars(config).items()
+        if isinstance(value, list) and len(value) == count
+    }
     signatures = [
-        (_signature(layer), *(repr(values[i]) for values in per_layer.values())) for i, layer in enumerate(layers)
+        (_signature(layer, i), *(repr(values[i]) for values in per_layer.values()))
+        for i, layer in enumerate(layers)
     ]
     numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
     kinds = tuple(numbers[signature] for signature in signatures)
-    ends = {index for kind in set(kinds) for index in (kinds.index(kind), count - 1 - kinds[::-1].index(kind))}
+    ends = {
+        index
+        for kind in set(kinds)
+        for index in (kinds.index(kind), count - 1 - kinds[::-1].index(kind))
+    }
     traced = tuple(range(count)) if everything else tuple(sorted(ends))
     if len(traced) < count:
         kept = [layers[index] for index in traced]
         for index, layer in zip(traced, kept, strict=True):
             _watch(layer, index, uses)
-        model.get_submodule(path.rpartition(".")[0])._modules[path.rpartition(".")[2]] = nn.ModuleList(kept)
+        model.get_submodule(path.rpartition(".")[0])._modules[path.rpartition(".")[2]] = (
+            nn.ModuleList(kept)
+        )
         for key, values in per_layer.items():
             config.__dict__[key] = [values[index] for index in traced]
     return RepeatedLayers(path, kinds, traced), uses
@@ -129,23 +172,23 @@ def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:
                 module.__dict__[name] = WatchedIndex(index, uses)
 
 
-def _signature(layer: nn.Module) -> str:
+def _signature(layer: nn.Module, index: int) -> str:
     digest = hashlib.sha256()
-    for line in _describe(layer):
+    for line in _describe(layer, index):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
 
 
-def _describe(layer: nn.Module) -> Iterator[str]:
+def _describe(layer: nn.Module, index: int) -> Iterator[str]:
     for path, module in layer.named_modules():
         yield f"{path}: {type(module).__module__}.{type(module).__qualname__}"
         for name, parameter in module.named_parameters(recurse=False):
             yield f"  {name} {tuple(parameter.shape)} {parameter.dtype}"
         for name, buffer in module.named_buffers(recurse=False):
-            content = "meta" if buffer.is_meta else hashlib.sha256(buffer.contiguous().view(torch.uint8).numpy()).hexdigest()
-            yield f"  {name} {tuple(buffer.shape)} {content}"
+            yield f"  {name} {_value(buffer)}"
         for name, value in sorted(vars(module).items()):
-            if not name.startswith("_") and name not in _INDEX_NAMES and name != "config":
+            is_index = name in _INDEX_NAMES and value == index
+            if name not in _OF_EVERY_MODULE and name != "config" and not is_index:
                 yield f"  {name}={_value(value)}"
 
 
@@ -156,4 +199,7 @@ def _value(value: Any) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_value(item)}' for key, item in value.items())}}}"
+    if isinstance(value, torch.Tensor):
+        data = b"meta" if value.is_meta else value.reshape(-1).view(torch.uint8).numpy()
+        return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()}"
     return getattr(value, "__qualname__", type(value).__qualname__)

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """HF config -> module on the meta device: transformers' own code, no weights, every buffer real."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoModel, AutoModelForCausalLM, CONFIG_MAPPING
+from torch.overrides import TorchFunctionMode
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
 from qeff_zoo import transforms
 from qeff_zoo.errors import CheckpointError, ExportError
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.transforms.attention import IMPLEMENTATION
 
+_LARGE = 1 << 20  # elements
 _AUTO_CLASSES = {"text-generation": AutoModelForCausalLM, "feature-extraction": AutoModel}
 
 
@@ -41,7 +44,11 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
 
 def build_meta(config: Mapping[str, Any], task: str) -> Any:
     """Build transformers' model for a task without weights, untransformed."""
-    raw = {key: value for key, value in config.items() if key not in {"quantization_config", "auto_map"}}
+    raw = {
+        key: value
+        for key, value in config.items()
+        if key not in {"quantization_config", "auto_map"}
+    }
     try:
         parsed = CONFIG_MAPPING[config["model_type"]].from_dict(raw)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -49,9 +56,11 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
             f"transformers does not accept this config of model_type {config['model_type']!r}: {error}. "
             f"Expected the config.json that belongs to the checkpoint; correct it."
         ) from error
-    with init_empty_weights(include_buffers=False), warnings.catch_warnings():
+    with _LargeOnMeta(), init_empty_weights(include_buffers=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = _AUTO_CLASSES[task].from_config(parsed, attn_implementation="eager", dtype=torch.float32)
+        model = _AUTO_CLASSES[task].from_config(
+            parsed, attn_implementation="eager", dtype=torch.float32
+        )
     model = model.eval()
     model.tie_weights()
     empty = [name for name, buffer in model.named_buffers() if buffer.is_meta]
@@ -61,6 +70,26 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
             f"Expected every buffer to be computed when the module is built."
         )
     return model
+
+
+class _LargeOnMeta(TorchFunctionMode):
+    """Makes large empty tensors on meta at once: `init_empty_weights` moves parameters there only after they were made."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty and kwargs.get("device") is None and math.prod(_size(args)) > _LARGE:
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
+
+
+def _size(args: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(args[0]) if args and isinstance(args[0], tuple | list) else args
 
 
 def hollow(model: Any) -> None:
@@ -74,5 +103,7 @@ def hollow(model: Any) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in made:
                 element = torch.empty((), dtype=parameter.dtype)
-                made[id(parameter)] = torch.nn.Parameter(element.expand(parameter.shape), requires_grad=False)
+                made[id(parameter)] = torch.nn.Parameter(
+                    element.expand(parameter.shape), requires_grad=False
+                )
             setattr(module, name, made[id(parameter)])

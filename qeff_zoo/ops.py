@@ -88,7 +88,9 @@ def _write(past: Tensor, slots: Tensor, position_ids: Tensor, new: Tensor) -> Te
     present = past.clone()
     valid = position_ids >= 0
     row, column = valid.nonzero(as_tuple=True)
-    present[slots[row, 0], :, position_ids[row, column]] = new.transpose(1, 2)[row, column].to(past.dtype)
+    present[slots[row, 0], :, position_ids[row, column]] = new.transpose(1, 2)[row, column].to(
+        past.dtype
+    )
     return present
 
 
@@ -210,7 +212,9 @@ SLOT_READ = SemanticOp(
 
 # --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ------------
 @torch.library.custom_op("qeff_zoo::attention", mutates_args=())
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float) -> Tensor:
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
+) -> Tensor:
     """Grouped-query attention with an additive mask; `softcap` 0 means none. Softmax in float32."""
     batch, heads, seq, _ = query.shape
     groups, ctx = key.shape[1], key.shape[2]
@@ -224,7 +228,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: fl
 
 
 @attention.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float) -> Tensor:
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
+) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 
@@ -306,8 +312,12 @@ def translations() -> dict[Any, Callable[..., Any]]:
     return {
         torch.ops.aten.linear.default: linear,
         ours.rms_norm.default: normalize,
-        ours.cache_write.default: lambda past, position_ids, new: op.CacheWrite(past, position_ids, new),
-        ours.slot_write.default: lambda past, index, position_ids, new: op.SlotWrite(past, index, position_ids, new),
+        ours.cache_write.default: lambda past, position_ids, new: op.CacheWrite(
+            past, position_ids, new
+        ),
+        ours.slot_write.default: lambda past, index, position_ids, new: op.SlotWrite(
+            past, index, position_ids, new
+        ),
         ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
         ours.attention.default: attend,
     }
@@ -329,7 +339,9 @@ def _register_schemas() -> None:
                 inputs=[schema.FormalParameter(f"x{i}", f"T{i}") for i in range(op.inputs)],
                 outputs=[schema.FormalParameter("y", "T0")],
                 type_constraints=[(f"T{i}", tensor_types, "") for i in range(op.inputs)],
-                attributes=[schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes],
+                attributes=[
+                    schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes
+                ],
             )
         )
 

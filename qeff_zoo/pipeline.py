@@ -19,7 +19,13 @@ from qeff_zoo.store import Store, copy_out, new_folder
 from qeff_zoo.tasks import module_of
 from qeff_zoo.weights_layout import plan_file
 
-_OLDER_TOKENIZERS = {"vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}
+_OLDER_TOKENIZERS = {
+    "vocab.json",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +91,9 @@ def build(
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
 
 
-def _build(checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, *, validate: bool) -> Package:
+def _build(
+    checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, *, validate: bool
+) -> Package:
     import onnx_ir as ir
 
     from qeff_zoo import external_data
@@ -113,7 +121,9 @@ def _build(checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, *
         return store.promote(folder, plan.build_key)
 
 
-def _validate(package: Package, checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch) -> Package:
+def _validate(
+    package: Package, checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch
+) -> Package:
     """Compare with Hugging Face; a package that disagrees is kept as evidence and not promoted."""
     from qeff_zoo import validation
 
@@ -172,7 +182,9 @@ def export(
             graphs.trace(folder, plan, checkpoint)
         else:
             _export_with_weights(folder, plan, checkpoint, store)
-    return Exported(path=output / graphs.GRAPH, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
+    return Exported(
+        path=output / graphs.GRAPH, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes()
+    )
 
 
 def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store: Store) -> None:
@@ -196,10 +208,15 @@ def _copy_companions(checkpoint: Checkpoint, folder: Path) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-    if "tokenizer.json" not in checkpoint.companions and _OLDER_TOKENIZERS & checkpoint.companions.keys():
+    if (
+        "tokenizer.json" not in checkpoint.companions
+        and _OLDER_TOKENIZERS & checkpoint.companions.keys()
+    ):
         from transformers import AutoTokenizer
 
-        AutoTokenizer.from_pretrained(checkpoint.folder).backend_tokenizer.save(str(folder / "tokenizer.json"))
+        AutoTokenizer.from_pretrained(checkpoint.folder).backend_tokenizer.save(
+            str(folder / "tokenizer.json")
+        )
 
 
 def _manifest(
@@ -225,7 +242,13 @@ def _manifest(
             "flags": {"weights": plan.storage, "specializations": specializations},
             "compiler": {"name": "onnxruntime", "version": runtime},
         },
-        "programs": [{"role": "decoder" if plan.shape.ctx_len else "encoder", "path": graphs.GRAPH, **_interface(model)}],
+        "programs": [
+            {
+                "role": "decoder" if plan.shape.ctx_len else "encoder",
+                "path": graphs.GRAPH,
+                **_interface(model),
+            }
+        ],
         "specializations": specializations,
         "provenance": {
             "version": version("qeff-zoo"),
@@ -249,9 +272,16 @@ def _interface(model: Any) -> dict[str, Any]:
 
     def describe(value: Any) -> dict[str, Any]:
         shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
-        tensor = {"name": value.name, "dtype": value.dtype.name.lower().replace("float", "float32"), "shape": shape}
+        tensor = {
+            "name": value.name,
+            "dtype": value.dtype.name.lower().replace("float", "float32"),
+            "shape": shape,
+        }
         if value.name.startswith("past_"):
             tensor["retained"] = True
         return tensor
 
-    return {"inputs": [*map(describe, model.graph.inputs)], "outputs": [*map(describe, model.graph.outputs)]}
+    return {
+        "inputs": [*map(describe, model.graph.inputs)],
+        "outputs": [*map(describe, model.graph.outputs)],
+    }

@@ -96,10 +96,22 @@ class Plan:
         for path, by in self.why.items():
             group, name = path.split(".")
             fields_[path] = {"value": self.spec[group][name], "by": by}
-        source = {f"source.{name}": value for name, value in self.spec["source"].items() if value is not None}
+        source = {
+            f"source.{name}": value
+            for name, value in self.spec["source"].items()
+            if value is not None
+        }
         tools = {f"toolchain.{name}": value for name, value in self.spec["toolchain"].items()}
-        derived = {"task.name": self.recipe.task, "recipe.model_type": self.recipe.model_type, **source, **tools}
-        return {**fields_, **{name: {"value": value, "by": "derived"} for name, value in derived.items()}}
+        derived = {
+            "task.name": self.recipe.task,
+            "recipe.model_type": self.recipe.model_type,
+            **source,
+            **tools,
+        }
+        return {
+            **fields_,
+            **{name: {"value": value, "by": "derived"} for name, value in derived.items()},
+        }
 
     def graph_key(self, structure: str) -> str:
         """Name the traced graph: the same for every fine-tune of one architecture.
@@ -160,14 +172,19 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         raise PlanError(choices.problems)
     spec = {
         "spec": 1,
-        "source": {"model_id": checkpoint.model_id, "revision": checkpoint.revision, "weights": weights_digest,
-                   "companions": checkpoint.companions_digest()},
+        "source": {
+            "model_id": checkpoint.model_id,
+            "revision": checkpoint.revision,
+            "weights": weights_digest,
+            "companions": checkpoint.companions_digest(),
+        },
         "arch": identity.arch_digest(checkpoint.config),
         "recipe": {
             "model_type": recipe.model_type,
             "rev": recipe.rev,
             "transforms": [
-                {"name": t.name, "version": t.version, "parameters": dict(t.parameters)} for t in recipe.transforms
+                {"name": t.name, "version": t.version, "parameters": dict(t.parameters)}
+                for t in recipe.transforms
             ],
         },
         "task": {"name": recipe.task, **variant},
@@ -217,10 +234,14 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
 
 def _check_member(choices: _Choices, name: str, allowed: Any) -> None:
     if choices.value[name] not in allowed:
-        choices.problems.append(f"{_flag(name)} is {choices.value[name]!r}, expected one of {', '.join(allowed)}.")
+        choices.problems.append(
+            f"{_flag(name)} is {choices.value[name]!r}, expected one of {', '.join(allowed)}."
+        )
 
 
-def _choose_shape(checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: _Choices) -> Shape:
+def _choose_shape(
+    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: _Choices
+) -> Shape:
     """Start from a profile, take what the user asked for, and fit the rest to the model's positions."""
     profile = request.profile or next(iter(recipe.shapes))
     if profile not in recipe.shapes:
@@ -233,8 +254,12 @@ def _choose_shape(checkpoint: Checkpoint, recipe: Recipe, request: Request, choi
     for item in fields(Shape):
         asked, default = getattr(request, item.name), getattr(base, item.name)
         if asked is not None and item.name != "batch_size" and (item.name == "seq_lens") != encoder:
-            choices.problems.append(f"{_flag(item.name)} does not apply to {recipe.task}. Leave it out.")
-        choices.set(item.name, *((default, f"recipe:{profile}") if asked is None else (asked, "user")))
+            choices.problems.append(
+                f"{_flag(item.name)} does not apply to {recipe.task}. Leave it out."
+            )
+        choices.set(
+            item.name, *((default, f"recipe:{profile}") if asked is None else (asked, "user"))
+        )
     if request.batch_size is not None and request.full_batch_size is None:
         choices.set("full_batch_size", None, "user: --batch-size")
     for name in [name for name, value in choices.value.items() if not value]:
@@ -250,7 +275,9 @@ def _check_sizes(choices: _Choices, request: Request) -> None:
         if asked is not None and asked < 1:
             choices.problems.append(f"{_flag(name)} is {asked}, expected at least 1.")
     if request.seq_lens is not None and (not request.seq_lens or min(request.seq_lens) < 1):
-        choices.problems.append(f"--seq-lens is {list(request.seq_lens)}, expected lengths of at least 1.")
+        choices.problems.append(
+            f"--seq-lens is {list(request.seq_lens)}, expected lengths of at least 1."
+        )
     if request.seq_lens:
         choices.set("seq_lens", tuple(sorted(set(request.seq_lens))), "user")
     if request.batch_size is not None and request.full_batch_size is not None:
@@ -292,7 +319,9 @@ def _fit_positions(checkpoint: Checkpoint, choices: _Choices, *, encoder: bool) 
 def _positions(config: Mapping[str, Any]) -> int | None:
     """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    positions = next((int(config[name]) for name in names if isinstance(config.get(name), int)), None)
+    positions = next(
+        (int(config[name]) for name in names if isinstance(config.get(name), int)), None
+    )
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
     if positions is None or not original or not factor:
@@ -307,12 +336,21 @@ def _choose_variant(
     if recipe.task != "feature-extraction":
         for name in ("pooling", "normalize"):
             if getattr(request, name) is not None:
-                choices.problems.append(f"{_flag(name)} does not apply to {recipe.task}. Leave it out.")
+                choices.problems.append(
+                    f"{_flag(name)} does not apply to {recipe.task}. Leave it out."
+                )
         return {"continuous_batching": True} if shape.full_batch_size else {}
     found = read_pooling(checkpoint.companions)
     by = "checkpoint: modules.json"
-    choices.first("pooling", (request.pooling, "user"), (found and found.pooling, by), ("mean", "default"))
-    choices.first("normalize", (request.normalize, "user"), (found and found.normalize, by), (False, "default"))
+    choices.first(
+        "pooling", (request.pooling, "user"), (found and found.pooling, by), ("mean", "default")
+    )
+    choices.first(
+        "normalize",
+        (request.normalize, "user"),
+        (found and found.normalize, by),
+        (False, "default"),
+    )
     _check_member(choices, "pooling", POOLINGS)
     return {"pooling": choices.value["pooling"], "normalize": choices.value["normalize"]}
 
@@ -336,4 +374,3 @@ def _path(name: str) -> str:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-

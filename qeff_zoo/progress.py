@@ -48,7 +48,9 @@ class Stopwatch:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def stage(self, name: str, total: int | None = None, unit: str = "B") -> Iterator[Callable[[int], None]]:
+    def stage(
+        self, name: str, total: int | None = None, unit: str = "B"
+    ) -> Iterator[Callable[[int], None]]:
         """Time and report one stage; yields the function that counts its work."""
         begun = time.perf_counter()
         self.reporter.begin(name, total, unit)

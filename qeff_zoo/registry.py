@@ -58,7 +58,11 @@ def file_name(model_type: str) -> str:
 
 
 def _folders() -> list[Path]:
-    own = [Path(entry).expanduser() for entry in os.environ.get(RECIPES_ENV, "").split(os.pathsep) if entry]
+    own = [
+        Path(entry).expanduser()
+        for entry in os.environ.get(RECIPES_ENV, "").split(os.pathsep)
+        if entry
+    ]
     shipped = importlib.import_module(_PACKAGE).__path__
     return [*own, *(Path(entry) for entry in shipped)]
 

@@ -8,7 +8,11 @@ from pathlib import Path, PurePosixPath
 
 from qeff_zoo.errors import UnsupportedModelError
 
-_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,9 @@ def read_pooling(companions: Mapping[str, Path]) -> Pooling | None:
         )
     name = str(PurePosixPath(modules[1]["path"]) / "config.json")
     config = json.loads(companions[name].read_text(encoding="utf-8")) if name in companions else {}
-    modes = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [
+        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
+    ]
     if isinstance(config.get("pooling_mode"), str):  # the newer form of the file
         modes = [f"pooling_mode_{config['pooling_mode']}_tokens".replace("cls_tokens", "cls_token")]
     if len(modes) != 1 or modes[0] not in _MODES:

@@ -28,7 +28,10 @@ RECIPE = Recipe(
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
     tiny=(
         Tiny(config={**_TINY, "multi_query": True, "new_decoder_architecture": False}),
-        Tiny(config={**_TINY, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}, name="new_decoder"),
+        Tiny(
+            config={**_TINY, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+            name="new_decoder",
+        ),
         Tiny(
             config={
                 **_TINY,

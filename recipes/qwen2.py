@@ -8,7 +8,9 @@ from qeff_zoo.recipe import Tiny
 from .llama import RECIPE as LLAMA
 
 # Qwen2's head_dim is always hidden / heads.
-_TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key != "head_dim"} | {"tie_word_embeddings": True}
+_TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key != "head_dim"} | {
+    "tie_word_embeddings": True
+}
 
 RECIPE = replace(
     LLAMA,
@@ -16,7 +18,14 @@ RECIPE = replace(
     architectures=("Qwen2ForCausalLM",),
     special="Query, key and value projections have biases; layers from max_window_layers on use a sliding window.",
     tiny=(
-        Tiny(config={**_TINY, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}),
+        Tiny(
+            config={
+                **_TINY,
+                "use_sliding_window": True,
+                "sliding_window": 7,
+                "max_window_layers": 2,
+            }
+        ),
         Tiny(config={**_TINY, "use_sliding_window": False}, name="full"),
     ),
 )

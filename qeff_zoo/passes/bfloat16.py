@@ -32,6 +32,15 @@ def widen(model: ir.Model) -> int:
 
 
 def _cast(node: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Node:
-    cast = ir.Node("", "Cast", [value], attributes=[ir.AttrInt64("to", dtype)], metadata_props=node.metadata_props)
-    cast.outputs[0].name, cast.outputs[0].dtype = f"{value.name}.{node.name}.{dtype.name.lower()}", dtype
+    cast = ir.Node(
+        "",
+        "Cast",
+        [value],
+        attributes=[ir.AttrInt64("to", dtype)],
+        metadata_props=node.metadata_props,
+    )
+    cast.outputs[0].name, cast.outputs[0].dtype = (
+        f"{value.name}.{node.name}.{dtype.name.lower()}",
+        dtype,
+    )
     return cast

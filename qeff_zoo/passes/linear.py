@@ -10,13 +10,21 @@ def recognize(model: ir.Model) -> int:
     """Turn MatMul by a transposed weight matrix into `Linear`; return the number of nodes changed."""
     changed = 0
     for node in list(model.graph):
-        transpose = node.inputs[1].producer() if node.op_type == "MatMul" and node.inputs[1] is not None else None
+        transpose = (
+            node.inputs[1].producer()
+            if node.op_type == "MatMul" and node.inputs[1] is not None
+            else None
+        )
         if transpose is None or transpose.op_type != "Transpose":
             continue
         weight = transpose.inputs[0]
         if weight is None or not weight.is_initializer() or len(weight.shape or ()) != 2:
             continue
-        linear = ir.Node(DOMAIN, "Linear", [node.inputs[0], weight], metadata_props=node.metadata_props)
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [linear], node.outputs, linear.outputs)
+        linear = ir.Node(
+            DOMAIN, "Linear", [node.inputs[0], weight], metadata_props=node.metadata_props
+        )
+        ir.convenience.replace_nodes_and_values(
+            model.graph, node, [node], [linear], node.outputs, linear.outputs
+        )
         changed += 1
     return changed

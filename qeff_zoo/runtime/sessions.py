@@ -16,14 +16,17 @@ _SESSIONS: Mapping[str, type[TextGenerationSession] | type[EmbeddingSession]] = 
     {"text-generation": TextGenerationSession, "feature-extraction": EmbeddingSession}
 )
 
+# Measured on 75 million parameters and one core: int4 decodes 62 tokens a second prepacked and 2 as it lies in the file,
+# float32 18 prepacked and 25 as it lies, where it also opens without a copy.
+_PREPACKED = frozenset({"int8", "int4"})
 
-def open_session(package: Package, *, threads: int | None = None, prepack: bool = False) -> Session:
+
+def open_session(package: Package, *, threads: int | None = None) -> Session:
     """Open a package to run it.
 
     Args:
         package: For target `ort`.
         threads: That compute one operator; None for one per physical core.
-        prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -39,5 +42,9 @@ def open_session(package: Package, *, threads: int | None = None, prepack: bool 
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
             f"{' or '.join(_SESSIONS)}. Run a package of such a task."
         )
-    specializations = package.manifest["specializations"]
-    return kind(package.path, specializations, threads=threads, prepack=prepack)
+    return kind(
+        package.path,
+        package.manifest["specializations"],
+        threads=threads,
+        prepack=package.manifest["weights"]["storage"] in _PREPACKED,
+    )

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from qeff_zoo.recipe import Recipe
+from qeff_zoo.scaffold.shrinking import DEPTHS, PERIODS
 
 _LAYERS = "config.num_hidden_layers"
 
@@ -56,7 +57,7 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
         found += _declare("rms_norm", models, _is_norm, notes, offset)
     elif offsets:
         notes.append(
-            f"{', '.join(offsets)} do not all compute the plain RMS norm, so rms_norm is not declared."
+            f"rms_norm is not declared: {', '.join(offsets)} computes something else than its semantic op."
         )
     found += _declare("experts", models, _is_experts, notes)
     return found, notes
@@ -154,15 +155,22 @@ def _terms(config: Any) -> Iterator[tuple[str, Callable[[Any], int]]]:
         for kind in dict.fromkeys(getattr(config, name, None) or ()):
             text = f'config.{name}.count("{kind}")'
             yield text, partial(_occurrences, name=name, kind=kind)
-    for name in ("first_k_dense_replace", "num_dense_layers"):
+    for name in DEPTHS:
         if getattr(config, name, None) is not None:
             yield f"config.{name}", attrgetter(name)
+    for name in PERIODS:
+        if (getattr(config, name, None) or 1) > 1:
+            yield f"config.num_hidden_layers // config.{name}", partial(_whole_periods, name=name)
     if getattr(config, "mlp_only_layers", None):
         yield "len(config.mlp_only_layers)", lambda config: len(config.mlp_only_layers)
 
 
 def _occurrences(config: Any, *, name: str, kind: str) -> int:
     return int(getattr(config, name).count(kind))
+
+
+def _whole_periods(config: Any, *, name: str) -> int:
+    return int(config.num_hidden_layers // getattr(config, name))
 
 
 def _write(summands: Sequence[tuple[int, str]]) -> str:

@@ -170,11 +170,7 @@ def _examine(config: Mapping[str, Any]) -> _Subject:
             f"transformers {__version__} does not accept this config of model_type {model_type!r}: {error}. "
             f"Expected the config.json of a published checkpoint. Correct it."
         ) from error
-    if (
-        parsed.get_text_config() is not parsed
-        or parsed.is_encoder_decoder
-        or not hasattr(parsed, "vocab_size")
-    ):
+    if not _is_text(parsed):
         raise UnsupportedModelError(
             f"model_type {model_type!r} has several towers or no text; expected one tower of text. Give the config of "
             f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
@@ -190,6 +186,18 @@ def _examine(config: Mapping[str, Any]) -> _Subject:
     )
 
 
+def _is_text(parsed: Any) -> bool:
+    """Say whether a configuration describes one tower that reads tokens."""
+    from transformers import AutoConfig
+
+    if AutoConfig in parsed.sub_configs.values() or parsed.is_encoder_decoder:
+        return False
+    try:
+        return parsed.get_text_config() is parsed and hasattr(parsed, "vocab_size")
+    except ValueError:  # several texts
+        return False
+
+
 def _family(model_type: str) -> str:
     from transformers import CONFIG_MAPPING
 
@@ -197,24 +205,27 @@ def _family(model_type: str) -> str:
 
 
 def _draft(subject: _Subject) -> _Draft:
-    """Draft with the most awkward tiny configuration that runs."""
-    problems = []
+    """Draft with the most awkward tiny configuration that runs, or with the most awkward one if none does."""
+    drafts, problems = [], []
     for plain in _PLAINER:
         try:
-            draft = _draft_with(subject, plain)
-            _try(draft)
+            drafts.append(_draft_with(subject, plain))
+            _try(drafts[-1])
         except _FAILURES as error:
-            problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
+            problems.append(f"{type(error).__name__}: {error}".splitlines()[0].rstrip("."))
             continue
         if plain:
-            draft.notes.append(
-                f"The model runs only with plain {' and '.join(plain)} ({problems[0]})."
+            drafts[-1].notes.append(
+                f"It runs only with plain {' and '.join(plain)} ({problems[0]})."
             )
-        return draft
-    raise UnsupportedModelError(
-        f"No tiny {subject.model_type!r} runs on retained states; the last try ended with {problems[0]}. Expected "
-        f"transformers' cache and attention interfaces. Write the recipe by hand if you know what it needs."
-    )
+        return drafts[-1]
+    if not drafts:
+        raise UnsupportedModelError(
+            f"No recipe can be drafted for model_type {subject.model_type!r}: {problems[0]}. Expected a configuration "
+            f"that shrinks. Write recipes/{registry.file_name(subject.model_type)}.py by hand."
+        )
+    drafts[0].notes.append(f"Its tiny model does not run on retained states yet ({problems[0]}).")
+    return drafts[0]
 
 
 def _draft_with(subject: _Subject, plain: tuple[str, ...]) -> _Draft:
@@ -305,7 +316,7 @@ def _text(draft: _Draft) -> str:
         "special": f"Complete this: what sets {subject.model_type} apart from {name}.",
     }
     doc = (
-        f'"""{subject.model_type}, `transformers.models.{subject.family}`: '
+        f'"""`transformers.models.{subject.family}`: '
         f'Complete this with its checkpoints and what is unusual."""'
     )
     body = _derived(draft, nearest, head) if derived and nearest else _whole(draft, head)

@@ -11,7 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 # From which layer on, or up to which, there is another kind.
-_DEPTHS = ("max_window_layers", "first_k_dense_replace", "num_dense_layers")
+DEPTHS = (
+    *("max_window_layers", "first_k_dense_replace", "num_dense_layers"),
+    "moe_layer_start_index",
+)
 # transformers' name of a size (or an alias) -> the tiny size.
 _SIZES: Mapping[str, float] = {
     "vocab_size": 257,
@@ -37,12 +40,12 @@ _SIZES: Mapping[str, float] = {
     "original_max_position_embeddings": 32,
     **dict.fromkeys(("sliding_window", "window_size", "attention_chunk_size"), 7),
     "local_attention": 8,
-    **dict.fromkeys(_DEPTHS, 2),
+    **dict.fromkeys(DEPTHS, 2),
     "query_pre_attn_scalar": 17,
     **dict.fromkeys(("initializer_range", "init_std"), 0.2),
 }
 # Every how many layers another kind comes: 2 lets each occur twice in four.
-_PERIODS = (
+PERIODS = (
     "decoder_sparse_step",
     "interleave_moe_layer_step",
     "moe_layer_interval",
@@ -124,11 +127,11 @@ def shrink(
     }
     cut, layers = _cut_lists(full, parsed, times)
     sizes |= {key: layers for key, name in names.items() if name == "num_hidden_layers"}
-    tiny |= cut | sizes | {key: 2 for key in _PERIODS if (full.get(key) or 1) > 1}
+    tiny |= cut | sizes | {key: 2 for key in PERIODS if (full.get(key) or 1) > 1}
     if "qk_rope_head_dim" in full:
         tiny = {key: value for key, value in tiny.items() if key not in _DERIVED_FROM_LATENT}
     if full.get("rope_parameters"):
-        pairs = tiny.get("head_dim", 64 // 4) // 2
+        pairs = (tiny.get("head_dim") or 64 // 4) // 2
         tiny["rope_parameters"] = _shrink_rope(full["rope_parameters"], pairs)
     ranks: Mapping[Any, int] = {name: rank for rank, name in enumerate(_SIZES)}
     order = sorted(tiny, key=lambda key: ranks.get(names.get(key, key), len(ranks)))
@@ -147,8 +150,8 @@ def deepen(config: Mapping[str, Any], tiny: Mapping[str, Any]) -> dict[str, Any]
     full, cut = parsed.to_dict(), _cut_lists(parsed.to_dict(), parsed, 1)[0]
     depth = {
         parsed.attribute_map.get("num_hidden_layers", "num_hidden_layers"),
-        *_PERIODS,
-        *_DEPTHS,
+        *PERIODS,
+        *DEPTHS,
     }
     return {
         **tiny,
@@ -244,7 +247,7 @@ def _shrink_rope(rope: Mapping[str, Any], pairs: int, rank: int = 0) -> dict[str
         }
     kept = int(pairs * rope.get("partial_rotary_factor", 1.0))
     tiny = {
-        key: value[:kept] if isinstance(value, list) else value
+        key: [round(item, 2) for item in value[:kept]] if isinstance(value, list) else value
         for key, value in rope.items()
         if value is not None
     }

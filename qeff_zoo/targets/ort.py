@@ -89,7 +89,9 @@ class _Lowering:
     def __post_init__(self) -> None:
         """Take the portable graph's weights out; the lowered ones get their names."""
         initializers = self.graph.initializers
-        self.weights = {value: name for name, value in initializers.items() if is_placeholder(value)}
+        self.weights = {
+            value: name for name, value in initializers.items() if is_placeholder(value)
+        }
         for name in self.weights.values():
             del initializers[name]
 
@@ -108,12 +110,16 @@ class _Lowering:
         if name in self.graph.initializers:
             return self.graph.initializers[name]
         tensor = placeholder(name, _DTYPES[dtype], shape)
-        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(_DTYPES[dtype]), const_value=tensor)
+        value = ir.Value(
+            name=name, shape=ir.Shape(shape), type=ir.TensorType(_DTYPES[dtype]), const_value=tensor
+        )
         read_slot(value, entry)
         self.graph.initializers[name] = value
         return value
 
-    def matrix(self, value: ir.Value | None, *, transposed: bool = False) -> tuple[str, Expression, int, int] | None:
+    def matrix(
+        self, value: ir.Value | None, *, transposed: bool = False
+    ) -> tuple[str, Expression, int, int] | None:
         """Return name, expression and shape (N, K) of a weight matrix, or None for any other value.
 
         Args:
@@ -151,7 +157,13 @@ class _Lowering:
         blocks = -(-columns // _BLOCK)
         packed = self.tensor(slot, [rows, blocks, _BLOCK * bits // 8], dtype="U8")
         scales = self.tensor(slot, [rows, blocks], f"{slot.name}.scales")
-        attributes = {"K": columns, "N": rows, "bits": bits, "block_size": _BLOCK, "accuracy_level": _ACCURACY_LEVEL}
+        attributes = {
+            "K": columns,
+            "N": rows,
+            "bits": bits,
+            "block_size": _BLOCK,
+            "accuracy_level": _ACCURACY_LEVEL,
+        }
         return ir.node("MatMulNBits", [x, packed, scales], attributes, domain=_CONTRIB)
 
     def used_slots(self) -> list[Slot]:
@@ -189,7 +201,11 @@ def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """Look up rows of an embedding matrix."""
-    if lowering.storage == "float32" or _picked(node.outputs[0])[0] or node.attributes.get_int("axis", 0) != 0:
+    if (
+        lowering.storage == "float32"
+        or _picked(node.outputs[0])[0]
+        or node.attributes.get_int("axis", 0) != 0
+    ):
         return None
     table = _input(node, 0)
     if table.shape is None or len(table.shape) != 2 or _shape(table)[1] % _BLOCK:
@@ -203,7 +219,11 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     packed = lowering.tensor(slot, [rows, columns * bits // 8], dtype="U8")
     scales = lowering.tensor(slot, [rows, columns // _BLOCK], f"{slot.name}.scales")
     attributes = {"bits": bits, "block_size": _BLOCK, "gather_axis": 0, "quantize_axis": 1}
-    return [ir.node("GatherBlockQuantized", [packed, _input(node, 1), scales], attributes, domain=_CONTRIB)]
+    return [
+        ir.node(
+            "GatherBlockQuantized", [packed, _input(node, 1), scales], attributes, domain=_CONTRIB
+        )
+    ]
 
 
 def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
@@ -211,7 +231,9 @@ def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     if weight not in lowering.weights:
         return None
     name = lowering.weights[weight]
-    slot = lowering.slot(name, lowering.bindings[name], "float32", node.attributes.get_float("offset", 0.0))
+    slot = lowering.slot(
+        name, lowering.bindings[name], "float32", node.attributes.get_float("offset", 0.0)
+    )
     scale = lowering.tensor(slot, _shape(weight))
     attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
     return [ir.node("SimplifiedLayerNormalization", [_input(node, 0), scale], attributes)]
@@ -234,7 +256,9 @@ def _input(node: ir.Node, index: int) -> ir.Value:
 
 def _shape(value: ir.Value) -> list[int]:
     if value.shape is None or not value.shape.is_static():
-        raise CompileError(f"Initializer {value.name!r} has shape {value.shape}, expected a static one.")
+        raise CompileError(
+            f"Initializer {value.name!r} has shape {value.shape}, expected a static one."
+        )
     return [int(dim) for dim in value.shape]
 
 

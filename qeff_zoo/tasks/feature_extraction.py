@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `feature-extraction` contract: one embedding per text.
 
-    IN   input_ids (batch_size, seq_len) i64    attention_mask (batch_size, seq_len) i64, 1 is a token
-    OUT  output (batch_size, hidden)            pooled over the tokens, normalized if asked for
+IN   input_ids (batch_size, seq_len) i64    attention_mask (batch_size, seq_len) i64, 1 is a token
+OUT  output (batch_size, hidden)            pooled over the tokens, normalized if asked for
 """
 
 from typing import Any

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `text-generation` contract: tokens and positions in, the last valid position's logits and the KV states out.
 
-    IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i64, -1 is padding
-         [batch_index (batch_size, 1) i64]      the cache slot of each row, for continuous batching
-         past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim)
-    OUT  logits (batch_size, 1, vocab)          of the highest position in each row
-         past_key.i_RetainedState, past_value.i_RetainedState
+IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i64, -1 is padding
+     [batch_index (batch_size, 1) i64]      the cache slot of each row, for continuous batching
+     past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim)
+OUT  logits (batch_size, 1, vocab)          of the highest position in each row
+     past_key.i_RetainedState, past_value.i_RetainedState
 """
 
 from typing import Any
@@ -51,11 +51,17 @@ class Step(nn.Module):
         head = self.model.get_output_embeddings().register_forward_pre_hook(keep_newest)
         try:
             output = self.model(
-                input_ids=input_ids, position_ids=position_ids.clamp(min=0), past_key_values=state, use_cache=True
+                input_ids=input_ids,
+                position_ids=position_ids.clamp(min=0),
+                past_key_values=state,
+                use_cache=True,
             )
         finally:
             head.remove()
-        return (output.logits, *(tensor for layer in self.layers for tensor in state.present[layer]))
+        return (
+            output.logits,
+            *(tensor for layer in self.layers for tensor in state.present[layer]),
+        )
 
 
 def probe(model: Any) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
@@ -63,7 +69,12 @@ def probe(model: Any) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
     position_ids = torch.arange(_SEQ, device="meta").expand(_BATCH, _SEQ)
     state = Probe(position_ids)
     with torch.no_grad():
-        model(input_ids=torch.zeros_like(position_ids), position_ids=position_ids, past_key_values=state, use_cache=True)
+        model(
+            input_ids=torch.zeros_like(position_ids),
+            position_ids=position_ids,
+            past_key_values=state,
+            use_cache=True,
+        )
     return {
         layer: ((key.shape[1], key.shape[3]), (value.shape[1], value.shape[3]))
         for layer, (key, value) in sorted(state.present.items())
@@ -80,10 +91,15 @@ def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
     states = probe(model)
     rows = _SLOTS if continuous_batching else _BATCH
     past = [
-        tuple(torch.zeros(rows, heads, _CTX, dim) for heads, dim in pair) for pair in states.values()
+        tuple(torch.zeros(rows, heads, _CTX, dim) for heads, dim in pair)
+        for pair in states.values()
     ]
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
-    inputs: dict[str, Any] = {"input_ids": torch.zeros_like(position_ids), "position_ids": position_ids, "past": past}
+    inputs: dict[str, Any] = {
+        "input_ids": torch.zeros_like(position_ids),
+        "position_ids": position_ids,
+        "past": past,
+    }
     batch, seq, ctx = Dim("batch_size", min=2), Dim("seq_len", min=2), Dim("ctx_len", min=2)
     slots = Dim("full_batch_size", min=2) if continuous_batching else batch
     shapes: dict[str, Any] = {
@@ -99,7 +115,12 @@ def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
         module=Step(model, list(states)).eval(),
         inputs=inputs,
         dynamic_shapes=shapes,
-        input_names=["input_ids", "position_ids", *names, *(["batch_index"] if continuous_batching else [])],
+        input_names=[
+            "input_ids",
+            "position_ids",
+            *names,
+            *(["batch_index"] if continuous_batching else []),
+        ],
         output_names=["logits", *(f"{name}_RetainedState" for name in names)],
     )
 
@@ -108,7 +129,16 @@ def specializations(shape: Shape) -> list[dict[str, Any]]:
     """Return the named specializations of a package: prefill, then decode."""
     slots = shape.full_batch_size
     common = {"ctx_len": shape.ctx_len, **({"full_batch_size": slots} if slots else {})}
-    prefill = {"batch_size": 1 if slots else shape.batch_size, "seq_len": shape.prefill_seq_len, **common}
+    prefill = {
+        "batch_size": 1 if slots else shape.batch_size,
+        "seq_len": shape.prefill_seq_len,
+        **common,
+    }
     decode = {"batch_size": slots or shape.batch_size, "seq_len": 1, **common}
-    named = [("Prefill", prefill), ("Decode", decode)] if prefill != decode else [("Decode", decode)]
-    return [{"name": name, "symbols": {key: str(value) for key, value in symbols.items()}} for name, symbols in named]
+    named = (
+        [("Prefill", prefill), ("Decode", decode)] if prefill != decode else [("Decode", decode)]
+    )
+    return [
+        {"name": name, "symbols": {key: str(value) for key, value in symbols.items()}}
+        for name, symbols in named
+    ]

@@ -48,9 +48,13 @@ def attend(
     """
     present = [name for name in _UNSUPPORTED if extra.get(name) is not None]
     if present:
-        raise NotImplementedError(f"{type(module).__name__} passes {present}, which the attention op does not compute.")
+        raise NotImplementedError(
+            f"{type(module).__name__} passes {present}, which the attention op does not compute."
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    return torch.ops.qeff_zoo.attention(query, key, value, attention_mask, scale, float(softcap or 0.0)), None
+    return torch.ops.qeff_zoo.attention(
+        query, key, value, attention_mask, scale, float(softcap or 0.0)
+    ), None
 
 
 def additive_mask(

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 
-def dense_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+def dense_experts(
+    self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
     """Compute a block of experts.
 
     Args:
@@ -24,7 +26,9 @@ def dense_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_w
         (tokens, hidden).
     """
     if self.has_post_expert_norm:
-        raise NotImplementedError(f"{type(self).__name__} normalizes after each expert, which is not computed here.")
+        raise NotImplementedError(
+            f"{type(self).__name__} normalizes after each expert, which is not computed here."
+        )
     name = "gate_up_proj" if self.has_gate else "up_proj"
 
     def project(x: Tensor, weight: str, expert: int) -> Tensor:
@@ -34,7 +38,9 @@ def dense_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_w
 
     total = torch.zeros_like(hidden_states)
     for expert in range(self.num_experts):
-        share = torch.where(top_k_index == expert, top_k_weights, 0.0).sum(-1, keepdim=True)  # (tokens, 1)
+        share = torch.where(top_k_index == expert, top_k_weights, 0.0).sum(
+            -1, keepdim=True
+        )  # (tokens, 1)
         inner = project(hidden_states, name, expert)
         inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
         total = total + project(inner, "down_proj", expert) * share.to(inner.dtype)

@@ -24,14 +24,20 @@ class RetainedState:
 
     is_compileable = True
 
-    def __init__(self, past: States, position_ids: Tensor, batch_index: Tensor | None = None) -> None:
+    def __init__(
+        self, past: States, position_ids: Tensor, batch_index: Tensor | None = None
+    ) -> None:
         self.past, self.position_ids, self.batch_index = past, position_ids, batch_index
         self.present: States = {}
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
         """Write (batch, kv_heads, seq, head_dim) at the positions; return the whole context of each row."""
         layer = plain(layer_idx)
-        present = tuple(self._write(past, new) for past, new in zip(self.past[layer], (key, value), strict=True))
+        present = tuple(
+            self._write(past, new) for past, new in zip(self.past[layer], (key, value), strict=True)
+        )
         self.present[layer] = (present[0], present[1])
         if self.batch_index is None:
             return self.present[layer]
@@ -74,7 +80,9 @@ class Probe(RetainedState):
     def __init__(self, position_ids: Tensor) -> None:
         super().__init__({}, position_ids)
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
         """Note the shapes and hand back what came."""
         self.present[plain(layer_idx)] = (key, value)
         return key, value

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a package is tried on: which calls, in which rows, on which tokens. Pure: sizes in, scripts out.
+
+A stage is a list of calls; a call gives rows their next tokens. All of it is teacher-forced: the
+tokens come from fixed sequences, never from what a model said, so that every logit has one right
+value, whatever came before.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
+
+_STEPS = 8  # decode calls in a row
+_ROWS = 4  # of a wide batch, so many get tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Tokens for one row in one call: `start:stop` of a sequence.
+
+    Args:
+        row: Batch row or cache slot.
+        sequence: Its number.
+        start: Position of the first token.
+        stop: Position after the last.
+    """
+
+    row: int
+    sequence: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call; rows without a span are idle.
+
+    Args:
+        kind: Which specialization.
+        spans: At most one per row.
+    """
+
+    kind: Literal["prefill", "decode"]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What is judged together.
+
+    Args:
+        name: As in the manifest's validation.
+        calls: In order.
+    """
+
+    name: str
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderCall:
+    """One call of an encoder.
+
+    Args:
+        seq_len: Its specialization.
+        sequences: Number of the sequence in each row.
+    """
+
+    seq_len: int
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderStage:
+    """As `Stage`, for an encoder."""
+
+    name: str
+    calls: tuple[EncoderCall, ...]
+
+
+#: Row -> (sequence, tokens).
+_Prompts: TypeAlias = Mapping[int, tuple[int, int]]
+
+
+@dataclass
+class _Script:
+    """Writes calls and keeps track of how far each row is."""
+
+    sizes: DecoderSizes
+    calls: list[Call] = field(default_factory=list)
+    at: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def prefill(self, prompts: _Prompts) -> "_Script":
+        """Begin sequences anew in some rows: together, or one by one where rows are slots."""
+        self.at.update(prompts)
+        alone = self.sizes.full_batch_size is not None
+        for group in [{row: prompts[row]} for row in prompts] if alone else [prompts]:
+            width = self.sizes.prefill_seq_len
+            longest = max(length for _, length in group.values())
+            for start in range(0, longest, width):
+                spans = [
+                    Span(row=row, sequence=number, start=start, stop=min(start + width, length))
+                    for row, (number, length) in group.items()
+                    if start < length
+                ]
+                self.calls.append(Call(kind="prefill", spans=tuple(spans)))
+        return self
+
+    def decode(self, steps: int) -> "_Script":
+        """Give every row that has begun one token a call."""
+        for _ in range(steps):
+            spans = []
+            for row, (number, at) in self.at.items():
+                spans.append(Span(row=row, sequence=number, start=at, stop=at + 1))
+                self.at[row] = (number, at + 1)
+            self.calls.append(Call(kind="decode", spans=tuple(spans)))
+        return self
+
+    def idle(self) -> "_Script":
+        """Make a call of padding alone, which must change nothing."""
+        self.calls.append(Call(kind="decode", spans=()))
+        return self
+
+    def stage(self, name: str) -> Stage:
+        """Return what was written."""
+        return Stage(name=name, calls=tuple(self.calls))
+
+
+def decoder_stages(sizes: DecoderSizes) -> list[Stage]:
+    """Write the stages of a text-generation package.
+
+    Args:
+        sizes: Of the package; a stage that they leave no room for is left out.
+    """
+    width, rows = sizes.prefill_seq_len, min(sizes.rows, _ROWS)
+    steps = max(1, min(_STEPS, sizes.ctx_len // 4))
+    room = sizes.ctx_len - steps  # prompts that leave room to decode
+    short = min(max(1, width // 2), room)
+    stages = [_prefill(sizes, rows)]
+    longer = min(width + width // 2 + 1, room)
+    if longer > width:
+        stages.append(_Script(sizes).prefill({rows - 1: (0, longer)}).stage("chunked_prefill"))
+    if rows > 1 and sizes.full_batch_size is None:
+        lengths = (longer, short, 1, min(width, room))
+        script = _Script(sizes).prefill({row: (row, lengths[row]) for row in range(rows)})
+        stages.append(script.idle().decode(1).stage("padded_batch"))
+    else:
+        script = _Script(sizes).prefill({0: (1, short)})
+        stages.append(script.idle().decode(1).stage("padded_batch"))
+    prompts = {row: (row, min(short + row, room)) for row in range(rows)}
+    stages.append(_Script(sizes).prefill(prompts).decode(steps).stage("decode"))
+    if sizes.full_batch_size is not None:
+        stages.append(_continuous(sizes, short, min(width, room), max(1, steps // 2)))
+    return stages
+
+
+def _prefill(sizes: DecoderSizes, rows: int) -> Stage:
+    """One call for each of several lengths, every time in another row."""
+    width = min(sizes.prefill_seq_len, sizes.ctx_len)
+    script = _Script(sizes)
+    for number, length in enumerate(sorted({1, (width + 1) // 2, max(1, width - 1), width})):
+        script.prefill({number % rows: (number % 2, length)})
+    return script.stage("prefill")
+
+
+def _continuous(sizes: DecoderSizes, short: int, full: int, steps: int) -> Stage:
+    """Two slots at different positions, one of them given to a new request while the other goes on."""
+    other = min(1, sizes.rows - 1)
+    script = _Script(sizes).prefill({0: (0, full)})
+    if other:
+        script.prefill({other: (1, short)})
+    script.decode(steps).prefill({other: (2, max(1, short - 1))})
+    return script.decode(steps).stage("continuous_batching")
+
+
+def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
+    """Return how many tokens of each sequence the stages need."""
+    spans = [span for stage in stages for call in stage.calls for span in call.spans]
+    count = max(span.sequence for span in spans) + 1
+    return [
+        max((span.stop for span in spans if span.sequence == number), default=1)
+        for number in range(count)
+    ]
+
+
+def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
+    """Write the stages of an embedding package.
+
+    Returns:
+        The stages, and the lengths of the sequences they name.
+    """
+    lengths: list[int] = []
+
+    def call(seq_len: int, wanted: Sequence[int]) -> EncoderCall:
+        first = len(lengths)
+        lengths.extend(wanted)
+        return EncoderCall(seq_len=seq_len, sequences=tuple(range(first, len(lengths))))
+
+    rows = min(sizes.batch_size, _ROWS)
+    stages = [
+        EncoderStage(name=f"seq_len_{seq_len}", calls=(call(seq_len, [seq_len] * min(rows, 2)),))
+        for seq_len in sizes.seq_lens
+    ]
+    padded: list[EncoderCall] = []
+    for seq_len in sizes.seq_lens:
+        least = min(3, seq_len)  # room for one token between the first and the last
+        uneven = [max(least, n) for n in (seq_len // 2, seq_len - 1, least, seq_len // 3)]
+        for start in range(0, len(uneven), rows):
+            padded.append(call(seq_len, uneven[start : start + rows]))
+    return [*stages, EncoderStage(name="padded_batch", calls=tuple(padded))], lengths

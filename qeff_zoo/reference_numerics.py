@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Hugging Face model in other numerics: its weights rounded, its sums reordered, two of its heads swapped.
+
+Only the reference process imports this. What is rounded or reordered is as right as the original
+and shows how far right answers lie apart; what has its heads swapped is wrong and must be noticed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.pytorch_utils import Conv1D
+
+from qeff_zoo.quantization import Storage, round_trip
+from qeff_zoo.rounding import RoundedMatrix
+
+_STORAGES: Mapping[int, Storage] = {4: "int4", 8: "int8"}
+_INT8_MAX = 127
+_aten = torch.ops.aten
+
+
+def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[int]:
+    """Give weights the values that a package's integers have, in place.
+
+    Args:
+        model: With the weights as they are.
+        matrices: What to round. Of tied weights only the uses that the package rounds are.
+
+    Returns:
+        Storages of the weights that the package multiplies by, for `OtherArithmetic`.
+    """
+    multiplied: set[int] = set()
+    for matrix in matrices:
+        parameter = _parameter(model, matrix)
+        stored = parameter.data
+        if stored.dim() > 2:  # one matrix of a stack
+            part = stored[int(matrix.name.rpartition(".")[2])]
+            part.copy_(_rounded(part, matrix, input_major=part.shape[0] != matrix.rows))
+        else:
+            holders = [
+                module
+                for module in model.modules()
+                if module._parameters.get("weight") is parameter
+                and (matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied)
+            ]
+            input_major = isinstance(holders[0], Conv1D) or stored.shape[0] != matrix.rows
+            stored = _rounded(stored, matrix, input_major=input_major)
+            fresh = nn.Parameter(stored, requires_grad=False)
+            for holder in holders:
+                holder._parameters["weight"] = fresh
+        if matrix.multiplied:
+            multiplied.add(stored.untyped_storage().data_ptr())
+    return multiplied
+
+
+def _parameter(model: nn.Module, matrix: RoundedMatrix) -> nn.Parameter:
+    named = dict(model.named_parameters(remove_duplicate=False))
+    return named[matrix.name] if matrix.name in named else named[matrix.name.rpartition(".")[0]]
+
+
+def _rounded(stored: Tensor, matrix: RoundedMatrix, *, input_major: bool) -> Tensor:
+    values = (stored.T if input_major else stored).contiguous().numpy()
+    rounded = torch.from_numpy(round_trip(values, _STORAGES[matrix.bits], matrix.block_size))
+    return rounded.T.contiguous() if input_major else rounded
+
+
+class OtherArithmetic(TorchDispatchMode):
+    """Computes every matrix product as the sum of two halves: as right as in one go, but not the same.
+
+    Args:
+        rounded: Storages of weights whose products round their left side to int8.
+        block: Columns that share a scale there; None to round nothing.
+    """
+
+    def __init__(self, rounded: set[int], block: int | None) -> None:
+        super().__init__()
+        self._rounded, self._block = rounded, block
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if kwargs:  # addmm with factors, which no layer here uses
+            return func(*args, **kwargs)
+        if func is _aten.addmm.default:
+            return args[0] + self._product(_aten.mm.default, args[1], args[2])
+        if func in (_aten.mm.default, _aten.bmm.default):
+            return self._product(func, args[0], args[1])
+        return func(*args)
+
+    def _product(self, multiply: Any, left: Tensor, right: Tensor) -> Tensor:
+        if self._block and right.untyped_storage().data_ptr() in self._rounded:
+            left = _to_int8_and_back(left, self._block)
+        half = left.shape[-1] // 2
+        first = multiply(left[..., :half], right[..., :half, :])
+        return first + multiply(left[..., half:], right[..., half:, :])
+
+
+def _to_int8_and_back(values: Tensor, block: int) -> Tensor:
+    columns = values.shape[-1]
+    padded = nn.functional.pad(values, (0, -columns % block)).unflatten(-1, (-1, block))
+    scale = padded.abs().amax(-1, keepdim=True) / _INT8_MAX
+    rounded = torch.round(padded / scale.where(scale > 0, 1.0)) * scale
+    return rounded.flatten(-2)[..., :columns]
+
+
+@contextmanager
+def swapped_heads(model: Any) -> Iterator[str]:
+    """Swap the first and the last head of the first attention for a while; yields what was done."""
+    heads = int(model.config.get_text_config().num_attention_heads)
+    name, projection = _attention_output(model, heads)
+
+    def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        by_head = args[0].unflatten(-1, (heads, -1)).clone()
+        by_head[..., [0, heads - 1], :] = by_head[..., [heads - 1, 0], :]
+        return (by_head.flatten(-2),)
+
+    handle = projection.register_forward_pre_hook(swap)
+    try:
+        yield f"heads 0 and {heads - 1} swapped before {name}"
+    finally:
+        handle.remove()
+
+
+def _attention_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
+    """Find the layer that joins the heads: the last matrix of the first attention module."""
+    for path, module in model.named_modules():
+        if "Attention" not in type(module).__name__:
+            continue
+        layers = [
+            (f"{path}.{name}", layer)
+            for name, layer in module.named_modules()
+            if isinstance(layer, nn.Linear | Conv1D)
+        ]
+        if layers:
+            name, layer = layers[-1]
+            width = layer.nx if isinstance(layer, Conv1D) else layer.in_features
+            if heads > 1 and width % heads == 0:
+                return name, layer
+    raise ValueError(f"{type(model).__name__} has no attention with several heads to swap.")
