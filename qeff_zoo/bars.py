@@ -2,6 +2,7 @@
 """Progress bars on stderr, one a stage."""
 
 import sys
+from typing import Any
 
 from tqdm import tqdm
 
@@ -10,7 +11,7 @@ class Bars:
     """A `qeff_zoo.progress.Reporter` for people."""
 
     def __init__(self) -> None:
-        self._bar: tqdm[None] | None = None
+        self._bar: Any = None
 
     def begin(self, stage: str, total: int | None, unit: str) -> None:
         """Open a bar; stages without a known total show their time."""

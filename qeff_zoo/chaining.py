@@ -6,6 +6,7 @@ of the layer before, a weight, a state, or shared by all) is read off the traced
 """
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -49,7 +50,7 @@ class _Chain:
         self.carried: dict[str, dict[int, int]] = {}  # function -> operand -> which carried result
         for call in calls:
             self.template.setdefault(self.kinds[call.layer], call)
-        for before, call in zip(calls, calls[1:], strict=False):
+        for before, call in pairwise(calls):
             results = _carried(before)
             operands = {
                 i: results.index(value) for i, value in enumerate(call.inputs) if value in results

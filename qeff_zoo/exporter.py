@@ -83,12 +83,7 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
     assert exported is not None
     model = exported.model
     _name_symbols(model.graph, tracing)
-    for value in list(model.graph.initializers.values()):
-        del model.graph.initializers[value.name]
-        value.name = value.name.removeprefix("model.")
-        if value.name in stored:
-            value.const_value = placeholder(value.name, value.dtype, value.shape)
-        model.graph.initializers[value.name] = value
+    _name_initializers(model.graph, stored)
     bfloat16.widen(model)
     linear.recognize(model)
     _constant_folding.FoldConstantsPass(
@@ -105,6 +100,17 @@ def _reads_no_weight(node: ir.Node) -> bool | None:
     return False if any(is_placeholder(value) for value in node.inputs) else None
 
 
+def _name_initializers(graph: ir.Graph, stored: set[str]) -> None:
+    """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values."""
+    found = dict(graph.initializers)
+    graph.initializers.clear()
+    for traced, value in found.items():
+        value.name = name = traced.removeprefix("model.")
+        if name in stored and value.const_value is not None:
+            value.const_value = placeholder(name, value.const_value.dtype, value.const_value.shape)
+        graph.initializers[name] = value
+
+
 def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:
     """Give the traced symbols the task's names, and forget the shapes of inner values, which still use the old ones."""
     dims = torch.utils._pytree.tree_leaves(
@@ -112,7 +118,7 @@ def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:
         is_leaf=lambda item: isinstance(item, dict) and all(isinstance(k, int) for k in item),
     )
     names = {
-        str(value.shape[axis]): dim.__name__
+        str(_shape(value)[axis]): dim.__name__
         for value, axes in zip(graph.inputs, dims, strict=True)
         for axis, dim in axes.items()
     }
@@ -122,7 +128,12 @@ def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:
             if value not in outer:
                 value.shape = None
     for value in outer:
-        value.shape = ir.Shape([names.get(str(dim), dim) for dim in value.shape])
+        value.shape = ir.Shape([names.get(str(dim), dim) for dim in _shape(value)])
+
+
+def _shape(value: ir.Value) -> ir.Shape:
+    assert value.shape is not None, f"The exporter gave {value.name!r} no shape."
+    return value.shape
 
 
 def _finish(model: ir.Model) -> ir.Model:

@@ -48,15 +48,10 @@ def as_they_are(model: ir.Model, bindings: Mapping[str, Expression]) -> list[Slo
 
 def place(model: ir.Model, layout: FileLayout) -> None:
     """Point every placeholder at its bytes in the data file."""
-    for value in model.graph.initializers.values():
-        if is_placeholder(value):
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
             entry = layout.entries[value.metadata_props.pop(_SLOT)]
-            tensor = value.const_value
             value.const_value = ir.ExternalTensor(
-                WEIGHTS,
-                entry.offset,
-                entry.nbytes,
-                tensor.dtype,
-                shape=tensor.shape,
-                name=value.name,
+                WEIGHTS, entry.offset, entry.nbytes, tensor.dtype, shape=tensor.shape, name=name
             )

@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo import graphs, identity, plan as plans, weights
+from qeff_zoo import graphs, weights
+from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.errors import ParityError
 from qeff_zoo.package import Package, write_manifest
@@ -61,7 +62,9 @@ def build(
     *,
     revision: str | None = None,
     validate: bool = True,
+    level: str = "checkpoint",
     output: Path | None = None,
+    store: Store | None = None,
     reporter: Reporter | None = None,
 ) -> Built:
     """Turn a checkpoint into a validated package.
@@ -71,19 +74,21 @@ def build(
         request: What is asked for beyond the recipe.
         revision: Branch, tag or commit of a Hub model.
         validate: Compare with Hugging Face before the package is promoted; without, it says "none".
+        level: What the comparison is called: "tiny" for a recipe's tiny model, with weights made up.
         output: Also copy the package here.
+        store: Where to keep it; None for the one `QEFF_HOME` names.
         reporter: Shows progress.
 
     Raises:
         ZooError: See `qeff_zoo.errors`; nothing half-written is left that a later build takes for done.
     """
-    store, watch = Store(), Stopwatch(reporter or Silent())
+    store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
         checkpoint, plan = make_plan(model, request, revision=revision, store=store)
         package = store.lookup(plan.build_key)
     hit = package is not None and (package.validated != "none" or not validate)
     if package is None or not hit:
-        package = _build(checkpoint, plan, store, watch, validate=validate)
+        package = _build(checkpoint, plan, store, watch, level if validate else None)
     if checkpoint.model_id is None:
         store.remember_source(plan.build_key, checkpoint.folder)
     if output is not None:
@@ -92,11 +97,11 @@ def build(
 
 
 def _build(
-    checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, *, validate: bool
+    checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, level: str | None
 ) -> Package:
     import onnx_ir as ir
 
-    from qeff_zoo import external_data
+    from qeff_zoo import external_data, validation
     from qeff_zoo.targets import ort
 
     checkpoint.fetch()
@@ -116,27 +121,22 @@ def _build(
             manifest = _manifest(checkpoint, plan, graph, lowered.model, written, watch)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             package = write_manifest(folder, manifest, digests)
-        if validate:
-            package = _validate(package, checkpoint, plan, store, watch)
+        if level is not None:
+            with watch.stage("validate", unit="step") as advance:
+                record = validation.validate(package, checkpoint.folder, level=level, progress=advance)
+                record.save_evidence(folder)
+                proved = {"validation": record.checks, "validated": level if record.passed else "none"}
+                write_manifest(folder, {**manifest, **proved}, digests)
+            if not record.passed:
+                raise _disagreement(checkpoint, record.failures, store.failed(folder, plan.build_key))
         return store.promote(folder, plan.build_key)
 
 
-def _validate(
-    package: Package, checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch
-) -> Package:
-    """Compare with Hugging Face; a package that disagrees is kept as evidence and not promoted."""
-    from qeff_zoo import validation
-
-    with watch.stage("validate"):
-        record = validation.validate(package, checkpoint.folder, level="checkpoint")
-    package = package.with_validation(record.checks, "checkpoint" if record.passed else "none")
-    if not record.passed:
-        kept = store.failed(package.path, plan.build_key)
-        raise ParityError(
-            f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(record.failures)}. It was not "
-            f"promoted; the evidence is in {str(kept)!r}. Check the recipe, or build with --no-validate to look into it."
-        )
-    return package
+def _disagreement(checkpoint: Checkpoint, failures: list[str], kept: Path) -> ParityError:
+    return ParityError(
+        f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(failures)}. It was not promoted; the "
+        f"evidence is in {str(kept)!r}. Check the recipe, or build with --no-validate to look into it."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,12 @@ In: a checkpoint's folder, token sequences, and the positions whose answers matt
 and sequence, an array of logits or one embedding. The weights are loaded once. Variants:
 
     reference   float32, eager attention, each sequence alone and whole
-    rounded     the same with the weights that the package rounds rounded (of quantized packages)
-    noise       that, in other arithmetic that is as right: other sums, padded batches, rounded
-                activations where the package rounds them
-    double      that in float64, of small models
-    canary      that, wrong on purpose: two heads of the first layer swapped
+    rounded     of quantized packages: the same with the weights that the package rounds rounded, and
+                the left sides of products where it rounds those
+    noise       as right, but not the same: every sum in another order, sequences in padded batches;
+                of quantized packages with rounded weights
+    double      as right, in float64; of small models that are not quantized
+    canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
 """
 
 import importlib.metadata
@@ -27,7 +28,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from qeff_zoo.reference_numerics import OtherArithmetic, round_weights, swapped_heads
+from qeff_zoo.reference_numerics import Arithmetic, round_weights, swapped_heads
 from qeff_zoo.rounding import RoundedMatrix
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -46,10 +47,8 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
     model = _load(Path(request["checkpoint"]), request["task"])
-    if request["task"] == "text-generation":
-        answers = _Logits(model, request)
-    else:
-        answers = _Embeddings(model, request)
+    kind = _Logits if request["task"] == "text-generation" else _Embeddings
+    answers = kind(model, request)
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
     arrays, mutation = _run_variants(model, request, answers)
     about = {
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     }
     ours = [name for name in sys.modules if name.startswith(_OURS)]
     assert not ours, f"The reference must be Hugging Face's own; it imported {ours}."
-    np.savez(arguments[1], about=np.array(json.dumps(about)), **arrays)
+    np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
 def _load(folder: Path, task: str) -> Any:
@@ -69,13 +68,14 @@ def _load(folder: Path, task: str) -> Any:
     auto = (
         transformers.AutoModelForCausalLM if task == "text-generation" else transformers.AutoModel
     )
-    model, loaded = auto.from_pretrained(
+    loading: Any = auto.from_pretrained(
         folder,
         dtype=torch.float32,
         attn_implementation="eager",
         local_files_only=True,
         output_loading_info=True,
     )
+    model, loaded = loading
     missing = [name for name in loaded["missing_keys"] if not name.startswith("pooler.")]
     if missing:
         raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
@@ -89,16 +89,17 @@ def _run_variants(
 ) -> tuple[dict[str, Array], str]:
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone()}
-    multiplied: set[int] = set()
     matrices = [RoundedMatrix(**matrix) for matrix in request["matrices"]]
+    multiplied = round_weights(model, matrices)
+    as_the_package = Arithmetic(multiplied, request["activation_block"], halved=False)
     if matrices:
-        multiplied = round_weights(model, matrices)
-        runs["rounded"] = answers.alone()
-    with OtherArithmetic(multiplied, request["activation_block"]):
+        with as_the_package:
+            runs["rounded"] = answers.alone()
+    with Arithmetic(set(), None, halved=True):
         runs["noise"] = answers.together()
-    with swapped_heads(model) as mutation:
+    with swapped_heads(model) as mutation, as_the_package:
         runs["canary"] = answers.alone()
-    if sum(parameter.numel() for parameter in model.parameters()) < _SMALL:
+    if not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
         model.double()
         runs["double"] = answers.alone()
     arrays = {
@@ -159,12 +160,8 @@ class _Embeddings:
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
         self._model = model
         self._sequences: list[list[int]] = request["sequences"]
-        told = request.get("pooling")
-        self._modes, self._normalize = (
-            ({told["pooling"]}, told["normalize"])
-            if told
-            else _read_pooling(Path(request["checkpoint"]))
-        )
+        told = request["pooling"] or _read_pooling(Path(request["checkpoint"]))
+        self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
 
     def alone(self) -> list[Array]:
         """Run each sequence by itself, without padding; return (1, hidden) each."""
@@ -192,26 +189,21 @@ class _Embeddings:
             "max": lambda: states.amax(0),
             "mean": lambda: states.sum(0) / len(states),
         }
-        pooled = torch.cat([by_mode[mode]() for mode in sorted(self._modes)])
+        pooled = by_mode[self._pooling]()
         return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
 
 
-def _read_pooling(folder: Path) -> tuple[set[str], bool]:
+def _read_pooling(folder: Path) -> dict[str, Any]:
     """Read how sentence-transformers would pool, which takes the mean where nothing is said."""
     listed = folder / "modules.json"
     if not listed.is_file():
-        return {"mean"}, False
+        return {"pooling": "mean", "normalize": False}
     modules = json.loads(listed.read_bytes())
     paths = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
     settings = json.loads((folder / PurePosixPath(paths["Pooling"]) / "config.json").read_bytes())
-    modes = {
-        name.removeprefix("pooling_mode_").split("_")[0]
-        for name, chosen in settings.items()
-        if name.startswith("pooling_mode_") and chosen
-    }
-    return (
-        {settings["pooling_mode"]} if "pooling_mode" in settings else modes
-    ), "Normalize" in paths
+    chosen = [name for name, value in settings.items() if "pooling_mode_" in name and value]
+    mode = settings.get("pooling_mode") or chosen[0].split("_")[2]
+    return {"pooling": mode, "normalize": "Normalize" in paths}
 
 
 def _padded(sequences: Sequence[Sequence[int]]) -> dict[str, Tensor]:

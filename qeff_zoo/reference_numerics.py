@@ -20,6 +20,11 @@ from qeff_zoo.rounding import RoundedMatrix
 _STORAGES: Mapping[int, Storage] = {4: "int4", 8: "int8"}
 _INT8_MAX = 127
 _aten = torch.ops.aten
+_PRODUCTS = {
+    _aten.mm.default: _aten.mm.default,
+    _aten.addmm.default: _aten.mm.default,
+    _aten.bmm.default: _aten.bmm.default,
+}
 
 
 def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[int]:
@@ -30,7 +35,7 @@ def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[in
         matrices: What to round. Of tied weights only the uses that the package rounds are.
 
     Returns:
-        Storages of the weights that the package multiplies by, for `OtherArithmetic`.
+        Storages of the weights that the package multiplies by, for `Arithmetic`.
     """
     multiplied: set[int] = set()
     for matrix in matrices:
@@ -63,21 +68,23 @@ def _parameter(model: nn.Module, matrix: RoundedMatrix) -> nn.Parameter:
 
 def _rounded(stored: Tensor, matrix: RoundedMatrix, *, input_major: bool) -> Tensor:
     values = (stored.T if input_major else stored).contiguous().numpy()
-    rounded = torch.from_numpy(round_trip(values, _STORAGES[matrix.bits], matrix.block_size))
-    return rounded.T.contiguous() if input_major else rounded
+    rounded = round_trip(values, _STORAGES[matrix.bits], matrix.block_size)
+    return torch.from_numpy(rounded.T.copy() if input_major else rounded)
 
 
-class OtherArithmetic(TorchDispatchMode):
-    """Computes every matrix product as the sum of two halves: as right as in one go, but not the same.
+class Arithmetic(TorchDispatchMode):
+    """Computes matrix products in another way.
 
     Args:
-        rounded: Storages of weights whose products round their left side to int8.
+        rounded: Storages of the weights whose products round their left side to int8, as MatMulNBits does.
         block: Columns that share a scale there; None to round nothing.
+        halved: Compute every product as the sum of two halves: as right as in one go, but not the same.
     """
 
-    def __init__(self, rounded: set[int], block: int | None) -> None:
-        super().__init__()
-        self._rounded, self._block = rounded, block
+    def __init__(self, rounded: set[int], block: int | None, *, halved: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rounded = rounded if block else set()
+        self._block, self._halved = block or 1, halved
 
     def __torch_dispatch__(
         self,
@@ -86,27 +93,24 @@ class OtherArithmetic(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if kwargs:  # addmm with factors, which no layer here uses
-            return func(*args, **kwargs)
-        if func is _aten.addmm.default:
-            return args[0] + self._product(_aten.mm.default, args[1], args[2])
-        if func in (_aten.mm.default, _aten.bmm.default):
-            return self._product(func, args[0], args[1])
-        return func(*args)
-
-    def _product(self, multiply: Any, left: Tensor, right: Tensor) -> Tensor:
-        if self._block and right.untyped_storage().data_ptr() in self._rounded:
+        if func not in _PRODUCTS or kwargs:
+            return func(*args, **(kwargs or {}))
+        *bias, left, right = args
+        if right.untyped_storage().data_ptr() in self._rounded:
             left = _to_int8_and_back(left, self._block)
-        half = left.shape[-1] // 2
-        first = multiply(left[..., :half], right[..., :half, :])
-        return first + multiply(left[..., half:], right[..., half:, :])
+        if not self._halved:
+            return func(*bias, left, right)
+        multiply, half = _PRODUCTS[func], left.shape[-1] // 2
+        product = multiply(left[..., :half], right[..., :half, :])
+        product = product + multiply(left[..., half:], right[..., half:, :])
+        return bias[0] + product if bias else product
 
 
 def _to_int8_and_back(values: Tensor, block: int) -> Tensor:
     columns = values.shape[-1]
     padded = nn.functional.pad(values, (0, -columns % block)).unflatten(-1, (-1, block))
-    scale = padded.abs().amax(-1, keepdim=True) / _INT8_MAX
-    rounded = torch.round(padded / scale.where(scale > 0, 1.0)) * scale
+    scale: Tensor = padded.abs().amax(-1, keepdim=True) / _INT8_MAX
+    rounded: Tensor = torch.round(padded / scale.where(scale > 0, 1.0)) * scale
     return rounded.flatten(-2)[..., :columns]
 
 

@@ -24,8 +24,8 @@ _TEXTS = (
     "prime numbers are there below 30? Answer: 2, 3, 5, 7, 11, 13, 17, 19, 23 and 29, that is ten.",
     "Der Fluss trat in jenem Frühjahr zweimal über die Ufer. Les habitants du village se souviennent "
     "encore de l'hiver où la neige couvrait les toits. El tren de la mañana llegó con dos horas de "
-    "retraso. 天空很蓝，孩子们在河边放风筝。 Вечером на площади играла музыка. 山の上に小さな神社があります。 "
-    "كان البحر هادئا في ذلك الصباح. 🌊🚢 – and then everyone went home, tired but content.",
+    "retraso. 天空很蓝。孩子们在河边放风筝。 Вечером на площади играла музыка. 山の上に小さな神社があります。 "
+    "كان البحر هادئا في ذلك الصباح. 🌊🚢 and then everyone went home, tired but content.",
 )
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pytest plugin: tiny checkpoints, and stores that have their graphs traced already.
 
-A trace takes seconds and all that a build does else a tenth of one, so each process of a test run traces a model once.
+A trace takes seconds and all that a build does else a tenth of one, so a test run traces a model once, however many
+processes it has.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -93,7 +95,11 @@ def probe(tmp_path: Path) -> Callable[..., Probed]:
 
 
 class Models:
-    """Tiny checkpoints by name, made when first asked for, and a store with their graphs."""
+    """Tiny checkpoints by name, made when first asked for, and stores with their graphs.
+
+    Args:
+        folder: Where they are kept; the processes of one test run share it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -106,11 +112,22 @@ class Models:
             model_type: Names the recipe.
             config: Changes to the recipe's tiny config.
         """
-        import runnable_package  # and with it torch, which not every test run needs
 
-        folder = self._folder / name
-        if not folder.exists():
+        def make(folder: Path) -> None:
+            import runnable_package  # and with it torch, which not every test run needs
+
             runnable_package.checkpoint(folder, model_type, **config)
+
+        return self._made_once(name, make)
+
+    def _made_once(self, name: str, make: Callable[[Path], None]) -> Path:
+        folder = self._folder / name
+        with folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                unfinished = folder.with_suffix(".unfinished")
+                make(unfinished)
+                unfinished.rename(folder)
         return folder
 
     @property
@@ -143,21 +160,27 @@ class Models:
             home: The store.
             choices: Fields of `qeff_zoo.plan.Request` that change the graph.
         """
-        import runnable_package
 
-        variant = "-".join([checkpoint.name, *sorted(choices)])
-        cached = self._folder / "stores" / variant
-        if not cached.exists():
+        def make(store: Path) -> None:
+            from runnable_package import package
+
             with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("QEFF_HOME", str(cached))
-                runnable_package.package(checkpoint, **choices)
+                patch.setenv("QEFF_HOME", str(store))
+                package(checkpoint, **choices)
+
+        variant = "-".join(["store", checkpoint.name, *sorted(choices)])
+        cached = self._made_once(variant, make)
         shutil.copytree(cached / "graphs", home / "graphs", dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """Give the checkpoints that all tests of a process share."""
-    return Models(tmp_path_factory.mktemp("models"))
+    """Give the checkpoints that all tests share."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    (folder / "models").mkdir(exist_ok=True)
+    return Models(folder / "models")
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ _SESSIONS: Mapping[str, type[TextGenerationSession] | type[EmbeddingSession]] = 
     {"text-generation": TextGenerationSession, "feature-extraction": EmbeddingSession}
 )
 
-# Measured on 75 million parameters and one core: int4 decodes 62 tokens a second prepacked and 2 as it lies in the file,
-# float32 18 prepacked and 25 as it lies, where it also opens without a copy.
+# Measured on 75 million parameters and one core: int4 decodes 62 tokens a second prepacked and 2 as it lies in the
+# file; float32 18 prepacked and 25 as it lies, and without a copy.
 _PREPACKED = frozenset({"int8", "int4"})
 
 

@@ -37,13 +37,10 @@ class Lowered:
     Args:
         model: Initializers have no data until `external_data.place`.
         slots: What the data file must hold.
-        quantized: Initializers of the portable graph whose values were quantized -> whether they were turned before,
-            from input-major to output-major.
     """
 
     model: ir.Model
     slots: list[Slot]
-    quantized: Mapping[str, bool]
 
 
 def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> Lowered:
@@ -71,7 +68,7 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
-    return Lowered(model=model, slots=lowering.used_slots(), quantized=lowering.quantized)
+    return Lowered(model=model, slots=lowering.used_slots())
 
 
 @dataclass
@@ -83,7 +80,6 @@ class _Lowering:
     storage: str
     slots: dict[str, Slot] = field(default_factory=dict)
     weights: dict[ir.Value, str] = field(default_factory=dict)
-    quantized: dict[str, bool] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,7 +125,7 @@ class _Lowering:
         if value is None:
             return None
         if value in self.weights:
-            name = whole = self.weights[value]
+            name = self.weights[value]
             shape, expression = _shape(value), self.bindings[name]
         else:
             stacked, index = _picked(value)
@@ -140,8 +136,6 @@ class _Lowering:
             expression = expressions.index(index, self.bindings[whole])
         if len(shape) != 2:
             return None
-        if self.storage != "float32":
-            self.quantized[whole] = transposed
         if transposed:
             return name, expressions.transpose(0, 1, expression), shape[1], shape[0]
         return name, expression, shape[0], shape[1]
@@ -187,7 +181,7 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
-    turned = node.attributes.get_int("transB", 0)
+    turned = bool(node.attributes.get_int("transB", 0))
     if lowering.storage == "float32" or not plain or node.attributes.get_int("transA", 0):
         return None
     matrix = lowering.matrix(node.inputs[1], transposed=not turned)
@@ -255,11 +249,12 @@ def _input(node: ir.Node, index: int) -> ir.Value:
 
 
 def _shape(value: ir.Value) -> list[int]:
-    if value.shape is None or not value.shape.is_static():
+    dims = [] if value.shape is None else [dim for dim in value.shape if isinstance(dim, int)]
+    if value.shape is None or len(dims) != len(value.shape):
         raise CompileError(
             f"Initializer {value.name!r} has shape {value.shape}, expected a static one."
         )
-    return [int(dim) for dim in value.shape]
+    return dims
 
 
 def _picked(value: ir.Value) -> tuple[ir.Value | None, int]:

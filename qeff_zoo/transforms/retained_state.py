@@ -46,7 +46,7 @@ class RetainedState:
             torch.ops.qeff_zoo.slot_read(present[1], self.batch_index),
         )
 
-    def _write(self, past: Tensor, new: Tensor) -> Tensor:
+    def _write(self, past: Tensor, new: Tensor) -> Any:
         if self.batch_index is None:
             return torch.ops.qeff_zoo.cache_write(past, self.position_ids, new)
         return torch.ops.qeff_zoo.slot_write(past, self.batch_index, self.position_ids, new)

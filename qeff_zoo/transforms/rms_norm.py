@@ -2,6 +2,7 @@
 """RMS norms become the semantic op `RMSNorm`."""
 
 from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,11 @@ def apply(model: nn.Module, offset: float = 0.0) -> int:
         Number of modules changed.
     """
 
-    def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
+    def forward(self: Any, hidden_states: Tensor) -> Any:
         epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
         return torch.ops.qeff_zoo.rms_norm(hidden_states, self.weight, float(epsilon), offset)
 
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
     for norm in norms:
-        norm.forward = MethodType(forward, norm)  # type: ignore[method-assign]
+        norm.forward = MethodType(forward, norm)
     return len(norms)

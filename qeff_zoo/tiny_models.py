@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a recipe's tiny models, with random weights that are large enough for a dropped fact to show."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from qeff_zoo.errors import ExportError
+from qeff_zoo.recipe import Recipe, Tiny
+
+# Runs in a process of its own: transformers there is not ours to change.
+_MAKE = """
+import json, sys, torch, transformers
+transformers.logging.disable_progress_bar()
+config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+auto = {"text-generation": transformers.AutoModelForCausalLM, "feature-extraction": transformers.AutoModel}[task]
+torch.manual_seed(0)
+model = auto.from_config(transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config), dtype=torch.float32)
+for parameter in model.parameters():
+    if parameter.dim() == 1:  # norms and biases: away from their ones and zeros
+        parameter.data += 0.1 * torch.randn_like(parameter)
+model.save_pretrained(folder)
+"""
+
+
+def make(recipe: Recipe, tiny: Tiny, folder: Path, *, seed: int = 0) -> Path:
+    """Write a tiny model's checkpoint, unpatched and seeded.
+
+    Args:
+        recipe: Of the model.
+        tiny: Which of its tiny models.
+        folder: A folder that does not exist yet.
+        seed: Of the weights.
+
+    Raises:
+        ExportError: transformers does not make a model of the configuration.
+    """
+    config = json.dumps({"model_type": recipe.model_type, **tiny.config})
+    code = _MAKE.replace("manual_seed(0)", f"manual_seed({seed})")
+    command = [sys.executable, "-W", "ignore", "-c", code, config, recipe.task, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ExportError(
+            f"transformers does not make the tiny model {tiny.name!r} of recipe {recipe.model_type!r}: "
+            f"{done.stderr.strip().splitlines()[-1]} Expected arguments of its config class; correct the recipe."
+        )
+    return folder

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every semantic op three ways: its torch reference, its ONNX function in ONNX Runtime, and a plain loop."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qeff_zoo import ops
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+OURS = torch.ops.qeff_zoo
+FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+some = settings(max_examples=60, deadline=None)
+
+
+@cache
+def session(
+    name: str, attributes: tuple[tuple[str, float], ...] = (), dtype: ir.DataType = FLOAT
+) -> onnxruntime.InferenceSession:
+    """Open a graph of one call of an op's function, the body as the exporter attaches it."""
+    op = next(op for op in ops.ALL if op.name == name)
+    function = next(function for function in ops.functions() if function.name == name)
+    integers = {"position_ids", "batch_index"}
+    inputs = [
+        ir.Value(
+            name=value.name,
+            shape=ir.Shape([None] * _RANKS[name][i]),
+            type=ir.TensorType(INT64 if value.name in integers else dtype),
+        )
+        for i, value in enumerate(function.inputs)
+    ]
+    assert len(inputs) == op.inputs
+    node = ir.node(name, inputs, dict(attributes), domain=ops.DOMAIN)
+    output = node.outputs[0]
+    output.name, output.type = "y", ir.TensorType(dtype)
+    output.shape = ir.Shape([None] * _RANKS[name][0])
+    graph = ir.Graph(
+        inputs,
+        node.outputs,
+        nodes=[node],
+        opset_imports={"": ops.OPSET, ops.DOMAIN: 1},
+        name="one",
+    )
+    model = ir.Model(graph, ir_version=10, functions=[function])
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+_RANKS = {
+    "Linear": (3, 2),
+    "RMSNorm": (3, 1),
+    "CacheWrite": (4, 2, 4),
+    "SlotWrite": (4, 2, 2, 4),
+    "SlotRead": (4, 2),
+    "Attention": (4, 4, 4, 4),
+    "SoftcapAttention": (4, 4, 4, 4),
+}
+
+
+def in_onnx(name: str, *arrays: Array, **attributes: float) -> Array:
+    one = session(name, tuple(attributes.items()))
+    names = [value.name for value in one.get_inputs()]
+    return one.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+
+def in_torch(op: Callable[..., Any], *arguments: Any) -> Array:
+    tensors = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    return op(*tensors).numpy()
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_every_op_has_a_session_here() -> None:
+    assert set(_RANKS) == {op.name for op in ops.ALL}
+    assert {function.name for function in ops.functions()} == set(_RANKS)
+
+
+# --- linear and norm -----------------------------------------------------------------------------
+
+
+@some
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))
+def test_linear(batch: int, seq: int, inner: int, outer: int) -> None:
+    x, weight = normal(0, batch, seq, inner), normal(1, outer, inner)
+    expected = np.zeros((batch, seq, outer))
+    for b, s, n in np.ndindex(expected.shape):
+        expected[b, s, n] = sum(float(x[b, s, k]) * float(weight[n, k]) for k in range(inner))
+    np.testing.assert_allclose(in_onnx("Linear", x, weight), expected, rtol=1e-5, atol=1e-5)
+    linear = torch.nn.functional.linear
+    np.testing.assert_allclose(in_torch(linear, x, weight), expected, rtol=1e-5, atol=1e-5)
+
+
+@some
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.sampled_from([1e-6, 1e-5, 0.5]),
+    st.sampled_from([0.0, 1.0]),
+    st.sampled_from([1e-4, 1.0, 1e4]),
+)
+def test_rms_norm(
+    batch: int, seq: int, width: int, epsilon: float, offset: float, size: float
+) -> None:
+    x, weight = size * normal(0, batch, seq, width), normal(1, width)
+    expected = np.zeros(x.shape)
+    for b, s in np.ndindex(batch, seq):
+        mean = sum(float(value) ** 2 for value in x[b, s]) / width
+        for k in range(width):
+            expected[b, s, k] = x[b, s, k] / math.sqrt(mean + epsilon) * (weight[k] + offset)
+    got = in_onnx("RMSNorm", x, weight, epsilon=epsilon, offset=offset)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    got = in_torch(OURS.rms_norm, x, weight, epsilon, offset)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rms_norm_of_half_precision_is_computed_in_float32() -> None:
+    """300 squared is beyond float16."""
+    x, weight = np.full((1, 1, 8), 300, np.float16), np.ones(8, np.float16)
+    attributes = (("epsilon", 1e-6), ("offset", 0.0))
+    got = session("RMSNorm", attributes, ir.DataType.FLOAT16).run(None, {"x": x, "weight": weight})
+    assert got[0].dtype == np.float16
+    np.testing.assert_array_equal(got[0], np.ones_like(x))
+    np.testing.assert_array_equal(in_torch(OURS.rms_norm, x, weight, 1e-6, 0.0), np.ones_like(x))
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+
+@st.composite
+def rows_of_positions(draw: Any, batch: int, seq: int, ctx: int) -> Array:
+    """Draw rows of distinct positions in any order, any number of them -1."""
+    rows = []
+    for _ in range(batch):
+        real = draw(st.lists(st.integers(0, ctx - 1), unique=True, max_size=min(seq, ctx)))
+        rows.append(draw(st.permutations(real + [-1] * (seq - len(real)))))
+    return np.array(rows, np.int64).reshape(batch, seq)
+
+
+@st.composite
+def writes(draw: Any) -> tuple[Array, Array, Array, Array]:
+    """Draw a cache, slots, positions and new tokens."""
+    batch, seq, ctx = draw(st.integers(1, 4)), draw(st.integers(1, 5)), draw(st.integers(1, 8))
+    slots = draw(st.integers(batch, batch + 3))
+    heads, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    index = draw(st.permutations(range(slots)))[:batch]
+    positions = draw(rows_of_positions(batch, seq, ctx))
+    past, new = normal(0, slots, heads, ctx, head_dim), normal(1, batch, heads, seq, head_dim)
+    return past, np.array(index, np.int64)[:, None], positions, new
+
+
+def written(past: Array, slots: Array, positions: Array, new: Array) -> Array:
+    present = past.copy()
+    for b, s in np.ndindex(positions.shape):
+        if positions[b, s] >= 0:
+            for g in range(new.shape[1]):
+                present[slots[b, 0], g, positions[b, s]] = new[b, g, s]
+    return present
+
+
+@some
+@given(writes())
+def test_cache_write(case: tuple[Array, Array, Array, Array]) -> None:
+    past, _, positions, new = case
+    past = past[: len(new)]
+    expected = written(past, np.arange(len(new))[:, None], positions, new)
+    np.testing.assert_array_equal(in_onnx("CacheWrite", past, positions, new), expected)
+    np.testing.assert_array_equal(in_torch(OURS.cache_write, past, positions, new), expected)
+
+
+@some
+@given(writes())
+def test_slot_write(case: tuple[Array, Array, Array, Array]) -> None:
+    past, slots, positions, new = case
+    expected = written(past, slots, positions, new)
+    np.testing.assert_array_equal(in_onnx("SlotWrite", past, slots, positions, new), expected)
+    np.testing.assert_array_equal(in_torch(OURS.slot_write, past, slots, positions, new), expected)
+
+
+@pytest.mark.parametrize("seq", [1, 3])
+def test_rows_of_padding_alone_write_nothing(seq: int) -> None:
+    past, new = normal(0, 3, 2, 5, 4), normal(1, 2, 2, seq, 4)
+    nothing = np.full((2, seq), -1)
+    slots = np.array([[2], [0]])
+    np.testing.assert_array_equal(in_onnx("CacheWrite", past[:2], nothing, new), past[:2])
+    np.testing.assert_array_equal(in_onnx("SlotWrite", past, slots, nothing, new), past)
+    np.testing.assert_array_equal(in_torch(OURS.slot_write, past, slots, nothing, new), past)
+
+
+def test_what_lies_in_the_cache_does_not_matter() -> None:
+    """A fresh buffer may hold anything, infinities and NaN included."""
+    past, new = np.full((1, 1, 4, 2), np.nan, np.float32), normal(0, 1, 1, 3, 2)
+    positions = np.array([[-1, 2, 0]])
+    expected = written(past, np.array([[0]]), positions, new)
+    assert np.isnan(expected).sum() == 4
+    np.testing.assert_array_equal(in_onnx("CacheWrite", past, positions, new), expected)
+
+
+def test_write_leaves_its_input_alone() -> None:
+    past = torch.zeros(1, 1, 4, 2)
+    OURS.cache_write(past, torch.tensor([[1]]), torch.ones(1, 1, 1, 2))
+    assert not past.any()
+
+
+@some
+@given(st.data())
+def test_slot_read(data: st.DataObject) -> None:
+    slots, batch = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
+    index = data.draw(st.lists(st.integers(0, slots - 1), min_size=batch, max_size=batch))
+    cache_, chosen = normal(0, slots, 2, 3, 4), np.array(index, np.int64)[:, None]
+    expected = np.stack([cache_[i] for i in index])
+    np.testing.assert_array_equal(in_onnx("SlotRead", cache_, chosen), expected)
+    np.testing.assert_array_equal(in_torch(OURS.slot_read, cache_, chosen), expected)
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+def attended(
+    query: Array, key: Array, value: Array, mask: Array, scale: float, softcap: float
+) -> Array:
+    batch, heads, seq, _ = query.shape
+    groups, ctx = key.shape[1:3]
+    mask = np.broadcast_to(mask, (batch, heads, seq, ctx))
+    mixed = np.zeros((batch, seq, heads, value.shape[3]))
+    for b, h, s in np.ndindex(batch, heads, seq):
+        g = h // (heads // groups)
+        scores = np.array([float(query[b, h, s] @ key[b, g, c]) * scale for c in range(ctx)])
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        scores = scores + mask[b, h, s]
+        weights = np.exp(scores - scores.max())
+        for c in range(ctx):
+            mixed[b, s, h] += weights[c] / weights.sum() * value[b, g, c]
+    return mixed
+
+
+@st.composite
+def attentions(draw: Any) -> tuple[Array, Array, Array, Array]:
+    batch, seq, ctx = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 7))
+    groups, per_group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    head_dim, value_dim = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    heads = groups * per_group
+    shape = draw(st.sampled_from([(1, 1), (batch, 1), (1, heads), (batch, heads)]))
+    allowed = np.random.default_rng(3).random((*shape, seq, ctx)) < 0.6
+    allowed[..., 0] = True
+    mask = np.where(allowed, 0, np.finfo(np.float32).min).astype(np.float32)
+    query = normal(0, batch, heads, seq, head_dim)
+    key, value = (
+        normal(1, batch, groups, ctx, head_dim),
+        normal(2, batch, groups, ctx, value_dim),
+    )
+    return query, key, value, mask
+
+
+@some
+@given(attentions(), st.sampled_from([0.25, 1.0, 2.0]), st.sampled_from([0.0, 0.5, 30.0]))
+def test_attention(case: tuple[Array, Array, Array, Array], scale: float, softcap: float) -> None:
+    expected = attended(*case, scale, softcap)
+    if softcap:
+        got = in_onnx("SoftcapAttention", *case, scale=scale, softcap=softcap)
+    else:
+        got = in_onnx("Attention", *case, scale=scale)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
+    got = in_torch(OURS.attention, *case, scale, softcap)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
+
+
+def test_softcap_comes_before_the_mask() -> None:
+    """Capped afterwards, what is masked would come back."""
+    query, key = normal(0, 1, 1, 1, 4), normal(1, 1, 1, 2, 4)
+    value = np.array([[[[1.0], [100.0]]]], np.float32)
+    mask = np.array([[[[0, np.finfo(np.float32).min]]]], np.float32)
+    got = in_onnx("SoftcapAttention", query, key, value, mask, scale=1.0, softcap=2.0)
+    assert got.item() == 1.0
+    assert in_torch(OURS.attention, query, key, value, mask, 1.0, 2.0).item() == 1.0
+
+
+def test_a_row_without_anything_to_look_at_stays_finite() -> None:
+    query, key, value = normal(0, 1, 2, 1, 4), normal(1, 1, 2, 3, 4), normal(2, 1, 2, 3, 4)
+    mask = np.full((1, 1, 1, 3), np.finfo(np.float32).min)
+    assert np.isfinite(in_onnx("Attention", query, key, value, mask, scale=1.0)).all()
+    assert np.isfinite(in_torch(OURS.attention, query, key, value, mask, 1.0, 0.0)).all()
+
+
+# --- tracing -------------------------------------------------------------------------------------
+
+_POSITIONS = torch.tensor([[0, 2, -1], [-1, -1, -1]])
+EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "rms_norm": (OURS.rms_norm, (torch.randn(2, 3, 8), torch.randn(8), 1e-6, 1.0)),
+    "cache_write": (
+        OURS.cache_write,
+        (torch.randn(2, 2, 5, 4), _POSITIONS, torch.randn(2, 2, 3, 4)),
+    ),
+    "slot_write": (
+        OURS.slot_write,
+        (torch.randn(4, 2, 5, 4), torch.tensor([[3], [0]]), _POSITIONS, torch.randn(2, 2, 3, 4)),
+    ),
+    "slot_read": (OURS.slot_read, (torch.randn(4, 2, 5, 4), torch.tensor([[3], [0]]))),
+    "attention": (
+        OURS.attention,
+        (
+            torch.randn(2, 4, 3, 6),
+            torch.randn(2, 2, 5, 6),
+            torch.randn(2, 2, 5, 7),
+            torch.randn(2, 1, 3, 5),
+            0.5,
+            2.0,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_fake_agrees_with_the_reference(name: str) -> None:
+    op, arguments = EXAMPLES[name]
+    torch.library.opcheck(op.default, arguments, test_utils=("test_schema", "test_faketensor"))
+    real = op(*arguments)
+    meta = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
+    fake = op(*meta)
+    assert (fake.shape, fake.dtype, fake.stride()) == (real.shape, real.dtype, real.stride())
+
+
+def test_every_custom_op_has_an_example() -> None:
+    registered = {
+        name.split("::")[1].split(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("qeff_zoo::")
+    }
+    assert registered == set(EXAMPLES)
+
+
+def test_translations_cover_every_op_and_register_once() -> None:
+    first, second = ops.translations(), ops.translations()
+    assert set(first) == set(second)
+    assert {op.default for op, _ in EXAMPLES.values()} <= set(first)
+    for op in ops.ALL:
+        assert onnx.defs.has(op.name, ops.DOMAIN)

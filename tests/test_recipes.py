@@ -1,0 +1,516 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every recipe, every tiny config: well-formed, transforms apply, and all ways to compute it agree.
+
+A new recipe is tested the moment its file exists; nothing is listed here but facts that once were dropped elsewhere.
+"""
+
+import copy
+import inspect
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parity
+import pytest
+import torch
+import transformers
+from parity import Array, Case, Steps, Subject
+from transformers import CONFIG_MAPPING
+
+from qeff_zoo import expressions, layers, loader, registry, tasks
+from qeff_zoo.errors import ExportError, ZooError
+from qeff_zoo.quantization import BITS
+from qeff_zoo.recipe import Recipe, Shape, Transform
+from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
+from qeff_zoo.targets import ort
+from qeff_zoo.transforms import apply
+
+RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
+KNOWN_TASKS = {"text-generation", "feature-extraction"}
+
+
+def grouped(names: list[str]) -> list[Any]:
+    """Keep the tests of one tiny config in one process: what they share is made once."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+
+
+CASES = grouped(parity.names_of())
+DECODERS = grouped(parity.names_of("text-generation"))
+ENCODERS = grouped(parity.names_of("feature-extraction"))
+
+
+@cache
+def meta_of(name: str) -> Any:
+    case = parity.all_cases()[name]
+    return loader.build_meta(case.config, case.recipe.task)
+
+
+@cache
+def expected_of(subject: Subject) -> tuple[Array, Array, float]:
+    """Return token ids, Hugging Face's logits, and how far rounding moves those."""
+    ids = parity.tokens()
+    logits = parity.reference(subject.hf, ids)
+    return ids, logits, parity.noise(subject, ids)
+
+
+# --- well-formed ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_is_well_formed(name: str) -> None:
+    recipe = find_recipe(name)
+    assert registry.file_name(recipe.model_type) == name
+    assert recipe.model_type in CONFIG_MAPPING
+    assert recipe.task in KNOWN_TASKS
+    assert recipe.architectures
+    for architecture in recipe.architectures:
+        assert hasattr(transformers, architecture)
+    assert recipe.special.endswith(".")
+    assert "none" in recipe.quant_methods
+    assert len({tiny.name for tiny in recipe.tiny}) == len(recipe.tiny) >= 1
+    assert recipe.rev >= 1
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_file_is_short_and_says_what_it_covers(name: str) -> None:
+    file = Path(inspect.getfile(registry)).parent.parent / "recipes" / f"{name}.py"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 60
+    assert lines[0] == "# SPDX-License-Identifier: Apache-2.0"
+    assert lines[1].startswith('"""')
+    assert f"transformers.models.{name.removesuffix('_text')}" in "\n".join(lines[:8])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_shapes_fit_the_task(name: str) -> None:
+    recipe = find_recipe(name)
+    assert {"latency", "throughput"} <= set(recipe.shapes)
+    for shape in recipe.shapes.values():
+        check_shape(recipe, shape)
+        named = tasks.module_of(recipe.task).specializations(shape)
+        assert len({one["name"] for one in named}) == len(named) >= 1
+
+
+def check_shape(recipe: Recipe, shape: Shape) -> None:
+    assert shape.batch_size >= 1
+    if recipe.task == "feature-extraction":
+        assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
+        assert shape.seq_lens[0] >= 1
+        assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
+    else:
+        assert 1 <= shape.prefill_seq_len <= shape.ctx_len
+        assert shape.seq_lens == ()
+        assert shape.full_batch_size is None or shape.full_batch_size > 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
+    case = parity.all_cases()[name]
+    model = loader.build_meta(case.config, case.recipe.task)
+    repeated, _ = layers.reduce(model, everything=True)
+    assert repeated is not None
+    assert len(repeated.kinds) >= 4
+    kinds = Counter(repeated.kinds)
+    all_differ = len(kinds) == len(repeated.kinds)
+    assert all_differ or min(kinds.values()) >= 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tiny_is_awkward(name: str) -> None:
+    """A fact that is dropped must show: nothing is 1, equal or longer than the prompt by chance."""
+    case = parity.all_cases()[name]
+    config = meta_of(name).config.get_text_config()
+    known = config.to_dict()
+    assert known["initializer_range"] >= 0.1
+    assert known["vocab_size"] > 250
+    if "num_key_value_heads" in known:
+        assert config.num_key_value_heads != config.num_attention_heads
+    if known.get("head_dim"):
+        assert config.head_dim * config.num_attention_heads != config.hidden_size
+    for key in ("sliding_window", "attention_chunk_size"):
+        if known.get(key):
+            assert 1 < known[key] < parity.PROMPT / 2
+    for key, value in case.tiny.config.items():
+        if key.endswith(("softcapping", "multiplier", "scaling", "_scale")):
+            assert value != 1.0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_some_tiny_has_a_window_if_the_model_can(name: str) -> None:
+    recipe = find_recipe(name)
+    configs = [CONFIG_MAPPING[recipe.model_type].from_dict(tiny.config) for tiny in recipe.tiny]
+    if all(hasattr(config, "sliding_window") for config in configs):
+        assert any(config.sliding_window for config in configs)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
+    case = parity.all_cases()[name]
+    others = [other for other in parity.all_cases().values() if other.recipe == case.recipe]
+    heads = [kv_heads_of(other) for other in others]
+    if any("num_key_value_heads" in meta_of(other.name).config.to_dict() for other in others):
+        assert all(groups < count for groups, count in heads)
+
+
+def kv_heads_of(case: Case) -> tuple[int, int]:
+    model = loader.load_meta(case.config, case.recipe)
+    states = tasks.module_of(case.recipe.task).probe(model)
+    assert len(states) == model.config.num_hidden_layers
+    return states[0][0][0], model.config.num_attention_heads
+
+
+# --- transforms ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_transforms_touch_what_they_promise(name: str) -> None:
+    case = parity.all_cases()[name]
+    model = loader.build_meta(case.config, case.recipe.task)
+    for transform in case.recipe.transforms:
+        assert transform.count(model.config.get_text_config()) > 0
+        apply(transform, model)  # raises for another count
+    norms = [m for m in model.modules() if type(m).__name__.endswith("RMSNorm")]
+    promised = any(transform.name == "rms_norm" for transform in case.recipe.transforms)
+    assert promised == bool(norms)
+    assert all("forward" in vars(norm) for norm in norms)
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_transform_of_another_count_is_an_error(off: int) -> None:
+    case = parity.all_cases()["llama-base"]
+    (promised,) = case.recipe.transforms
+    wrong = Transform(name="rms_norm", count=lambda config: promised.count(config) + off)
+    with pytest.raises(ExportError, match=rf"'rms_norm' changed 9 modules .* expected {9 + off}"):
+        apply(wrong, loader.build_meta(case.config, case.recipe.task))
+
+
+# --- text generation -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=DECODERS)
+def decoder(request: pytest.FixtureRequest) -> Subject:
+    return parity.subject(request.param)
+
+
+def assert_close(subject: Subject, how: str, scenario: str, variant: parity.Variant) -> None:
+    ids, expected, noise = expected_of(subject)
+
+    def start(**sizes: int) -> Steps:
+        return subject.steps(how, variant, **sizes)
+
+    away = parity.distance(parity.SCENARIOS[scenario], start, ids, expected)
+    assert away <= parity.TOLERANCE[how] * noise
+
+
+@pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
+@pytest.mark.parametrize("how", ["torch", "portable", "fp32"])
+def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: str) -> None:
+    assert_close(decoder, how, scenario, parity.PLAIN)
+
+
+@pytest.mark.parametrize("how", ["torch", "portable", "fp32"])
+def test_continuous_batching_agrees_with_hugging_face(decoder: Subject, how: str) -> None:
+    assert_close(decoder, how, "slots", parity.CONTINUOUS)
+
+
+@pytest.mark.parametrize("storage", ["int8", "int4"])
+def test_quantized_decoder_is_the_one_of_rounded_weights(decoder: Subject, storage: str) -> None:
+    """With activations in float32, MatMulNBits is a product with the rounded weights, and no more."""
+    ids, unrounded, _ = expected_of(decoder)
+    rounded = decoder.rounded(storage)
+    expected = parity.reference(rounded, ids)
+    noise = np.abs(expected - parity.reference(parity.in_float64(rounded), ids)).max()
+
+    def start(**sizes: int) -> Steps:
+        return decoder.steps(storage, **sizes)
+
+    tolerance = parity.TOLERANCE[storage] * noise
+    assert np.abs(expected - unrounded).max() > parity.DROPPED * tolerance
+    for name in ("padded_batch", "decode"):
+        assert parity.distance(parity.SCENARIOS[name], start, ids, expected) <= tolerance
+
+
+def test_quantized_decoder_as_it_ships(decoder: Subject) -> None:
+    """As built, activations are rounded to int8 in blocks: no worse than the same done to Hugging Face."""
+    ids, _, _ = expected_of(decoder)
+    rounded = decoder.rounded("int8")
+    expected = parity.reference(rounded, ids)
+    with parity.rounded_activations(rounded):
+        noise = parity.typical(parity.reference(rounded, ids) - expected)
+    steps = parity.session_steps(decoder.lowered("int8"), parity.ROWS)
+    got = [
+        steps.step(ids[:, t : t + 1], np.full((parity.ROWS, 1), t)) for t in range(parity.PROMPT)
+    ]
+    away = parity.typical(np.stack(got, 1) - expected)
+    assert away <= parity.TOLERANCE["int8 activations"] * noise
+
+
+def test_every_matrix_is_quantized(decoder: Subject) -> None:
+    slots = {slot.name: slot for slot in decoder.lower("int4").slots}
+    for name, module in decoder.hf.named_modules():
+        if type(module).__name__ in {"Linear", "FalconLinear", "Conv1D"}:
+            sources = {str(decoder.bindings[f"{name}.weight"])}
+            stored = [s for s in slots.values() if expressions.sources_of(s.expression)]
+            matching = [s for s in stored if str(plain(s.expression)) in sources]
+            assert [s.storage for s in matching] == ["int4"]
+    for slot in slots.values():
+        assert (
+            (slot.storage in BITS)
+            or "norm" in slot.name
+            or "ln_" in slot.name
+            or is_vector(decoder, slot.name)
+        )
+
+
+def plain(expression: Any) -> Any:
+    return expression[3] if expression[0] == "transpose" else expression
+
+
+def is_vector(subject: Subject, name: str) -> bool:
+    return subject.hf.state_dict()[name].dim() == 1
+
+
+# --- facts ---------------------------------------------------------------------------------------
+# Each of these is off in some export of another tool. Dropped from Hugging Face's side here, the
+# comparison above must fail, else it proves nothing.
+
+_ROPE = {"rope_type": "default", "rope_theta": 1000.0}
+FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "gemma2: soft-cap on scores": ("gemma2-base", {"attn_logit_softcapping": None}),
+    "gemma2: soft-cap on logits": ("gemma2-base", {"final_logit_softcapping": None}),
+    "gemma2: window": ("gemma2-base", {"sliding_window": 4096}),
+    "gemma2: alternating layers": ("gemma2-base", {"layer_types": ["full_attention"] * 4}),
+    "gemma2: query scale": ("gemma2-base", {"query_pre_attn_scalar": 24}),
+    "gemma3: local RoPE base": (
+        "gemma3_text-base",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+            }
+        },
+    ),
+    "gemma3: scaled RoPE of full layers": (
+        "gemma3_text-base",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            }
+        },
+    ),
+    "gemma3: window": ("gemma3_text-base", {"sliding_window": 4096}),
+    "gemma3: order of the layers": (
+        "gemma3_text-base",
+        {"layer_types": ["full_attention", "sliding_attention"] * 2},
+    ),
+    "mistral: window": ("mistral-base", {"sliding_window": None}),
+    "mixtral: window": ("mixtral-base", {"sliding_window": None}),
+    "mixtral: experts per token": ("mixtral-base", {"num_experts_per_tok": 1}),
+    "qwen2: window": ("qwen2-base", {"use_sliding_window": False, "layer_types": None}),
+    "qwen2: where windows begin": (
+        "qwen2-base",
+        {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
+    ),
+    "qwen3: window": ("qwen3-base", {"use_sliding_window": False, "layer_types": None}),
+    "falcon: ALiBi": ("falcon-alibi", {"alibi": False}),
+    "falcon: RoPE": ("falcon-base", {"alibi": True}),
+    "gpt2: scale by layer": (
+        "gpt2-inverse_layer_idx",
+        {"scale_attn_by_inverse_layer_idx": False},
+    ),
+    "llama: RoPE scaling": ("llama-base", {"rope_parameters": _ROPE}),
+    "llama: RoPE base": (
+        "llama-base",
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 2000.0}},
+    ),
+}
+
+
+def assert_shows(subject: Subject, changed: Any) -> None:
+    """Assert that a graph is far from Hugging Face's changed model, and near the unchanged one."""
+    ids, expected, noise = expected_of(subject)
+    other = parity.reference(changed, ids)
+    tolerance = parity.TOLERANCE["portable"] * noise
+
+    def start(**sizes: int) -> Steps:
+        return subject.steps("portable", **sizes)
+
+    decode = parity.SCENARIOS["decode"]
+    assert parity.distance(decode, start, ids, expected) <= tolerance
+    assert parity.distance(decode, start, ids, other) > parity.DROPPED * tolerance
+
+
+@pytest.mark.parametrize(
+    "fact", [pytest.param(fact, marks=pytest.mark.xdist_group(FACTS[fact][0])) for fact in FACTS]
+)
+def test_dropped_fact_shows(fact: str) -> None:
+    name, change = FACTS[fact]
+    subject = parity.subject(name)
+    config = {key: value for key, value in subject.config.items() if key not in change}
+    nested = config.get("rope_parameters")
+    if "rope_parameters" in change and nested and "rope_type" in change["rope_parameters"]:
+        kept = change["rope_parameters"]["rope_type"] == nested.get("rope_type")
+        change = {"rope_parameters": {**(nested if kept else {}), **change["rope_parameters"]}}
+    changed = parity.hugging_face({**config, **change}, "text-generation")
+    changed.load_state_dict(subject.hf.state_dict())
+    assert_shows(subject, changed)
+
+
+@pytest.mark.xdist_group("qwen3-base")
+@pytest.mark.parametrize("norm", ["q_norm", "k_norm"])
+def test_dropped_norm_of_heads_shows(norm: str) -> None:
+    subject = parity.subject("qwen3-base")
+    changed = copy.deepcopy(subject.hf)
+    for layer in changed.model.layers:
+        setattr(layer.self_attn, norm, torch.nn.Identity())
+    assert_shows(subject, changed)
+
+
+@pytest.mark.xdist_group("qwen2-base")
+def test_dropped_biases_show() -> None:
+    subject = parity.subject("qwen2-base")
+    changed = copy.deepcopy(subject.hf)
+    for layer in changed.model.layers:
+        layer.self_attn.v_proj.bias.zero_()
+    assert_shows(subject, changed)
+
+
+@pytest.mark.xdist_group("gemma2-base")
+def test_dropped_offset_of_norms_shows() -> None:
+    subject = parity.subject("gemma2-base")
+    changed = copy.deepcopy(subject.hf)
+    for layer in changed.model.layers:
+        layer.post_attention_layernorm.weight -= 1
+    assert_shows(subject, changed)
+
+
+# --- RoPE scalings of Llama ----------------------------------------------------------------------
+
+_HALF = 12  # of head_dim 24
+ROPE: Mapping[str, Mapping[str, Any]] = {
+    "default": {"rope_theta": 1000.0},
+    "linear": {"rope_theta": 1000.0, "factor": 4.0},
+    "dynamic": {"rope_theta": 1000.0, "factor": 4.0},
+    "yarn": {"rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 32},
+    "longrope": {
+        "rope_theta": 1000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "short_factor": [1 + i / 10 for i in range(_HALF)],
+        "long_factor": [2 + i / 10 for i in range(_HALF)],
+    },
+}
+
+
+@pytest.mark.parametrize("rope_type", ROPE)
+def test_rope_scaling_is_exact_or_refused(rope_type: str) -> None:
+    llama = parity.all_cases()["llama-base"]
+    parameters = {"rope_type": rope_type, **ROPE[rope_type]}
+    subject = Subject({**llama.config, "rope_parameters": parameters}, llama.recipe)
+    try:
+        subject.graph()
+    except ZooError as error:
+        assert rope_type in ("dynamic", "longrope")  # the only ones that change from call to call
+        assert rope_type in str(error)
+    else:
+        for scenario in ("chunked", "decode"):
+            assert_close(subject, "portable", scenario, parity.PLAIN)
+
+
+def test_config_of_older_checkpoints_gives_the_same_graph() -> None:
+    """Llama 3 checkpoints say `rope_theta` and `rope_scaling` side by side."""
+    subject = parity.subject("llama-base")
+    scaling = dict(subject.config["rope_parameters"])
+    older = {key: value for key, value in subject.config.items() if key != "rope_parameters"}
+    older |= {"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
+    again = Subject.__new__(Subject)
+    again.__dict__.update(subject.__dict__, _sessions={})
+    model, other = (
+        loader.load_meta(config, subject.recipe).model.rotary_emb
+        for config in (subject.config, older)
+    )
+    assert torch.equal(model.inv_freq, other.inv_freq)
+    assert not torch.equal(
+        model.inv_freq,
+        loader.load_meta({**older, "rope_scaling": None}, subject.recipe).model.rotary_emb.inv_freq,
+    )
+
+
+# --- feature extraction --------------------------------------------------------------------------
+
+POOLINGS = [("mean", True), ("mean", False), ("cls", True), ("cls", False), ("max", True)]
+#: Rows of so many tokens each, in a batch of as many columns as the longest.
+LENGTHS = [(5, 3), (33, 33), (2,), (1,), (40, 1, 17)]
+
+
+@pytest.fixture(scope="module", params=ENCODERS)
+def encoder(request: pytest.FixtureRequest) -> Subject:
+    return parity.subject(request.param)
+
+
+def embeddings(model: Any, ids: Array, lengths: tuple[int, ...], pooling: str, norm: bool) -> Array:
+    """Compute every row by itself, without padding, and pool it in a plain loop."""
+    rows = []
+    for row, length in zip(ids, lengths, strict=True):
+        with torch.no_grad():
+            hidden = model(input_ids=torch.from_numpy(row[None, :length])).last_hidden_state[0]
+        states = hidden.double().numpy()
+        pooled = {
+            "mean": lambda states=states: sum(states) / len(states),
+            "cls": lambda states=states: states[0],
+            "max": lambda states=states: np.max(states, axis=0),
+        }[pooling]()
+        rows.append(pooled / np.sqrt((pooled**2).sum()) if norm else pooled)
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("how", ["torch", "portable", "fp32"])
+@pytest.mark.parametrize(("pooling", "norm"), POOLINGS)
+def test_encoder_agrees_with_hugging_face(
+    encoder: Subject, pooling: str, norm: bool, how: str
+) -> None:
+    variant = (("pooling", pooling), ("normalize", norm))
+    for lengths in [*LENGTHS, (encoder.hf.config.max_position_embeddings, 9)]:
+        ids = parity.tokens(rows=len(lengths), length=max(lengths))
+        mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+        expected = embeddings(encoder.hf, ids, lengths, pooling, norm)
+        wide = embeddings(encoder.hf64, ids, lengths, pooling, norm)
+        got = parity.embed(encoder, how, variant, ids, mask)
+        assert got.shape == expected.shape
+        noise = np.abs(expected - wide).max()
+        assert np.abs(got - expected).max() <= parity.TOLERANCE[how] * noise
+
+
+@pytest.mark.parametrize("storage", ["int8", "int4"])
+def test_quantized_encoder_is_the_one_of_rounded_weights(encoder: Subject, storage: str) -> None:
+    variant = (("pooling", "mean"), ("normalize", True))
+    lengths = (40, 1, 17)
+    ids = parity.tokens(rows=3, length=40)
+    mask = (np.arange(40) < np.array(lengths)[:, None]).astype(np.int64)
+    rounded = encoder.rounded(storage, variant)
+    expected = embeddings(rounded, ids, lengths, "mean", norm=True)
+    wide = embeddings(parity.in_float64(rounded), ids, lengths, "mean", norm=True)
+    noise = np.abs(expected - wide).max()
+    got = parity.embed(encoder, storage, variant, ids, mask)
+    tolerance = parity.TOLERANCE[storage] * noise
+    assert np.abs(got - expected).max() <= tolerance
+    unrounded = embeddings(encoder.hf, ids, lengths, "mean", norm=True)
+    assert np.abs(expected - unrounded).max() > parity.DROPPED * tolerance
+
+
+def test_poolings_differ(encoder: Subject) -> None:
+    ids, lengths = parity.tokens(rows=2, length=9), (9, 4)
+    made = [embeddings(encoder.hf, ids, lengths, *how) for how in POOLINGS]
+    for i, one in enumerate(made):
+        assert all(np.abs(one - other).max() > 1e-3 for other in made[:i])
+
+
+def test_all_recipes_have_cases() -> None:
+    assert {case.recipe.model_type for case in parity.all_cases().values()} == {
+        recipe.model_type for recipe in list_recipes()
+    }
+    assert set(ort.STORAGE) == {"fp32", "int8", "int4"}
