@@ -6,6 +6,7 @@ stdout is the answer, stderr is progress. Exit codes: 0 done, 1 an error the use
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -22,16 +23,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments) or 0)
+        code = int(arguments.run(arguments) or 0)
+        sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
     except ZooError as error:
         print(f"qeff-zoo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("qeff-zoo: interrupted; nothing half-made was kept.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has left
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of our output has left; nobody misses the rest of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -51,7 +51,8 @@ def make_plan(
 ) -> tuple[Checkpoint, Plan]:
     """Open a checkpoint and make every choice, before anything large is downloaded."""
     checkpoint = open_checkpoint(model, revision=revision)
-    plans.recipe_of(checkpoint)  # an unsupported model is refused before its weights are hashed
+    # What is refused is refused before the weights are hashed, which takes long for a large model.
+    plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
     return checkpoint, plans.resolve(checkpoint, request, digest)
 

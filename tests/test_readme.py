@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README does what it says: its examples run, its table is that of the recipes, its limits hold."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SESSIONS = re.findall(r"<!-- session: [^>]*-->\n```(\w+)\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder where the README's relative paths work, with a store of its own."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
+def run(command: list[str], folder: Path) -> str:
+    environment = {**os.environ, "QEFF_HOME": str(folder / "store")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.xdist_group("readme")
+def test_commands_run(workplace: Path) -> None:
+    shown = next(text for kind, text in SESSIONS if kind == "console")
+    commands = [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("$ ")]
+    assert len(commands) >= 5
+    for command in commands:
+        assert command[0] == "qeff-zoo"
+        assert run([sys.executable, "-m", "qeff_zoo", *command[1:]], workplace).strip()
+
+
+@pytest.mark.xdist_group("readme")
+def test_python_runs(workplace: Path) -> None:
+    shown = next(text for kind, text in SESSIONS if kind == "python")
+    output = run([sys.executable, "-W", "error", "-c", shown], workplace)
+    assert len(output.splitlines()) >= 2
+    assert "->" in output
+
+
+def test_table_is_that_of_the_recipes() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "update_readme"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
