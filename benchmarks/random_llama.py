@@ -88,7 +88,7 @@ def make(folder: Path, size: Size, seed: int) -> Path:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     shards = list(_shards(size))
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, tensors in enumerate(shards):
         name = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
         with (unfinished / name).open("wb") as file:

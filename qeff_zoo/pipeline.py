@@ -100,18 +100,19 @@ def build(
 def _build(
     checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, level: str | None
 ) -> Package:
+    checkpoint.fetch()
+    tensors = checkpoint.tensors  # a damaged file is refused here, before anything heavy is imported
     import onnx_ir as ir
 
     from qeff_zoo import external_data, validation
     from qeff_zoo.targets import ort
 
-    checkpoint.fetch()
     with watch.stage("graph"):
         graph = graphs.obtain(plan, checkpoint, store)
     with store.stage("build") as folder:
         with watch.stage("lower"):
             lowered = ort.lower(graph.model, graph.bindings, ort.STORAGE[plan.storage])
-            layout = plan_file(lowered.slots, checkpoint.tensors)
+            layout = plan_file(lowered.slots, tensors)
             store.require_space(folder, layout.nbytes, "the package's weights")
         with watch.stage("weights", layout.nbytes) as advance:
             written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)

@@ -59,7 +59,7 @@ class Record:
         return path
 
 
-def write_record(package: Package, record: Record, folder: Path = Path("validated_models")) -> Path:
+def write(package: Package, record: Record, folder: Path = Path("validated_models")) -> Path:
     """Write a record to `ORG/NAME.json`, beside those of the checkpoint's other targets and storages.
 
     Args:

@@ -154,13 +154,13 @@ class _Embeddings:
 
     Args:
         model: Hugging Face's.
-        request: With `checkpoint`, `sequences` and perhaps `pooling`.
+        request: With `checkpoint`, `sequences`, and in `pooling` what to do otherwise than the checkpoint says.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
         self._model = model
         self._sequences: list[list[int]] = request["sequences"]
-        told = request["pooling"] or _read_pooling(Path(request["checkpoint"]))
+        told = {**_read_pooling(Path(request["checkpoint"])), **request["pooling"]}
         self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
 
     def alone(self) -> list[Array]:

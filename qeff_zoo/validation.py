@@ -16,12 +16,12 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.parity import TOLERANCES, Array, Check, Judge, measure_floor, relative_errors
-from qeff_zoo.records import Record, write_record
+from qeff_zoo.records import Record
 from qeff_zoo.reference_answers import Answers, ask
 from qeff_zoo.rounding import Rounding, read_rounding
 from qeff_zoo.trials import Progress, Trial, try_package
 
-__all__ = ["Record", "validate", "write_record"]
+__all__ = ["Record", "validate"]
 
 _TOP = 16  # logits of a position that are kept as evidence
 
@@ -79,11 +79,11 @@ def validate(
     )
 
 
-def _chosen_pooling(package: Package) -> dict[str, Any] | None:
-    """Return a pooling that a user chose; any other the reference finds by itself."""
-    task = package.manifest["spec"]["task"]
-    by_user = package.manifest["why"].get("pooling", "").startswith("user")
-    return {name: task[name] for name in ("pooling", "normalize")} if by_user else None
+def _chosen_pooling(package: Package) -> dict[str, Any]:
+    """Return what a user chose of the pooling; what nobody chose the reference finds by itself."""
+    task, why = package.manifest["spec"]["task"], package.manifest["why"]
+    chosen = [name for name in task if why.get(f"task.{name}", "").startswith("user")]
+    return {name: task[name] for name in chosen}
 
 
 def _judges(

@@ -41,9 +41,10 @@ EVALUATION_WINDOW = 512
 HELD_OUT_SHARE = 32  # one module in this many is never trained on
 LICENCE_LIMIT = 64 * 1024  # some wheels ship megabytes of third-party notices
 SAMPLE_PROMPTS = (
-    "Return a list of",
-    "Raise ValueError if",
-    f"{USER}What is json.dumps?{TURN}{ASSISTANT}",
+    "This module",
+    "class socket.",
+    "Permission is hereby granted",
+    f"{USER}What is collections.OrderedDict?{TURN}{ASSISTANT}",
 )
 
 
@@ -348,7 +349,7 @@ that perplexity and greedy text mean something. It writes like Python's document
 | held-out loss | {report.held_out_loss:.4f} nats per token |
 | training loss | {report.first_loss:.2f} at first, {report.last_loss:.2f} at last |
 | training text | {report.train_tokens:,} tokens, {report.train_bytes:,} bytes |
-| training | {report.steps:,} steps, seed {report.seed}, {report.seconds / 60:.0f} minutes |
+| training | {report.steps:,} steps, seed {report.seed} |
 | stored as | bfloat16, safetensors |
 
 The perplexity is over `held_out.txt`: tokenized as one text, cut into windows of {EVALUATION_WINDOW} tokens, each after

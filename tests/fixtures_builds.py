@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from qeff_zoo.housekeeping import Entry
+from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
 #: Slow to import, and of no use to who only asks.
@@ -153,14 +154,30 @@ class Models:
         return target
 
     def trace(self, checkpoint: Path, home: Path, **choices: Any) -> None:
-        """Put the graph of a build into a store; traced once.
+        """Put the graph of a build into a store, and no package.
 
         Args:
             checkpoint: One of ours.
             home: The store.
-            choices: Fields of `qeff_zoo.plan.Request` that change the graph.
+            choices: Fields of `qeff_zoo.plan.Request`.
         """
+        shutil.copytree(
+            self._store(checkpoint, choices) / "graphs", home / "graphs", dirs_exist_ok=True
+        )
 
+    def build(self, checkpoint: Path, home: Path, **choices: Any) -> Package:
+        """Put a package that nobody validated into a store, and its graph.
+
+        Args:
+            checkpoint: One of ours.
+            home: The store.
+            choices: Fields of `qeff_zoo.plan.Request`.
+        """
+        shutil.copytree(self._store(checkpoint, choices), home, dirs_exist_ok=True)
+        (folder,) = (self._store(checkpoint, choices) / "packages").iterdir()
+        return Package.open(home / "packages" / folder.name)
+
+    def _store(self, checkpoint: Path, choices: dict[str, Any]) -> Path:
         def make(store: Path) -> None:
             from runnable_package import package
 
@@ -168,9 +185,8 @@ class Models:
                 patch.setenv("QEFF_HOME", str(store))
                 package(checkpoint, **choices)
 
-        variant = "-".join(["store", checkpoint.name, *sorted(choices)])
-        cached = self._made_once(variant, make)
-        shutil.copytree(cached / "graphs", home / "graphs", dirs_exist_ok=True)
+        named = (f"{name}={value}" for name, value in sorted(choices.items()))
+        return self._made_once("-".join(["store", checkpoint.name, *named]), make)
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,9 @@ DROPPED = 50
 PLAIN: Variant = ()
 CONTINUOUS: Variant = (("continuous_batching", True),)
 
+#: Classes of modules that multiply by a matrix.
+MATRICES = frozenset({"Linear", "FalconLinear", "Conv1D"})
+
 CTX_LEN = 40
 SLOTS = 4
 PROMPT = 18  # beyond every window of a tiny config
@@ -523,8 +526,7 @@ def rounded_activations(model: Any) -> Iterator[None]:
         x = args[0].numpy()
         return (torch.from_numpy(round_trip(x, "int8")), *args[1:])
 
-    kinds = {"Linear", "FalconLinear", "Conv1D"}
-    matrices = [module for module in model.modules() if type(module).__name__ in kinds]
+    matrices = [module for module in model.modules() if type(module).__name__ in MATRICES]
     hooks = [module.register_forward_pre_hook(rounding) for module in matrices]
     try:
         yield

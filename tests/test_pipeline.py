@@ -42,7 +42,11 @@ def greedy(checkpoint: Path, prompts: list[list[int]], length: int) -> list[list
     for prompt in prompts:
         ids = torch.tensor([prompt])
         out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=length, pad_token_id=0
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=length,
+            pad_token_id=0,
         )
         answers.append(out[0, len(prompt) :].tolist())
     return answers
@@ -53,7 +57,9 @@ def encoded(checkpoint: Path, texts: list[str]) -> list[list[int]]:
     return [tokenizer(text)["input_ids"] for text in texts]
 
 
-def assert_generates(built: Package, checkpoint: Path, prompts: list[str], length: int = 12) -> None:
+def assert_generates(
+    built: Package, checkpoint: Path, prompts: list[str], length: int = 12
+) -> None:
     """Check that text goes in and Hugging Face's greedy tokens come out."""
     session = qeff_zoo.load(built, threads=1)
     outputs = session.generate(prompts, generation_len=length)
@@ -415,9 +421,7 @@ def test_a_config_alone_gives_the_graph(models: Models, home: Path, tmp_path: Pa
     assert [function.name for function in bare.functions] == [f.name for f in full.functions]
 
 
-def test_an_export_does_not_touch_what_is_there(
-    models: Models, home: Path, tmp_path: Path
-) -> None:
+def test_an_export_does_not_touch_what_is_there(models: Models, home: Path, tmp_path: Path) -> None:
     models.trace(models.llama, home)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("keep me")
@@ -490,7 +494,9 @@ def test_the_api_lists_recipes() -> None:
 
     assert recipes["llama"] == qeff_zoo.find_recipe("llama")
     assert recipes["bert"].task == "feature-extraction"
-    assert {"mistral", "mixtral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2", "falcon"} < {*recipes}
+    assert {"mistral", "mixtral", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2", "falcon"} < {
+        *recipes
+    }
 
 
 def test_the_manifest_says_what_was_asked_and_what_came_of_it(models: Models, home: Path) -> None:

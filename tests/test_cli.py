@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, as people and scripts meet it: what it prints where, and how it ends."""
+
+import argparse
+import dataclasses
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
+from transformers import CONFIG_MAPPING
+
+from qeff_zoo import cli, pipeline, validation
+from qeff_zoo.errors import ZooError
+from qeff_zoo.package import Package
+
+COMMANDS = (
+    ("list",), ("show",), ("plan",), ("build",), ("export",), ("run",), ("validate",), ("inspect",),
+    ("cache", "ls"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
+)  # fmt: skip
+KEY = r"qz1-[0-9a-f]{64}"
+
+
+class Places:
+    """What the table of commands talks about, by name.
+
+    Args:
+        models: The checkpoints.
+        home: The store; has a package of `llama` and one of `bert`.
+        folder: Empty.
+    """
+
+    def __init__(self, models: Models, home: Path, folder: Path) -> None:
+        self.home, self.folder = home, folder
+        self.llama, self.bert = models.llama, models.bert
+        self.package, self.encoder = (
+            models.build(models.llama, home),
+            models.build(models.bert, home),
+        )
+        self.prompts = folder / "prompts.txt"
+        self.prompts.write_text("fox\n\nthe lazy dog\n")
+
+    def argv(self, template: str) -> list[str]:
+        """Fill in a command."""
+        named = {name: str(value) for name, value in vars(self).items()}
+        named |= {"package": str(self.package.path), "encoder": str(self.encoder.path)}
+        return [part.format(**named, key=self.package.build_key[:16]) for part in template.split()]
+
+
+@pytest.fixture
+def places(models: Models, home: Path, tmp_path: Path) -> Places:
+    return Places(models, home, tmp_path)
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run a command in this process; give its exit code, stdout and stderr."""
+    capsys.readouterr()
+    try:
+        code = cli.main(argv)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    return code, *capsys.readouterr()
+
+
+def answer(argv: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command with --json that must succeed silently; give its answer."""
+    code, out, err = run([*argv, "--json"], capsys)
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+# id, command, exit code, what stdout and what stderr must match; "" is nothing at all
+TABLE = [
+    ("version", "--version", 0, rf"qeff-zoo {re.escape(version('qeff-zoo'))}\n", ""),
+    ("version-short", "-V", 0, r"qeff-zoo \S+\n", ""),
+    ("nothing", "", 2, "", "usage: qeff-zoo.*COMMAND"),
+    ("unknown-command", "bild", 2, "", "usage: .*invalid choice: 'bild'"),
+    ("unknown-option", "build {llama} --fast", 2, "", "usage: .*--fast"),
+    ("no-model", "build", 2, "", "usage: .*MODEL"),
+    ("not-a-number", "plan {llama} --ctx-len many", 2, "", "usage: .*--ctx-len.*'many'"),
+    ("not-numbers", "plan {bert} --seq-lens 8,x", 2, "", "usage: .*--seq-lens.*'8,x'"),
+    ("cache-without-verb", "cache", 2, "", "usage: qeff-zoo cache.*COMMAND"),
+    ("export-nowhere", "export {llama}", 2, "", "usage: .*--output"),
+    ("list", "list", 0, r"model_type +task.*\nllama +text-generation +LlamaForCausalLM", ""),
+    ("show", "show llama", 0, r"llama: .*text-generation.*--profile latency", ""),
+    ("show-unknown", "show lama", 1, "", "No recipe for model_type 'lama'.*'llama'.*qeff-zoo list"),
+    ("plan", "plan {llama} --ctx-len 64", 0, rf"shape.ctx_len +64 +user.*build_key  {KEY}\n$", ""),
+    ("plan-conflicts", "plan {llama} --ctx-len 0 --weights int3 --pooling cls", 1, "",
+     r"--weights is 'int3'.*--ctx-len is 0.*--pooling does not apply"),
+    ("plan-nothing", "plan ./nowhere", 1, "", "No file or folder .*nowhere'.*Check the path"),
+    ("build-hit", "build {llama} --no-validate", 0, rf"{{home}}/packages/{KEY}\n$",
+     r"llama: was in the store already \(\d+\.\d s\)\n$"),
+    ("build", "build {llama} --no-validate --weights int8 -q", 0, rf"{{home}}/packages/{KEY}\n$",
+     r"llama: built, validated: none \(\d+\.\d s\)\n$"),
+    ("build-out", "build {llama} --no-validate -o {folder}/out", 0, r"{folder}/out\n$", "llama: "),
+    ("export", "export {llama} -o {folder}/out", 0, r"{folder}/out/graph\.onnx\n$", ""),
+    ("run", "run {package} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at .* in all\n$"),
+    ("run-key", "run {key} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at"),
+    ("run-file", "run {package} --prompts-file {prompts} --generation-len 2", 0,
+     r"^fox\n-> .*\n\nthe lazy dog\n-> ", "tokens at"),
+    ("run-chat", "run {package} --prompt fox --chat --generation-len 4", 0, r".+\n$", "tokens at"),
+    ("run-without", "run {package}", 1, "", "No prompt was given.*--prompts-file"),
+    ("run-no-file", "run {package} --prompts-file {folder}/absent", 1, "", "Cannot read .*absent'"),
+    ("run-nothing", "run qz1-0000 --prompt fox", 1, "", "No package at 'qz1-0000'.*cache ls"),
+    ("run-length", "run {package} --prompt fox --generation-len 0", 1, "", "Cannot generate 0 tokens"),
+    ("embed-one", "run {encoder} --prompt fox", 0, r"^(-?\d\.\d{{6}} ){{63}}-?\d\.\d{{6}}\n$", ""),
+    ("embed-two", "run {encoder} --prompt fox --prompt dog", 0,
+     r"cosine +1 +2\n.*fox +1\.000 +-?0\.\d+\ndog +-?0\.\d+ +1\.000\n$", ""),
+    ("inspect", "inspect {package}", 0, r"^llama: text-generation.*Run it\n  qeff-zoo run ", ""),
+    ("inspect-verify", "inspect {package} --verify", 0, r"Every file is what the manifest says\.\n$", ""),
+    ("inspect-nothing", "inspect {folder}", 1, "", "is not a package.*Check the path"),
+    ("validate-nothing", "validate {folder}/absent", 1, "", "No package at "),
+    ("cache-ls", "cache ls", 0, r"package +complete +\d.* llama +qz1-", "Store: {home}\n"),
+    ("cache-gc", "cache gc", 0, r"^kind", ""),
+    ("cache-verify", "cache verify", 0, r"^(q[zg]1-[0-9a-f]{{64}}: intact\n){{4}}$", ""),
+    ("doctor", "doctor", 0, r"python +.*\n.*onnxruntime", ""),
+    ("new-known", "new {llama}", 1, "", "There is a recipe for model_type 'llama' already"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "out", "err"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_commands(
+    template: str,
+    code: int,
+    out: str,
+    err: str,
+    places: Places,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found, *printed = run(places.argv(template), capsys)
+
+    assert found == code, printed
+    for text, wanted in zip(printed, (out, err), strict=True):
+        pattern = re.sub(
+            r"\{(home|folder)\}", lambda name: re.escape(str(vars(places)[name[1]])), wanted
+        ).replace("{{", "{").replace("}}", "}")  # fmt: skip
+        assert re.search(pattern, text, re.DOTALL) if wanted else text == "", text
+    if code == 1:  # one message, in sentences
+        assert printed[1].startswith("qeff-zoo: ")
+        assert printed[1].endswith(".\n")
+        assert "Traceback" not in printed[1]
+    assert [entry.kind for entry in kept(places.home)].count("staging") == 0
+
+
+# --- help -----------------------------------------------------------------------------------------
+def _parsers(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    nested = [item for item in parser._actions if isinstance(item, argparse._SubParsersAction)]
+    for action in nested:
+        for name, child in action.choices.items():
+            yield from _parsers(child, (*path, name))
+    if not nested:
+        yield path, parser
+
+
+def test_the_table_of_commands_is_complete_and_every_answer_can_be_json() -> None:
+    parsers = dict(_parsers(cli._parser()))
+
+    assert tuple(parsers) == COMMANDS
+    for path, parser in parsers.items():
+        assert "--json" in parser._option_string_actions, path
+        short = {flag for flag in parser._option_string_actions if not flag.startswith("--")}
+        assert short <= {"-h", "-o", "-q", "-v", "-V"}, path
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run([*path, "--help"], capsys)
+
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: qeff-zoo {' '.join(path)} ")
+    *_, parser = (parser for name, parser in _parsers(cli._parser()) if name == path)
+    assert all(action.help for action in parser._actions if action.option_strings), path
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["--help"], capsys)
+
+    assert code == 0
+    assert all(re.search(rf"^ +{path[0]} +\w", out, re.MULTILINE) for path in COMMANDS)
+
+
+def test_flags_are_the_parameters_of_python(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {
+        "target": "ort", "weights": "int4", "profile": "throughput", "prefill_seq_len": 8, "ctx_len": 32,
+        "full_batch_size": 2,
+    }  # fmt: skip
+    argv = [
+        str(item)
+        for name, value in flags.items()
+        for item in (f"--{name.replace('_', '-')}", value)
+    ]
+    found = answer(["plan", str(places.llama), *argv], capsys)
+
+    chosen = {
+        path: field["value"] for path, field in found["fields"].items() if field["by"] == "user"
+    }
+    places_of = {"target": "target.name", "weights": "quantization.weights"}
+    del flags["profile"]  # a set of sizes, each of which says that it is the profile's
+    assert chosen == {places_of.get(name, f"shape.{name}"): flags[name] for name in flags}
+
+
+# --- the contract that scripts rely on ------------------------------------------------------------
+def test_build_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["build", str(places.llama), "--no-validate", "--weights", "int4"]
+    made, again = answer(argv, capsys), answer(argv, capsys)
+
+    for found in (made, again):
+        assert list(found) == ["path", "build_key", "hit", "seconds", "peak_rss_bytes"]
+        assert Package.open(found["path"]).build_key == found["build_key"]
+        assert all(isinstance(value, float) for value in found["seconds"].values())
+        assert 10_000_000 < found["peak_rss_bytes"] < 10**11
+    assert (made["hit"], again["hit"]) == (False, True)
+    assert list(made["seconds"]) == ["plan", "graph", "lower", "weights", "package"]
+    assert list(again["seconds"]) == ["plan"]
+
+
+def test_export_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(["export", str(places.llama), "-o", str(places.folder / "out")], capsys)
+
+    assert list(found) == ["path", "seconds", "peak_rss_bytes"]
+    assert Path(found["path"]) == places.folder / "out" / "graph.onnx"
+    assert Path(found["path"]).is_file()
+
+
+def test_run_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = places.argv("run {package} --prompt fox --prompts-file {prompts} --generation-len 5")
+    found = answer(argv, capsys)
+
+    assert list(found) == ["outputs", "metrics"]
+    assert [item["prompt"] for item in found["outputs"]] == ["fox", "fox", "the lazy dog"]
+    for item in found["outputs"]:
+        assert list(item) == ["prompt", "text", "token_ids"]
+        assert 1 <= len(item["token_ids"]) <= 5  # the generated ids alone
+    assert found["outputs"][0] == found["outputs"][1]
+    assert all(isinstance(value, int | float) for value in found["metrics"].values())
+
+
+def test_run_embeds_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(places.argv("run {encoder} --prompt fox --prompt dog"), capsys)
+
+    assert list(found) == ["outputs"]
+    assert [item["text"] for item in found["outputs"]] == ["fox", "dog"]
+    assert all(list(item) == ["text", "embedding"] for item in found["outputs"])
+    assert all(len(item["embedding"]) == 64 for item in found["outputs"])
+
+
+def test_plan_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(["plan", str(places.llama), "--weights", "int8"], capsys)
+
+    assert re.fullmatch(KEY, found["build_key"])
+    assert all(set(field) == {"value", "by"} for field in found["fields"].values())
+    assert found["fields"]["quantization.weights"] == {"value": "int8", "by": "user"}
+    assert found["fields"]["shape.prefill_seq_len"]["by"] == "recipe:latency"
+    assert found["fields"]["shape.ctx_len"] == {"value": 128, "by": "derived: 128 positions"}
+    assert found["fields"]["target.name"] == {"value": "ort", "by": "default"}
+
+
+def test_list_and_show_answer_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    recipes = {item["model_type"]: item for item in answer(["list"], capsys)}
+
+    wanted = ["model_type", "architectures", "task", "quant_methods"]
+    assert all(list(item) == wanted for item in recipes.values())
+    assert recipes["llama"]["architectures"] == ["LlamaForCausalLM"]
+    shown = answer(["show", "llama"], capsys)
+    assert {name: shown[name] for name in wanted} == recipes["llama"]
+    assert shown["shapes"]["latency"]["ctx_len"] == 4096
+
+
+def test_inspect_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(places.argv("inspect {package}"), capsys)
+    assert found == {"path": str(places.package.path), "manifest": places.package.manifest}
+
+    found = answer(places.argv("inspect {package} --verify"), capsys)
+    assert (found["intact"], found["problems"]) == (True, [])
+
+    weights = places.package.file("weights")
+    weights.write_bytes(b"\1" + weights.read_bytes()[1:])
+    code, out, err = run(places.argv("inspect {package} --verify --json"), capsys)
+    assert (code, err) == (1, "")
+    assert json.loads(out)["intact"] is False
+    assert "weights.safetensors" in json.loads(out)["problems"][0]
+
+
+def test_cache_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["cache", "ls", "--json"], capsys)
+    entries = json.loads(out)
+    assert (code, err) == (0, f"Store: {places.home}\n")
+    assert sorted(entry["kind"] for entry in entries) == ["graph", "graph", "package", "package"]
+    assert all(list(entry) == ["kind", "key", "name", "path", "size", "state"] for entry in entries)
+    assert {entry["name"] for entry in entries} == {"llama", "bert", None}
+
+    assert answer(["cache", "verify"], capsys) == {entry["key"]: [] for entry in entries}
+    assert answer(["cache", "gc"], capsys) == []
+    going = answer(["cache", "gc", "--older-than", "0", "--dry-run"], capsys)
+    assert {entry["key"] for entry in going} == {entry["key"] for entry in entries}
+    assert len(kept(places.home)) == 4
+    gone = answer(["cache", "gc", "--older-than", "0"], capsys)
+    assert [entry["key"] for entry in gone] == [entry["key"] for entry in going]
+    assert kept(places.home) == []
+
+
+def test_doctor_answers_in_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(["doctor"], capsys)
+
+    assert all(list(item) == ["name", "status", "detail", "advice"] for item in found)
+    assert {item["status"] for item in found} <= {"ok", "missing", "warn"}
+    assert not home.exists()  # it looks and does not touch
+
+
+def test_new_answers_in_json(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {**CONFIG_MAPPING["olmo2"]().to_dict(), "architectures": ["Olmo2ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    argv = ["new", str(tmp_path / "config.json"), "-o", str(tmp_path / "recipes")]
+
+    found = answer(argv, capsys)
+
+    assert list(found) == ["path", "relative", "notes"]
+    assert found["path"] == str(tmp_path / "recipes" / "olmo2.py")
+    assert files_below(tmp_path / "recipes") == ["olmo2.py"]
+    compile(Path(found["path"]).read_text(), found["path"], "exec")
+    text = Path(found["path"]).read_text()
+    code, out, err = run(argv, capsys)  # never over a recipe that is there
+    assert (code, out) == (1, "")
+    assert "Cannot write" in err
+    assert Path(found["path"]).read_text() == text
+
+
+def test_validate_answers_in_json_and_fails_with_1(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = []
+    validate = validation.validate
+
+    def remember(*arguments: Any, **options: Any) -> Any:
+        records.append(validate(*arguments, **options))
+        return records[-1]
+
+    monkeypatch.setattr(validation, "validate", remember)
+    monkeypatch.chdir(places.folder)
+    found = answer(["validate", str(places.package.path)], capsys)
+
+    assert found["passed"] is True
+    assert found["level"] == "checkpoint"
+    assert {check["stage"] for check in found["checks"]} >= {"prefill", "decode"}
+    assert all({"metric", "value", "threshold", "passed"} <= {*check} for check in found["checks"])
+    assert files_below(places.folder / "validated_models") == []
+
+    failed = dataclasses.replace(records[0], checks=[{**records[0].checks[0], "passed": False}])
+    monkeypatch.setattr(validation, "validate", lambda *_, **__: failed)
+    code, out, err = run(["validate", str(places.package.path), "--json"], capsys)
+    assert (code, err) == (1, "")
+    assert json.loads(out)["passed"] is False
+
+
+def test_an_error_leaves_stdout_empty_even_with_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["show", "lama", "--json"], capsys)
+
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+
+
+def test_ours_are_not_dressed_up_as_the_users_errors(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(pipeline, "make_plan", fail)
+    with pytest.raises(AssertionError, match="a bug"):
+        cli.main(["plan", str(home)])
+
+
+def test_every_problem_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZooError("Two lines,\nof one error.")
+
+    monkeypatch.setattr(pipeline, "make_plan", fail)
+    assert run(["plan", "org/name"], capsys) == (1, "", "qeff-zoo: Two lines,\nof one error.\n")
+
+
+# --- in a process of its own ----------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "template",
+    [
+        "--help", "--version", "list", "list --json", "show llama", "plan {llama}", "build --help", "inspect {package}",
+        "inspect {package} --verify", "cache ls", "cache verify", "cache gc", "doctor",
+        "build {llama} --no-validate",
+    ],
+)  # fmt: skip
+def test_who_only_asks_imports_nothing_heavy(
+    template: str, places: Places, probe: Callable[..., Probed]
+) -> None:
+    done = probe(*places.argv(template))
+
+    assert (done.code or 0) == 0, done.stderr
+    assert done.imported() == set()
+
+
+def test_to_run_a_package_takes_neither_torch_nor_transformers(
+    places: Places, probe: Callable[..., Probed]
+) -> None:
+    done = probe(*places.argv("run {package} --prompt fox --chat --generation-len 3 --json"))
+
+    assert done.code == 0
+    assert len(json.loads(done.stdout)["outputs"][0]["token_ids"]) == 3
+    assert done.imported(("torch", "transformers", "onnx", "onnx_ir", "accelerate")) == set()
+
+
+def test_as_a_module_and_as_a_script(places: Places) -> None:
+    script = subprocess.run(
+        [Path(sys.executable).with_name("qeff-zoo"), "plan", places.llama, "--json"],
+        capture_output=True, text=True, timeout=TIMEOUT, check=True,
+    )  # fmt: skip
+    module = command("plan", places.llama, "--json")
+
+    assert module.stdout == script.stdout
+    assert (module.returncode, module.stderr, script.stderr) == (0, "", "")
+
+
+def test_the_codes_a_shell_sees(places: Places) -> None:
+    codes = [command("show", name).returncode for name in ("llama", "lama")]
+    assert [*codes, command("shw").returncode] == [0, 1, 2]
+
+
+def test_a_pipe_gets_the_answer_and_no_progress(places: Places) -> None:
+    done = command("build", places.llama, "--no-validate", "--weights", "int4", "--json")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["hit"] is False
+
+
+def test_a_terminal_shows_every_stage_on_stderr_alone(places: Places) -> None:
+    argv = ["build", str(places.llama), "--no-validate", "--weights"]
+    out, shown = on_terminal([*argv, "int4"])
+    assert re.fullmatch(rf"{places.home}/packages/{KEY}\n", out)
+    for stage in ("plan", "graph", "lower", "weights", "package"):
+        assert re.search(rf"\r{stage} .*\d\d:\d\d", shown), shown
+    assert re.search(r"weights +100% \|.*\| \d+k?/\d+k? .*B/s", shown)  # bytes and rate
+
+    out, shown = on_terminal([*argv, "int8", "--quiet"])
+    assert re.fullmatch(r"llama: built, validated: none \(\S+ s\)\r\n", shown)
+
+
+def on_terminal(argv: list[str]) -> tuple[str, str]:
+    """Run a command with a terminal for stderr; give stdout, and what the terminal showed."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qeff_zoo", *argv],
+        stdout=subprocess.PIPE, stderr=theirs, text=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:  # the other side is closed
+        pass
+    finally:
+        os.close(ours)
+    out, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, shown
+    return out, shown.decode()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_that_leaves_is_no_news(unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "qeff_zoo", "list", "--json"],
+        stdout=writing, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (1, "")

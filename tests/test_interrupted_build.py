@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A build that is killed, interrupted or out of room leaves nothing that a later one takes for finished."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx_ir
+import pytest
+from fixtures_builds import TIMEOUT, Models, files_below, kept
+
+import qeff_zoo
+from qeff_zoo import package
+from qeff_zoo.errors import StoreError
+from qeff_zoo.store import Store
+
+SEED = 20_25_07
+
+
+# --- helpers --------------------------------------------------------------------------------------
+def start(checkpoint: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Begin to build in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "qeff_zoo", "build", str(checkpoint), "--no-validate", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(process: "subprocess.Popen[str]", home: Path, pattern: str) -> None:
+    """Wait until the store has such a file."""
+    end = time.monotonic() + TIMEOUT
+    while process.poll() is None and time.monotonic() < end:
+        if any(home.glob(pattern)):
+            return
+        time.sleep(0.001)
+    pytest.fail(f"no {pattern} in {files_below(home)}: {process.communicate()}")
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    process.kill()
+    process.communicate(timeout=TIMEOUT)
+    assert process.returncode in (-signal.SIGKILL, 0)  # it may just have finished
+
+
+def assert_recovers(home: Path, checkpoint: Path, **choices: Any) -> None:
+    """Check what a killed build left, build again, and check that all is as if nothing had happened."""
+    store = Store(home)
+    left = kept(home)
+    assert {entry.state for entry in left} <= {"complete", "abandoned"}
+    assert all(problems == [] for problems in store.verify().values())
+    done = [entry.key for entry in left if entry.kind == "package"]
+
+    built = qeff_zoo.build(checkpoint, validate=False, **choices)
+
+    assert built.verify() == []
+    assert done in ([], [built.build_key])
+    store.gc()
+    assert files_below(home / "staging") == []
+    assert [(entry.kind, entry.state) for entry in kept(home)] == [
+        ("package", "complete"),
+        ("graph", "complete"),
+    ]
+    assert not any(".json." in name for name in files_below(home))  # no scratch file of a manifest
+    (answer,) = qeff_zoo.load(built, threads=1).generate("fox", generation_len=2)
+    assert len(answer.token_ids) > 0
+
+
+# --- SIGKILL --------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def seconds(models: Models, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Measure a build whose graph is there."""
+    home = tmp_path_factory.mktemp("measured")
+    models.trace(models.llama, home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(home))
+        begun = time.monotonic()
+        process = start(models.llama)
+        _, stderr = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, stderr
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    "share", [round(random.Random(SEED + n).uniform(0.2, 1.0), 3) for n in range(8)]
+)
+def test_killed_at_a_random_moment(
+    models: Models, home: Path, seconds: float, share: float
+) -> None:
+    models.trace(models.llama, home)
+
+    process = start(models.llama)
+    time.sleep(share * seconds)
+    kill(process)
+
+    assert_recovers(home, models.llama)
+
+
+@pytest.mark.parametrize(
+    "delay", [round(random.Random(SEED - n).uniform(0, 0.1), 4) for n in range(4)]
+)
+def test_killed_while_weights_are_written(models: Models, home: Path, delay: float) -> None:
+    models.trace(models.large, home)
+
+    process = start(models.large, "--weights", "int8")
+    wait_for(process, home, "staging/build-*/weights.safetensors")
+    time.sleep(delay)
+    kill(process)
+
+    assert_recovers(home, models.large, weights="int8")
+
+
+@pytest.mark.parametrize("moment", ["while-it-traces", "once-it-has-traced"])
+def test_killed_without_a_graph(models: Models, home: Path, moment: str) -> None:
+    process = start(models.llama)
+    if moment == "while-it-traces":
+        wait_for(process, home, "staging/graph-*")
+        time.sleep(random.Random(SEED).uniform(0, 1))
+    else:
+        wait_for(process, home, "graphs/*")
+    kill(process)
+
+    assert_recovers(home, models.llama)
+
+
+_KILL_AT_EVERY_STEP = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+
+checkpoint, warm, folder = sys.argv[1:]
+import onnx_ir
+from qeff_zoo import cli, pipeline, validation
+from qeff_zoo.targets import ort
+
+STEPS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "pwrite", "posix_fallocate")
+
+
+def die_before(number):
+    taken = []
+
+    def counted(name, step):
+        def take(*arguments, **options):
+            taken.append(name)
+            if len(taken) == number:
+                Path(os.environ["QEFF_HOME"] + ".step").write_text(name)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(*arguments, **options)
+        return take
+
+    for name in STEPS:
+        setattr(os, name, counted(name, getattr(os, name)))
+
+
+number, code = 0, None
+while code != 0:
+    number += 1
+    home = Path(folder, f"{number:03}")
+    shutil.copytree(warm, home)
+    os.environ["QEFF_HOME"] = str(home)
+    child = os.fork()
+    if not child:
+        sys.stdout = sys.stderr = open(os.devnull, "w")
+        die_before(number)
+        os._exit(cli.main(["build", checkpoint, "--no-validate"]))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+"""
+
+
+def test_killed_before_every_single_change_of_the_disk(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.trace(models.llama, tmp_path / "warm")
+    (tmp_path / "homes").mkdir()
+    arguments = [models.llama, tmp_path / "warm", tmp_path / "homes"]
+    command = [sys.executable, "-c", _KILL_AT_EVERY_STEP, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    homes = sorted(path for path in (tmp_path / "homes").iterdir() if path.is_dir())
+    steps = [path.read_text() for path in sorted((tmp_path / "homes").glob("*.step"))]
+    assert len(steps) == len(homes) - 1 > 20  # the last was not killed
+    assert {"fsync", "rename", "replace", "mkdir", "pwrite", "posix_fallocate"} <= {*steps}
+    for home in homes:
+        monkeypatch.setenv("QEFF_HOME", str(home))
+        assert_recovers(home, models.llama)
+        shutil.rmtree(home)
+
+
+# --- SIGINT ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("stage", ["graph", "weights"])
+def test_interrupted_it_cleans_up_and_says_so(models: Models, home: Path, stage: str) -> None:
+    if stage == "weights":
+        models.trace(models.large, home)
+    before = files_below(home / "graphs")
+
+    process = start(models.large, "--weights", "int8")
+    pattern = {"graph": "staging/graph-*", "weights": "staging/build-*/weights.safetensors"}[stage]
+    wait_for(process, home, pattern)
+    process.send_signal(signal.SIGSTOP)
+    assert any(home.glob(pattern))  # it is in that stage, and stays there until it is told
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    stdout, stderr = process.communicate(timeout=TIMEOUT)
+
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr == "qeff-zoo: interrupted; nothing half-made was kept.\n"
+    assert files_below(home / "staging") == files_below(home / "packages") == []
+    assert files_below(home / "graphs") == before
+
+
+# --- no room --------------------------------------------------------------------------------------
+def full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_after(count: int, step: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function that fails as on a full disk, once it was called so often."""
+    calls: Iterator[int] = iter(range(10**6))
+
+    def take(*arguments: Any, **options: Any) -> Any:
+        return step(*arguments, **options) if next(calls) < count else full()
+
+    return take
+
+
+NO_ROOM = {
+    "for-the-weights": (os, "posix_fallocate", full),
+    "within-the-weights": (os, "pwrite", full_after(5, os.pwrite)),
+    "on-flushing": (os, "fsync", full),
+    "for-the-graph": (onnx_ir, "save", full),
+    "for-the-tokenizer": (shutil, "copyfile", full),
+    "for-the-manifest": (package, "write_durably", full),
+}
+
+
+@pytest.mark.parametrize("place", NO_ROOM)
+def test_a_disk_that_fills_up_is_the_stores_error(
+    models: Models, home: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    models.trace(models.llama, home)
+    module, name, step = NO_ROOM[place]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, step)
+        with pytest.raises(StoreError, match="No space left on device") as caught:
+            qeff_zoo.build(models.llama, validate=False)
+
+    assert "QEFF_HOME" in str(caught.value)
+    assert "xpected" in str(caught.value)
+    assert [entry.kind for entry in kept(home)] == ["graph"]
+    assert files_below(home / "staging") == files_below(home / "packages") == []
+    assert qeff_zoo.build(models.llama, validate=False).verify() == []
