@@ -394,6 +394,7 @@ def _add_validate(commands: Any) -> None:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from qeff_zoo import checks
+    from qeff_zoo.description import evidence
 
     outcome = checks.check(
         arguments.package,
@@ -404,7 +405,10 @@ def _validate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(outcome.as_dict())
     else:
-        print(outcome.describe())
+        print(f"{outcome.subject}: {'agrees' if outcome.passed else 'DISAGREES'} with Hugging Face ({outcome.level})")
+        print(evidence(outcome.checks))
+        if outcome.recorded:
+            print(f"\nRecorded in {outcome.recorded}")
     return 0 if outcome.passed else 1
 
 

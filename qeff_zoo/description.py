@@ -112,12 +112,17 @@ def _files(manifest: Manifest) -> Iterator[Sequence[str]]:
         yield file["path"], file["role"], human_size(file["size"])
 
 
-def _evidence(manifest: Manifest) -> str:
-    if not manifest["validation"]:
-        return "Validation: none. Nothing was compared with the Hugging Face model."
+def evidence(checks: Sequence[Mapping[str, Any]]) -> str:
+    """Tabulate the checks of a validation, and what they compared with.
+
+    Args:
+        checks: As in the manifest's `validation`; `model` in front where they are of several.
+    """
+    named = any("model" in check for check in checks)
     columns = ["level", "stage", "metric", "value", "required", "passed", "canary"]
     rows = [
         [
+            *([check["model"]] if named else []),
             check["level"],
             check["stage"],
             check["metric"],
@@ -126,11 +131,17 @@ def _evidence(manifest: Manifest) -> str:
             "yes" if check["passed"] else "NO",
             _canary(check.get("canary")),
         ]
-        for check in manifest["validation"]
+        for check in checks
     ]
-    against = dict.fromkeys(_reference(check["against"]) for check in manifest["validation"])
+    against = dict.fromkeys(_reference(check["against"]) for check in checks)
     compared = "\n".join(f"  against {text}" for text in against)
-    return f"Validated: {manifest['validated']}\n{_table(columns, rows)}\n{compared}"
+    return f"{_table([*(['model'] if named else []), *columns], rows)}\n{compared}"
+
+
+def _evidence(manifest: Manifest) -> str:
+    if not manifest["validation"]:
+        return "Validation: none. Nothing was compared with the Hugging Face model."
+    return f"Validated: {manifest['validated']}\n{evidence(manifest['validation'])}"
 
 
 def _reference(against: Mapping[str, Any]) -> str:

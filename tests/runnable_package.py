@@ -18,6 +18,7 @@ CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}"
     "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 )
+_NO_UTF8 = "ÀÁõö÷øùúûüýþÿ"  # what a byte-level tokenizer calls bytes that no character has
 _TEXT = [
     "the quick brown fox jumps over the lazy dog",
     "a text of words that are there twice or thrice",
@@ -42,7 +43,7 @@ def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> P
         for parameter in model.parameters():
             if (
                 parameter.dim() == 1
-            ):  # norms and biases start at one and zero: drop a fact and nothing shows
+            ):  # norms and biases: away from one and zero, where a dropped fact does not show
                 parameter += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     _tokenizer(recipe.task).save_pretrained(folder)
@@ -50,14 +51,14 @@ def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> P
 
 
 def _tokenizer(task: str) -> PreTrainedTokenizerFast:
-    """Train a byte-level tokenizer of at most 257 tokens: every byte, so that any character takes several."""
+    """Train a byte-level tokenizer of few tokens: every byte of UTF-8, so that most characters take several."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=257,
         special_tokens=[BOS, EOS, PAD],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()[:254],
+        initial_alphabet=sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(_NO_UTF8)),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_TEXT, trainer)

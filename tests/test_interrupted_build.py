@@ -70,7 +70,8 @@ def assert_recovers(home: Path, checkpoint: Path, **choices: Any) -> None:
         ("package", "complete"),
         ("graph", "complete"),
     ]
-    assert not any(".json." in name for name in files_below(home))  # no scratch file of a manifest
+    assert built.unlisted() == []
+    assert not any("/." in name for name in files_below(home / "packages"))  # nor a scratch file
     (answer,) = qeff_zoo.load(built, threads=1).generate("fox", generation_len=2)
     assert len(answer.token_ids) > 0
 

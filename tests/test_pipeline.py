@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import qeff_zoo
 from qeff_zoo import graphs, pipeline
-from qeff_zoo.errors import StoreError
+from qeff_zoo.errors import ParityError, StoreError
 from qeff_zoo.package import Package
 from qeff_zoo.plan import Request
 from qeff_zoo.store import Store
@@ -324,6 +325,64 @@ def test_every_byte_is_written_once(
     size = Package.open(json.loads(made.stdout)["path"]).size
     assert size > 8_000_000
     assert size <= made.written < size + 200_000
+
+
+# --- validation -----------------------------------------------------------------------------------
+def test_a_build_is_validated_and_takes_the_place_of_one_that_is_not(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    plain = models.build(models.llama, home)
+
+    built = pipeline.build(str(models.llama))
+
+    assert not built.hit  # nobody had compared that one
+    assert built.package.path == home / "packages" / plain.path.name
+    assert (plain.validated, built.package.validated) == ("none", "checkpoint")
+    assert {check["stage"] for check in built.package.manifest["validation"]} >= {
+        "prefill",
+        "decode",
+    }
+    assert all(check["passed"] for check in built.package.manifest["validation"])
+    assert built.package.verify() == []  # the evidence is part of it
+    for validate in (True, False):
+        again = pipeline.build(str(models.llama), validate=validate)
+        assert (again.hit, again.package) == (True, built.package)
+
+
+def test_a_package_that_is_wrong_is_not_kept(
+    models: Models, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.trace(models.llama, home)
+    obtain = graphs.obtain
+
+    def mixed_up(*arguments: Any) -> graphs.BoundGraph:
+        graph = obtain(*arguments)
+        key, value = (f"model.layers.2.self_attn.{part}_proj.weight" for part in "kv")
+        swapped = {key: graph.bindings[value], value: graph.bindings[key]}
+        return replace(graph, bindings={**graph.bindings, **swapped})
+
+    monkeypatch.setattr(graphs, "obtain", mixed_up)
+    with pytest.raises(ParityError, match="disagrees with Hugging Face") as caught:
+        qeff_zoo.build(models.llama)
+
+    assert kept(home, "package") == kept(home, "staging") == []
+    (evidence,) = kept(home, "failed")
+    assert repr(str(evidence.path)) in str(caught.value)
+    failed = Package.open(evidence.path)
+    assert failed.validated == "none"
+    assert not all(check["passed"] for check in failed.manifest["validation"])
+    _, plan = pipeline.make_plan(str(models.llama), Request())
+    assert Store(home).lookup(plan.build_key) is None
+
+
+def test_a_pooling_that_was_asked_for_is_what_the_reference_does(
+    models: Models, home: Path
+) -> None:
+    built = qeff_zoo.build(models.bert, seq_lens=(16, 48), pooling="cls", normalize=True)
+
+    assert built.validated == "checkpoint"
+    embeddings = qeff_zoo.load(built, threads=1).embed(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
 
 
 # --- the package stands alone ---------------------------------------------------------------------

@@ -1,0 +1,587 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running packages: what Hugging Face says, for any number of prompts, in any shape, streamed or not."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tokenizers
+import torch
+from fixtures_builds import Models
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runnable_package import edit_json, package
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, decoder, open_session
+from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.memory import available_memory
+from qeff_zoo.runtime.sampling import greedy
+from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.runtime.text_generation import Generation
+from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
+PROMPTS = [
+    "the quick",
+    "or",
+    "brown fox jumps over that",
+    "lazy dog 你好",
+    "words that are there twice",
+    "a",
+    "thrice the text",
+]
+LENGTH = 9
+TEXTS = ["the lazy dog", "fox", "a text of words that are there twice or thrice", "ähnlich 你好 🙂"]
+SYMBOLS = {"batch_size": "1", "seq_len": "8", "ctx_len": "48"}
+SHAPES = {
+    "one row": {"batch_size": 1, "prefill_seq_len": 8, "ctx_len": 48},
+    "rows": {"batch_size": 3, "prefill_seq_len": 8, "ctx_len": 48},
+    "slots": {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48},
+    "token by token": {"batch_size": 2, "prefill_seq_len": 1, "ctx_len": 48},
+}
+
+
+@pytest.fixture(scope="session")
+def built(models: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Package]:
+    home = tmp_path_factory.mktemp("runtime")
+    models.trace(models.llama, home)
+    models.trace(models.llama, home, full_batch_size=2)
+    models.trace(models.bert, home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(home))
+        packages = {name: package(models.llama, **shape) for name, shape in SHAPES.items()}
+        packages["encoder"] = package(models.bert, seq_lens=(16, 40), batch_size=3)
+    return packages
+
+
+@pytest.fixture(scope="session")
+def sessions(built: dict[str, Package]) -> dict[str, TextGenerationSession]:
+    opened = {name: open_session(built[name], threads=1) for name in SHAPES}
+    return {name: one for name, one in opened.items() if isinstance(one, TextGenerationSession)}
+
+
+@pytest.fixture(scope="session")
+def encoder(built: dict[str, Package]) -> EmbeddingSession:
+    session = open_session(built["encoder"], threads=1)
+    assert isinstance(session, EmbeddingSession)
+    return session
+
+
+@pytest.fixture(scope="session")
+def expected(models: Models) -> list[list[int]]:
+    """What transformers generates without an EOS, one prompt at a time and without a cache."""
+    model = AutoModelForCausalLM.from_pretrained(models.llama).eval()
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    answers = []
+    for prompt in PROMPTS:
+        tokens = tokenizer(prompt)["input_ids"]
+        for _ in range(LENGTH):
+            with torch.no_grad():
+                tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+        answers.append(tokens[-LENGTH:])
+    return answers
+
+
+@pytest.fixture
+def folder(built: dict[str, Package], tmp_path: Path) -> Path:
+    """A package's folder that may be changed."""
+    return Path(shutil.copytree(built["one row"].path, tmp_path / "package"))
+
+
+def specializations(**symbols: str) -> list[dict[str, Any]]:
+    decode = {**SYMBOLS, **symbols, "seq_len": "1"}
+    return [
+        {"name": "Prefill", "symbols": {**SYMBOLS, **symbols}},
+        {"name": "Decode", "symbols": decode},
+    ]
+
+
+def reopen(folder: Path, **symbols: str) -> TextGenerationSession:
+    return TextGenerationSession(folder, specializations(**symbols), threads=1)
+
+
+def cut(answers: Sequence[Sequence[int]], stops: Sequence[int]) -> list[list[int]]:
+    """End each answer at its first stop."""
+    return [
+        list(
+            answer[: next((i + 1 for i, token in enumerate(answer) if token in stops), len(answer))]
+        )
+        for answer in answers
+    ]
+
+
+# --- text generation ------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", SHAPES)
+def test_generates_what_transformers_does(
+    sessions: dict[str, TextGenerationSession], expected: list[list[int]], shape: str
+) -> None:
+    """Seven prompts are more than there are rows or slots, and longer than a prefill call."""
+    session = sessions[shape]
+    outputs = session.generate(PROMPTS, generation_len=LENGTH)
+
+    assert [output.prompt for output in outputs] == PROMPTS
+    assert [output.token_ids for output in outputs] == cut(expected, [*session.eos_token_ids])
+    assert {output.prompt_tokens > 8 for output in outputs} == {True, False}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_together_as_one_at_a_time(sessions: dict[str, TextGenerationSession], shape: str) -> None:
+    """Rows start, end and are given to others at different times, and none sees another's cache."""
+    session = sessions[shape]
+    alone = [session.generate([prompt])[0] for prompt in PROMPTS]
+    assert session.generate(PROMPTS) == alone
+    assert session.generate(PROMPTS[::-1]) == alone[::-1]
+
+
+def test_token_ids_are_prompts_too(
+    sessions: dict[str, TextGenerationSession], models: Models
+) -> None:
+    session = sessions["rows"]
+    tokens = AutoTokenizer.from_pretrained(models.llama)(PROMPTS[0])["input_ids"]
+    by_text, by_tokens = session.generate([PROMPTS[0], tokens], generation_len=4)
+    assert by_tokens == by_text
+    assert session.generate(PROMPTS[0], generation_len=4) == [by_text]
+
+
+def test_no_prompts_no_answers(sessions: dict[str, TextGenerationSession]) -> None:
+    assert sessions["slots"].generate([]) == []
+
+
+def test_the_end_of_the_cache_ends_an_answer(
+    sessions: dict[str, TextGenerationSession], folder: Path
+) -> None:
+    edit_json(folder / "generation_config.json", eos_token_id=[])
+    (output,) = reopen(folder).generate([[5] * 40])
+    assert (len(output.token_ids), output.finish_reason) == (8, "length")
+    (output,) = reopen(folder).generate([[5] * 47], generation_len=5)
+    assert (len(output.token_ids), output.finish_reason) == (1, "length")
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["list", "number"])
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_any_eos_ends_an_answer(
+    folder: Path, expected: list[list[int]], listed: bool, file: str
+) -> None:
+    stops = [expected[0][4], expected[2][2]] if listed else [expected[0][4]]
+    (folder / "generation_config.json").unlink()
+    edit_json(folder / file, eos_token_id=stops if listed else stops[0])
+    session = reopen(folder)
+
+    outputs = session.generate(PROMPTS, generation_len=LENGTH)
+
+    assert [output.token_ids for output in outputs] == cut(expected, stops)
+    assert outputs[0].finish_reason == "eos"
+    assert session.tokenizer is not None
+    assert outputs[0].text == session.tokenizer.decode(outputs[0].token_ids[:-1])
+    ended = [output.token_ids[-1] in stops for output in outputs]
+    assert [output.finish_reason == "eos" for output in outputs] == ended
+
+
+def test_metrics_count_tokens_and_time(sessions: dict[str, TextGenerationSession]) -> None:
+    session = sessions["slots"]
+    outputs = session.generate(PROMPTS, generation_len=LENGTH)
+    metrics = session.metrics
+    assert metrics is not None
+    assert metrics.prompt_tokens == sum(output.prompt_tokens for output in outputs)
+    assert metrics.generated_tokens == sum(len(output.token_ids) for output in outputs)
+    assert 0 < metrics.ttft_s < metrics.total_s
+    assert min(metrics.prefill_tokens_per_s, metrics.decode_tokens_per_s) > 0
+    assert json.loads(json.dumps(metrics.as_dict()))["total_s"] == metrics.total_s
+    assert f"{metrics.generated_tokens:,} tokens" in str(metrics)
+
+
+# --- the cache ------------------------------------------------------------------------------------
+def test_a_call_writes_its_own_positions_and_nothing_else(built: dict[str, Package]) -> None:
+    opened = Decoder(built["rows"].path, built["rows"].manifest["specializations"], threads=1)
+    addresses = {name: state.ctypes.data for name, state in opened.states.items()}
+
+    opened.prefill({0: Piece([5, 6, 7], 0), 2: Piece([8], 0)})
+    opened.decode({2: Piece([9], 1)})
+    opened.decode({})
+
+    for name, state in opened.states.items():
+        written = state.any(axis=(1, 3))  # (rows, positions)
+        assert np.flatnonzero(written[0]).tolist() == [0, 1, 2], name
+        assert not written[1].any()
+        assert np.flatnonzero(written[2]).tolist() == [0, 1]
+        assert state.ctypes.data == addresses[name]
+
+
+def test_a_call_copies_no_cache(built: dict[str, Package]) -> None:
+    """Of 200 MB of cache, which take memory only when written, a call writes one row."""
+    symbols = {"batch_size": "1", "ctx_len": "140000"}
+    opened = Decoder(built["one row"].path, specializations(**symbols), threads=1)
+    size = sum(state.nbytes for state in opened.states.values())
+    assert size > 200e6
+    before = psutil.Process().memory_info()
+    opened.decode({0: Piece([5], 0)})
+    after = psutil.Process().memory_info()
+    grown = (after.rss - after.shared) - (before.rss - before.shared)
+    assert grown < size / 3
+
+
+def test_what_a_row_held_before_is_never_seen(sessions: dict[str, TextGenerationSession]) -> None:
+    session = sessions["rows"]
+    clean = session.generate(PROMPTS[:3], generation_len=LENGTH)
+    for state in session.decoder.states.values():
+        state[...] = np.random.default_rng(0).standard_normal(state.shape)
+    assert session.generate(PROMPTS[:3], generation_len=LENGTH) == clean
+
+
+def test_the_last_call_of_a_shorter_prompt_has_its_logits(
+    sessions: dict[str, TextGenerationSession],
+) -> None:
+    """A row that is through before others keeps what its own last chunk said."""
+    session = sessions["rows"]
+    uneven = [[7] * 30, [8], [9] * 9]
+    together = session.generate(uneven, generation_len=3)
+    assert together == [session.generate([prompt], generation_len=3)[0] for prompt in uneven]
+
+
+def test_a_package_without_prefill_decodes_its_prompts() -> None:
+    sizes = DecoderSizes.read([specializations(batch_size="4")[1]])
+    assert (sizes.prefill_seq_len, sizes.rows, sizes.ctx_len) == (1, 4, 48)
+
+
+def test_available_memory_is_what_the_system_says() -> None:
+    available = available_memory()
+    assert available is not None
+    assert 0 < available <= psutil.virtual_memory().total
+
+
+# --- text -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["llama", "bert", "example"])
+@pytest.mark.parametrize("text", ["", " the fox", "Zwölf  你好\n🙂🦙", "<s>x</s>", "The DON'T"])
+def test_tokens_are_those_of_transformers(models: Models, name: str, text: str) -> None:
+    source = EXAMPLE if name == "example" else getattr(models, name)
+    ours, theirs = Tokenizer(source), AutoTokenizer.from_pretrained(source)
+    ids = theirs(text)["input_ids"]
+    assert ours.encode(text) == ids
+    assert ours.encode(text, special_tokens=False) == theirs.encode(text, add_special_tokens=False)
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_settings_left_in_a_tokenizer_file_do_not_cut_or_pad(
+    models: Models, tmp_path: Path
+) -> None:
+    left = tokenizers.Tokenizer.from_file(str(models.bert / "tokenizer.json"))
+    left.enable_truncation(4)
+    left.enable_padding(length=30)
+    left.save(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer(tmp_path).encode(PROMPTS[2]) == Tokenizer(models.bert).encode(PROMPTS[2])
+
+
+def byte_fallback() -> tokenizers.Tokenizer:
+    """Make a tokenizer as SentencePiece models have it: words with a blank in front, or bytes."""
+    words = ["<unk>", "▁", "▁the", "▁fox", "a", "é", *(f"<0x{byte:02X}>" for byte in range(256))]
+    made = tokenizers.Tokenizer(
+        models.BPE({word: number for number, word in enumerate(words)}, [], byte_fallback=True)
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return made
+
+
+@pytest.fixture(scope="session")
+def wrapped(models: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    byte_fallback().save(str(folder / "tokenizer.json"))
+    return {"bytes": Tokenizer(models.llama), "fallback": Tokenizer(folder)}
+
+
+@pytest.mark.parametrize("name", ["bytes", "fallback"])
+def test_a_streamed_character_is_whole(wrapped: dict[str, Tokenizer], name: str) -> None:
+    tokenizer, text = wrapped[name], "the fox é 你好 🙂 a"
+    stream = TextStream(tokenizer)
+    tokens = tokenizer.encode(text)
+    pieces = [stream.push(token) for token in tokens]
+    assert len(tokens) > len(text)
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
+    assert pieces.count("") >= 7  # tokens inside a character show nothing
+    assert "".join(pieces) + stream.finish() == tokenizer.decode(tokens) == text
+
+
+@settings(deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["bytes", "fallback"])
+def test_streamed_text_is_the_text(
+    wrapped: dict[str, Tokenizer], name: str, data: st.DataObject
+) -> None:
+    """Any tokens will do, but for bytes that spell nothing: SentencePiece then changes its mind about those before."""
+    tokenizer = wrapped[name]
+    token = st.integers(0, tokenizer.vocab_size - 1)
+    spelled = st.text(max_size=20).map(lambda text: tokenizer.encode(text, special_tokens=False))
+    tokens = data.draw(spelled if name == "fallback" else st.lists(token, max_size=40))
+    stream = TextStream(tokenizer)
+    pieces = [stream.push(one) for one in tokens]
+    assert "".join(pieces) + stream.finish() == tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize("shape", ["one row", "slots"])
+def test_the_stream_joined_is_the_text(
+    sessions: dict[str, TextGenerationSession], shape: str
+) -> None:
+    heard: dict[int, str] = {}
+
+    def listen(number: int, piece: str) -> None:
+        assert piece
+        heard[number] = heard.get(number, "") + piece
+
+    outputs = sessions[shape].generate(PROMPTS, generation_len=LENGTH, stream=listen)
+    assert [heard.get(number, "") for number in range(len(outputs))] == [
+        output.text for output in outputs
+    ]
+
+
+# --- chat -----------------------------------------------------------------------------------------
+MESSAGES = [{"role": "user", "content": "What is <b>?"}, {"role": "assistant", "content": "ä\n"}]
+TEMPLATES = {
+    "loop": "{% for m in messages %}\n  {{ m.role }}: {{ m['content'] | trim }}\n{% endfor %}{{ eos_token }}",
+    "json": "{{ messages | tojson }} {{ messages[0] | tojson(indent=2) }}",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "break": "{% for m in messages %}{{ m.content }}{% break %}{% endfor %}",
+    "date": "{{ strftime_now('%Y') }}{% if add_generation_prompt %}>{% endif %}",
+    "none": "{% if tools is none and documents is none %}no tools{% endif %}",
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_are_rendered_as_in_transformers(models: Models, name: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    expected = tokenizer.apply_chat_template(
+        MESSAGES, chat_template=TEMPLATES[name], tokenize=False, add_generation_prompt=True
+    )
+    rendered = ChatTemplate(TEMPLATES[name], {"eos_token": tokenizer.eos_token}).render(MESSAGES)
+    assert rendered == expected
+
+
+def test_chat_tokens_are_those_of_transformers(
+    sessions: dict[str, TextGenerationSession], models: Models
+) -> None:
+    """The template writes the BOS token, so the tokenizer must not add another."""
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    expected = tokenizer.apply_chat_template(MESSAGES[:1], add_generation_prompt=True)["input_ids"]
+    assert sessions["rows"].encode(MESSAGES[0]["content"], chat=True) == expected
+    (output,) = sessions["rows"].generate(["hi"], generation_len=2, chat=True)
+    assert output.prompt_tokens > len("hi") + 1
+
+
+@pytest.mark.parametrize("form", ["text", "named", "file"])
+def test_a_template_is_found_wherever_it_is_kept(tmp_path: Path, form: str) -> None:
+    source = "{{ bos_token }}{{ messages[0].content }}"
+    config: dict[str, Any] = {"bos_token": {"content": "<s>"}, "eos_token": None}
+    if form == "file":
+        (tmp_path / "chat_template.jinja").write_text(source)
+    elif form == "text":
+        config["chat_template"] = source
+    else:
+        others = {"name": "tool_use", "template": "tools"}
+        config["chat_template"] = [others, {"name": "default", "template": source}]
+    edit_json(tmp_path / "tokenizer_config.json", **config)
+    found = ChatTemplate.find(tmp_path)
+    assert found is not None
+    assert found.render([{"role": "user", "content": "hi"}]) == "<s>hi"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ messages.append(1) }}", "'append' of 'list' object is unsafe"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ],
+    ids=["refuses", "syntax", "changes", "escapes"],
+)
+def test_a_template_that_fails_says_why(template: str, message: str) -> None:
+    with pytest.raises(GenerationError, match=message):
+        ChatTemplate(template, {}).render(MESSAGES)
+
+
+# --- embeddings -----------------------------------------------------------------------------------
+def mean_embedding(model: Any, tokens: Sequence[int]) -> Any:
+    with torch.no_grad():
+        return model(torch.tensor([list(tokens)])).last_hidden_state[0].mean(0).numpy()
+
+
+def test_embeddings_are_those_of_transformers(encoder: EmbeddingSession, models: Models) -> None:
+    """Four texts of different lengths take two calls of three rows, of which two are to spare."""
+    model = AutoModel.from_pretrained(models.bert).eval()
+    tokenizer = AutoTokenizer.from_pretrained(models.bert)
+    expected = [mean_embedding(model, tokenizer(text)["input_ids"]) for text in TEXTS]
+    got = encoder.embed(TEXTS)
+    assert (got.dtype, got.shape) == (np.float32, (4, 64))
+    np.testing.assert_allclose(got, expected, atol=2e-5)
+    np.testing.assert_allclose(encoder.embed(TEXTS[::-1]), got[::-1], atol=2e-6)
+    tokens = tokenizer(TEXTS[0])["input_ids"]
+    np.testing.assert_allclose(encoder.embed([tokens]), got[:1], atol=2e-6)
+    np.testing.assert_allclose(encoder.embed(TEXTS[0]), got[:1], atol=2e-6)
+
+
+def test_long_texts_are_cut_as_sentence_transformers_does(
+    encoder: EmbeddingSession, models: Models, tmp_path: Path
+) -> None:
+    long = " ".join(TEXTS * 9)
+    tokens = AutoTokenizer.from_pretrained(models.bert)(long)["input_ids"]
+    assert encoder.max_length == 40
+    assert encoder.encode([long]) == [[*tokens[:39], tokens[-1]]]
+
+    folder = Path(shutil.copytree(encoder.folder, tmp_path / "package"))
+    settings_file = {"max_seq_length": 10, "do_lower_case": True}
+    edit_json(folder / "sentence_bert_config.json", **settings_file)
+    entry = {"name": "Embedding", "symbols": {"batch_size": "1", "seq_len": "16"}}
+    shorter = EmbeddingSession(folder, [entry], threads=1)
+    assert shorter.encode([long.upper()]) == [[*tokens[:9], tokens[-1]]]
+
+
+def test_the_shortest_sequence_that_fits_is_run(
+    encoder: EmbeddingSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+    run = encoder._session.run
+
+    class Spy:
+        def run(self, names: list[str], feeds: dict[str, Any]) -> Any:
+            shapes.append(feeds["input_ids"].shape)
+            return run(names, feeds)
+
+    monkeypatch.setattr(encoder, "_session", Spy())
+    encoder.embed([[5] * 16, [5] * 17, [5], [5]])
+    assert shapes == [(3, 16), (3, 40)]
+
+
+def test_similarity_is_the_cosine(encoder: EmbeddingSession) -> None:
+    vectors = np.array([[3, 0], [0, 2], [1, 1], [0, 0]], np.float32)
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(
+        encoder.similarity(vectors),
+        [[1, 0, half, 0], [0, 1, half, 0], [half, half, 1, 0], [0, 0, 0, 0]],
+        atol=1e-6,
+    )
+    assert encoder.similarity(vectors, vectors[:1]).shape == (4, 1)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+REFUSALS: dict[str, tuple[Callable[[TextGenerationSession], Any], list[str]]] = {
+    "empty": (lambda s: s.generate([[]]), ["[] tokens", "expected at least one token"]),
+    "too long": (lambda s: s.generate([[5], [5] * 48]), ["48 tokens", "at most 47", "--ctx-len"]),
+    "foreign": (lambda s: s.generate([[5, 257]]), ["Token id 257", "0 to 256"]),
+    "negative": (lambda s: s.generate([[-1]]), ["Token id -1", "0 to 256"]),
+    "nothing": (
+        lambda s: s.generate(["a"], generation_len=0),
+        ["generate 0 tokens", "at least 1", "--generation-len"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_requests_that_cannot_be_served(
+    sessions: dict[str, TextGenerationSession], case: str
+) -> None:
+    act, parts = REFUSALS[case]
+    with pytest.raises(GenerationError) as caught:
+        act(sessions["slots"])
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_folder_without_what_a_request_needs(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(GenerationError, match=r"no chat template for 'a'.*without --chat"):
+        reopen(folder).generate(["a"], chat=True)
+    (folder / "tokenizer.json").unlink()
+    session = reopen(folder)
+    with pytest.raises(GenerationError, match=r"no tokenizer.json and cannot take the text 'a'"):
+        session.generate(["a"])
+    (output,) = session.generate([[5, 6]], generation_len=2, stream=lambda *_: None)
+    assert (output.prompt, output.text, len(output.token_ids)) == ("", "", 2)
+    (folder / "graph.onnx").unlink()
+    with pytest.raises(GenerationError, match=r"it has no graph.onnx"):
+        reopen(folder)
+
+
+def test_embeddings_that_cannot_be_computed(encoder: EmbeddingSession, tmp_path: Path) -> None:
+    for texts, message in [
+        ([], "nothing to embed"),
+        ([[]], "0 tokens; expected 1 to 40"),
+        ([[5] * 41], "41 tokens; expected 1 to 40"),
+        ([[999]], "Token id 999"),
+    ]:
+        with pytest.raises(GenerationError, match=message):
+            encoder.embed(texts)
+    folder = Path(shutil.copytree(encoder.folder, tmp_path / "package"))
+    (folder / "tokenizer.json").unlink()
+    entry = {"name": "Embedding", "symbols": {"batch_size": "1", "seq_len": "16"}}
+    with pytest.raises(GenerationError, match="cannot take the text 'a'"):
+        EmbeddingSession(folder, [entry], threads=1).embed(["a"])
+
+
+def test_packages_of_another_kind(built: dict[str, Package], encoder: EmbeddingSession) -> None:
+    generator = built["one row"].path
+    with pytest.raises(GenerationError, match=r"not one for text-generation.*'attention_mask'"):
+        reopen(encoder.folder)
+    with pytest.raises(GenerationError, match="not one for feature-extraction"):
+        EmbeddingSession(generator, built["encoder"].manifest["specializations"])
+    with pytest.raises(GenerationError, match="Specialization 'Decode'"):
+        TextGenerationSession(generator, built["encoder"].manifest["specializations"])
+    for field, value in [("task", "text-to-image"), ("target", {"name": "qaic"})]:
+        foreign = Package(generator, {**built["one row"].manifest, field: value})
+        with pytest.raises(GenerationError, match="expected"):
+            open_session(foreign)
+
+
+def test_a_cache_that_does_not_fit_is_refused(
+    built: dict[str, Package], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "available_memory", lambda: 20_000)
+    with pytest.raises(GenerationError, match=r"1 x 48 tokens needs .* the 20 kB .*--ctx-len"):
+        reopen(built["one row"].path)
+    monkeypatch.setattr(decoder, "available_memory", lambda: None)
+    assert isinstance(reopen(built["one row"].path), TextGenerationSession)
+
+
+def test_nonsense_is_not_sampled() -> None:
+    assert greedy(np.array([1, 3, 3], np.float32)) == 1
+    with pytest.raises(GenerationError, match=r"logit of token 1 is .*nan"):
+        greedy(np.array([1, np.nan, 3], np.float32))
+
+
+def test_running_imports_neither_torch_nor_transformers(built: dict[str, Package]) -> None:
+    code = (
+        "import sys, qeff_zoo; s = qeff_zoo.load(sys.argv[1], threads=1); "
+        "s.generate(['the fox'], generation_len=2, chat=True); "
+        "print([m for m in ('torch', 'transformers', 'onnx', 'onnxscript') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(built["one row"].path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_what_is_generated_is_a_value() -> None:
+    one = Generation(prompt="a", text="b", token_ids=[1], finish_reason="eos", prompt_tokens=1)
+    assert one == Generation(
+        prompt="a", text="b", token_ids=[1], finish_reason="eos", prompt_tokens=1
+    )
