@@ -14,6 +14,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 
 _STEPS = 8  # decode calls in a row
 _ROWS = 4  # of a wide batch, so many get tokens
+_LEAST_CONTINUOUS = 4  # cache rows in which a request can outlive another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +152,8 @@ def decoder_stages(sizes: DecoderSizes) -> list[Stage]:
         stages.append(script.idle().decode(1).stage("padded_batch"))
     prompts = {row: (row, min(short + row, room)) for row in range(rows)}
     stages.append(_Script(sizes).prefill(prompts).decode(steps).stage("decode"))
-    if sizes.full_batch_size is not None:
-        stages.append(_continuous(sizes, short, min(width, room), max(1, steps // 2)))
+    if sizes.full_batch_size is not None and sizes.ctx_len >= _LEAST_CONTINUOUS:
+        stages.append(_continuous(sizes, short, max(1, steps // 2)))
     return stages
 
 
@@ -165,10 +166,11 @@ def _prefill(sizes: DecoderSizes, rows: int) -> Stage:
     return script.stage("prefill")
 
 
-def _continuous(sizes: DecoderSizes, short: int, full: int, steps: int) -> Stage:
+def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
     """Two slots at different positions, one of them given to a new request while the other goes on."""
     other = min(1, sizes.rows - 1)
-    script = _Script(sizes).prefill({0: (0, full)})
+    longest = min(sizes.prefill_seq_len, sizes.ctx_len - 2 * steps)
+    script = _Script(sizes).prefill({0: (0, longest)})
     if other:
         script.prefill({other: (1, short)})
     script.decode(steps).prefill({other: (2, max(1, short - 1))})

@@ -141,15 +141,17 @@ def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> lis
 
 
 def _report(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "noise_floor": {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
-    }
-    if trial.greedy is not None:
-        ours, theirs = trial.greedy[1], reference.about["greedy"]
-        same = [left == right for left, right in zip(ours, theirs, strict=True)]
-        matched = same.index(False) if False in same else len(same)
-        report["greedy"] = {"generated": len(ours), "matched": matched}
-    return report
+    floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
+    if trial.greedy is None:
+        return {"noise_floor": floors}
+    return {"noise_floor": floors, "greedy": _greedy_match(trial.greedy[1], reference)}
+
+
+def _greedy_match(generated: list[int], reference: Answers) -> dict[str, int]:
+    """Count the tokens up to the first that the reference would not have generated."""
+    pairs = zip(generated, reference.about["greedy"], strict=False)
+    same = [ours == theirs for ours, theirs in pairs]
+    return {"generated": len(generated), "matched": [*same, False].index(False)}
 
 
 def _evidence(trial: Trial, reference: Answers) -> dict[str, Array]:

@@ -110,10 +110,8 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     "private number": lambda layer: setattr(layer.self_attn, "_scaling", 0.5),
     "list": lambda layer: setattr(layer.self_attn, "windows", [1, 2]),
     "text": lambda layer: setattr(layer.self_attn, "kind", "sliding"),
-    "function": lambda layer: setattr(layer.mlp, "act_fn", torch.relu),
-    "partial function": lambda layer: setattr(
-        layer.mlp, "act_fn", functools.partial(nn.functional.leaky_relu, negative_slope=0.5)
-    ),
+    "function": lambda layer: setattr(layer.mlp, "end", torch.relu),
+    "partial function": lambda layer: setattr(layer.mlp, "end", functools.partial(max, 1)),
     "tensor": lambda layer: setattr(layer, "scale", torch.tensor([1.0, 2.0])),
     "buffer": lambda layer: layer.register_buffer("scale", torch.tensor([1.0, 2.0])),
     "scalar buffer": lambda layer: layer.register_buffer("scale", torch.tensor(2.0)),
@@ -207,16 +205,11 @@ def test_computing_with_the_index_is_noticed(name: str) -> None:
     uses: list[int] = []
     try:
         result = USES[name](WatchedIndex(3, uses))
-    except TypeError:
-        return  # loud as well, but for nothing that works with an int today
+    except (TypeError, RuntimeError):
+        return  # not like an int, but loud
     assert result == USES[name](3)
     assert uses
     assert set(uses) == {3}
-
-
-@pytest.mark.parametrize("name", USES)
-def test_the_index_works_like_an_int(name: str) -> None:
-    assert USES[name](WatchedIndex(3, [])) == USES[name](3)
 
 
 def test_naming_a_state_is_no_use() -> None:
@@ -474,13 +467,13 @@ class Lender(Layer):
 @pytest.mark.parametrize(
     "make",
     [lambda: Toy(Pair, run=pairs), lambda: Toy(Lender), lambda: Toy(count=1), lambda: Toy(count=2)],
-    ids=["two results", "shared by all", "one layer", "two layers"],
+    ids=["two results", "lent by the first", "one layer", "two layers"],
 )
 def test_chains_of_other_forms_are_right(
     make: Callable[[], Toy], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     graph = export_toy(make, monkeypatch)
-    assert len(set(calls_of(graph))) == 1
+    assert len(calls_of(graph)) == len(make().layers)
     assert_right(make, graph, tmp_path)
 
 

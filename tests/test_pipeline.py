@@ -32,6 +32,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PROMPTS = ["the quick brown", "a dog that jumps over words twice or thrice", "lazy"]
 TEXTS = ["the lazy dog", "a text of words", "fox"]
 TRACERS = ("torch", "transformers", "onnxscript")
+CODE = ["def __init__(self", "Permission is hereby granted, free of charge"]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 
 
@@ -189,32 +190,28 @@ def first_logits(built: Package, tokens: list[int]) -> Any:
     return prefill(session.decoder, {0: tokens})[0]
 
 
-@pytest.mark.parametrize(
-    ("storage", "cosine", "share"), [("int8", 0.99, 0.5), ("int4", 0.9, 0.5)], ids=["int8", "int4"]
-)
+@pytest.mark.parametrize(("storage", "cosine"), [("int8", 0.999), ("int4", 0.95)])
 def test_quantized_packages_run_and_stay_near(
-    models: Models, home: Path, storage: str, cosine: float, share: float
+    models: Models, home: Path, storage: str, cosine: float
 ) -> None:
-    models.trace(models.llama, home)
-    exact, built = package(models.llama), package(models.llama, weights=storage)
+    models.trace(EXAMPLE, home)
+    choices = {"ctx_len": 128, "prefill_seq_len": 32}
+    exact, built = package(EXAMPLE, **choices), package(EXAMPLE, weights=storage, **choices)
 
-    (answer,) = qeff_zoo.load(built, threads=1).generate(PROMPTS[:1], generation_len=8)
-    assert 0 < len(answer.token_ids) <= 8
-    assert all(0 <= token < 257 for token in answer.token_ids)
-
-    (tokens,) = encoded(models.llama, PROMPTS[1:2])
+    (answer,) = qeff_zoo.load(built, threads=1).generate(CODE[:1], generation_len=8)
+    assert len(answer.token_ids) == 8
+    (tokens,) = encoded(EXAMPLE, CODE[1:])
     a, b = first_logits(exact, tokens), first_logits(built, tokens)
     assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > cosine
     assert built.manifest["weights"]["storage"] == storage
+    share = {"int8": 0.3, "int4": 0.2}[storage]
     assert built.file("weights").stat().st_size < share * exact.file("weights").stat().st_size
 
 
-@pytest.mark.skipif(not EXAMPLE.is_dir(), reason="the trained example is not there")
-@pytest.mark.usefixtures("home")
-def test_the_trained_example_generates_what_hugging_face_does() -> None:
-    built = package(EXAMPLE, ctx_len=128)
+def test_the_trained_example_generates_what_hugging_face_does(models: Models, home: Path) -> None:
+    models.trace(EXAMPLE, home)
 
-    assert_generates(built, EXAMPLE, ["def __init__(self", "The MIT License"], length=24)
+    assert_generates(package(EXAMPLE, ctx_len=128), EXAMPLE, CODE, length=24)
 
 
 # --- what is not done twice -----------------------------------------------------------------------

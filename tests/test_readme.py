@@ -48,7 +48,7 @@ def test_python_runs(workplace: Path) -> None:
     assert "->" in output
 
 
-def test_table_is_that_of_the_recipes() -> None:
+def test_table_and_tree_are_those_of_the_source() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "update_readme"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -64,8 +64,8 @@ class Tokenizer:
 class TextStream:
     """Text that grows by tokens; what it returned, joined, is the text of all tokens.
 
-    A character may take several tokens: it is held back until it is whole. Byte tokens that spell no character in the end
-    are the exception: some decoders then also replace the bytes before, which are shown already.
+    A character may take several tokens: it is held back until it is whole. The exception are byte tokens that spell no
+    character in the end: some decoders then also replace the bytes before, which are shown already.
 
     Args:
         tokenizer: Of the tokens.

@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Validation: what is right passes, what is wrong fails, and what was not run is not claimed."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures_builds import Models
+from hypothesis import given
+from hypothesis import strategies as st
+from runnable_package import edit_json, package
+from transformers import AutoModelForCausalLM
+
+from qeff_zoo import cases, records, reference_answers, sample_texts, validation
+from qeff_zoo.errors import ParityError
+from qeff_zoo.manifest import problems
+from qeff_zoo.package import Package
+from qeff_zoo.parity import (
+    TOLERANCES,
+    Floor,
+    Judge,
+    Tolerance,
+    cosine_distances,
+    divergences,
+    measure_floor,
+    relative_errors,
+)
+from qeff_zoo.records import Record
+from qeff_zoo.reference_answers import Answers
+from qeff_zoo.reference_numerics import Arithmetic, round_weights, swapped_heads
+from qeff_zoo.rounding import RoundedMatrix, read_rounding
+from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
+from qeff_zoo.runtime.tokenizer import Tokenizer
+
+SHAPE = {"prefill_seq_len": 8, "ctx_len": 40}
+CHOICES: Mapping[str, dict[str, Any]] = {
+    "rows": {**SHAPE, "batch_size": 3},
+    "slots": {**SHAPE, "full_batch_size": 3},
+    "int4": {**SHAPE, "batch_size": 1, "weights": "int4"},
+    "encoder": {"seq_lens": (8, 24), "batch_size": 2, "pooling": "cls", "normalize": True},
+}
+STAGES = {
+    "rows": ["prefill", "chunked_prefill", "padded_batch", "decode"],
+    "slots": ["prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"],
+    "int4": ["prefill", "chunked_prefill", "padded_batch", "decode"],
+    "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
+}
+REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
+
+
+@pytest.fixture(scope="session")
+def built(models: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Package]:
+    home = tmp_path_factory.mktemp("validation")
+    models.trace(models.llama, home)
+    models.trace(models.llama, home, full_batch_size=2)
+    sources = {name: models.bert if name == "encoder" else models.llama for name in CHOICES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(home))
+        return {name: package(sources[name], **CHOICES[name]) for name in CHOICES}
+
+
+@pytest.fixture(scope="session")
+def once() -> Iterator[None]:
+    """Ask the reference each question once: of a damaged package it is the same."""
+    answers: dict[str, Answers] = {}
+
+    def remember(request: Mapping[str, Any], *others: Any) -> Answers:
+        question = json.dumps({**request, "greedy": None})
+        if question not in answers:
+            answers[question] = reference_answers.ask(request, *others)
+        return answers[question]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation, "ask", remember)
+        yield
+
+
+@pytest.fixture(scope="session")
+def validated(built: dict[str, Package], models: Models, once: None) -> Callable[[str], Record]:
+    """Give a function that validates a package, once."""
+    found: dict[str, Record] = {}
+
+    def validate(name: str) -> Record:
+        if name not in found:
+            source = models.bert if name == "encoder" else models.llama
+            steps: list[int] = []
+            found[name] = validation.validate(
+                built[name], source, level="tiny", threads=1, progress=steps.append
+            )
+            assert set(steps) == {1}
+            assert len(steps) > 15  # calls of the package, and of the reference
+        return found[name]
+
+    return validate
+
+
+# --- packages that are right ----------------------------------------------------------------------
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_package_that_is_right_passes(
+    built: dict[str, Package], validated: Callable[[str], Record], name: str
+) -> None:
+    record = validated(name)
+    assert record.failures == []
+    assert record.passed
+    assert list(dict.fromkeys(check["stage"] for check in record.checks)) == STAGES[name]
+    for stage in STAGES[name]:
+        caught = [
+            check["metric"]
+            for check in record.checks
+            if check["stage"] == stage and "canary" in check
+        ]
+        assert "max_relative_error" in caught, stage
+    claim = {"validation": record.checks, "validated": "tiny"}
+    assert problems({**built[name].manifest, **claim}) == []
+
+
+def test_the_noise_floor_is_that_of_the_arithmetic(validated: Callable[[str], Record]) -> None:
+    for name in ("rows", "slots"):
+        (floor,) = validated(name).reported["noise_floor"].values()
+        assert 1e-7 < floor["error"] < 1e-4
+        assert 0 < floor["divergence"] < 1e-8
+    loss, rounded = validated("int4").reported["noise_floor"].values()
+    assert 1e-3 < rounded["error"] < loss["error"]
+    thresholds = [check["threshold"] for check in validated("rows").checks]
+    assert max(thresholds[:2]) < 1e-3
+
+
+def test_a_rounded_package_is_held_against_the_rounded_model_too(
+    validated: Callable[[str], Record],
+) -> None:
+    errors = {
+        (check["stage"], check["against"]["dtype"]): check["value"]
+        for check in validated("int4").checks
+        if check["metric"] == "max_relative_error"
+    }
+    for stage in STAGES["int4"]:
+        assert errors[stage, "float32 rounded to int4"] < 0.2 * errors[stage, "float32"]
+
+
+def test_greedy_answers_are_reported(validated: Callable[[str], Record]) -> None:
+    assert validated("rows").reported["greedy"] == {"generated": 16, "matched": 16}
+    assert "greedy" not in validated("encoder").reported
+
+
+# --- packages that are wrong ----------------------------------------------------------------------
+def scale(folder: Path, name: str, factor: float) -> None:
+    """Multiply one tensor of a package's weights, in place."""
+    path = folder / "weights.safetensors"
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(length))[name]
+    start, stop = entry["data_offsets"]
+    values = np.memmap(path, np.float32, "r+", 8 + length + start, (stop - start) // 4)
+    values *= factor
+    values.flush()
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        "model.layers.3.mlp.up_proj.weight",
+        "model.norm.weight",
+        "model.layers.0.self_attn.k_proj.weight",
+    ],
+)
+def test_a_weight_five_percent_off_fails(
+    built: dict[str, Package], models: Models, tmp_path: Path, tensor: str
+) -> None:
+    folder = Path(shutil.copytree(built["rows"].path, tmp_path / "package"))
+    scale(folder, tensor, 1.05)
+    record = validation.validate(Package.open(folder), models.llama, threads=1)
+    assert not record.passed
+    failed = {check["stage"] for check in record.checks if not check["passed"]}
+    # The only key of a single token gets all the attention, whatever it is.
+    assert failed >= {"chunked_prefill", "padded_batch", "decode"}
+    assert record.failures[0].startswith("prefill: max_relative_error is ")
+
+
+def _forget_start(call: Any) -> Any:
+    """Let every prefill call begin at position 0."""
+
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
+        moved = {row: type(piece)(piece.tokens, 0) for row, piece in pieces.items()}
+        return call(self, moved if seq_len > 1 else pieces, rows, seq_len)
+
+    return damaged
+
+
+def _mix_rows(call: Any) -> Any:
+    """Let every call answer for the row before."""
+
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
+        found = call(self, pieces, rows, seq_len)
+        turned = [*found.values()]
+        return dict(zip(found, [*turned[-1:], *turned[:-1]], strict=True))
+
+    return damaged
+
+
+def _write_padding(call: Any) -> Any:
+    """Let padding write over the first token's state."""
+
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
+        found = call(self, pieces, rows, seq_len)
+        for state in self.states.values():
+            for row in set(rows) - set(pieces):
+                state[row, :, 0] = 1
+        return found
+
+    return damaged
+
+
+def _keep_slot(call: Any) -> Any:
+    """Let a second request of a slot see what the first one left: its state does not change any more."""
+    seen: set[int] = set()
+
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
+        kept = {name: state.copy() for name, state in self.states.items()}
+        found = call(self, pieces, rows, seq_len)
+        for row, piece in pieces.items():
+            if piece.start == 0 and row in seen:
+                for name, state in self.states.items():
+                    state[row] = kept[name][row]
+            seen.add(row)
+        return found
+
+    return damaged
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize(
+    ("damage", "shape", "stage"),
+    [
+        (_forget_start, "rows", "chunked_prefill"),
+        (_mix_rows, "rows", "padded_batch"),
+        (_write_padding, "rows", "padded_batch"),
+        (_write_padding, "slots", "padded_batch"),
+        (_keep_slot, "slots", "continuous_batching"),
+    ],
+)
+def test_each_stage_notices_its_own_damage(
+    built: dict[str, Package],
+    models: Models,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Any], Any],
+    shape: str,
+    stage: str,
+) -> None:
+    monkeypatch.setattr(Decoder, "_call", damage(Decoder._call))
+    record = validation.validate(built[shape], models.llama, threads=1)
+    failed = {check["stage"] for check in record.checks if not check["passed"]}
+    assert stage in failed
+    if damage is _forget_start:
+        assert "prefill" not in failed
+
+
+def test_nothing_checked_is_nothing_passed() -> None:
+    record = Record(level="tiny", checks=[], reported={}, versions={}, sequences=[], arrays={})
+    assert (record.passed, record.failures) == (False, [])
+
+
+# --- the reference --------------------------------------------------------------------------------
+def test_a_reference_that_does_not_run_is_an_error(
+    built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_answers.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(validation, "ask", reference_answers.ask)
+    with pytest.raises(ParityError, match=r"does not run: it was killed.*--no-validate"):
+        validation.validate(built["rows"], models.llama, threads=1)
+
+
+def test_a_reference_without_all_its_weights_is_an_error(
+    built: dict[str, Package], models: Models, tmp_path: Path
+) -> None:
+    """transformers would make up what a checkpoint does not hold."""
+    folder = models.copy(models.llama, tmp_path / "checkpoint")
+    edit_json(folder / "config.json", attention_bias=True)
+    with pytest.raises(ParityError, match=r"The checkpoint has no \['model.layers.0"):
+        validation.validate(built["rows"], folder, threads=1)
+
+
+@pytest.fixture
+def llama(models: Models) -> Any:
+    return AutoModelForCausalLM.from_pretrained(models.tied, attn_implementation="eager").eval()
+
+
+TOKENS = torch.arange(3, 23)[None]
+
+
+def test_two_swapped_heads_change_the_answer_for_as_long_as_they_are(llama: Any) -> None:
+    with torch.no_grad():
+        right = llama(TOKENS).logits
+        with swapped_heads(llama) as mutation:
+            wrong = llama(TOKENS).logits
+        assert torch.equal(llama(TOKENS).logits, right)
+    assert mutation == "heads 0 and 3 swapped before model.layers.0.self_attn.o_proj"
+    assert relative_errors(right[0].numpy(), wrong[0].numpy()).min() > 1e-3
+
+
+def test_other_sums_are_as_right(llama: Any) -> None:
+    with torch.no_grad():
+        right = llama(TOKENS).logits[0].numpy()
+        with Arithmetic(set(), None, halved=True):
+            other = llama(TOKENS).logits[0].numpy()
+    assert 0 < relative_errors(right, other).max() < 1e-4
+
+
+@pytest.mark.parametrize("gathered", [True, False], ids=["both uses", "one use"])
+def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool) -> None:
+    matrix = RoundedMatrix(
+        name="lm_head.weight",
+        rows=257,
+        columns=64,
+        bits=4,
+        block_size=32,
+        multiplied=True,
+        gathered=gathered,
+    )
+    before = llama.lm_head.weight.clone()
+    storages = round_weights(llama, [matrix])
+    assert storages == {llama.lm_head.weight.untyped_storage().data_ptr()}
+    assert not torch.equal(llama.lm_head.weight, before)
+    assert torch.equal(llama.model.embed_tokens.weight, before) != gathered
+    step = (llama.lm_head.weight - before).abs().amax() / before.abs().amax()
+    assert step < 0.1
+
+
+def test_the_rounding_of_a_package_is_read_from_its_graph(built: dict[str, Package]) -> None:
+    assert read_rounding(built["rows"].file("graph")).matrices == ()
+    found = read_rounding(built["int4"].file("graph"))
+    by_name = {matrix.name: matrix for matrix in found.matrices}
+    assert found.activation_block == 32
+    assert by_name["model.layers.3.mlp.down_proj.weight"] == RoundedMatrix(
+        name="model.layers.3.mlp.down_proj.weight",
+        rows=64,
+        columns=96,
+        bits=4,
+        block_size=32,
+        multiplied=True,
+        gathered=False,
+    )
+    assert by_name["model.embed_tokens.weight"].gathered
+    assert len(found.matrices) == 4 * 7 + 2
+
+
+# --- the judge ------------------------------------------------------------------------------------
+def judge(**changes: Any) -> Judge:
+    values: dict[str, Any] = {
+        "level": "tiny",
+        "tolerance": Tolerance(factor=8, least=1e-5, most=1e-2),
+        "floor": Floor(error=1e-4, divergence=1e-9),
+        "mutation": "heads swapped",
+        "against": {"dtype": "float32"},
+        "embeddings": False,
+    }
+    return Judge(**{**values, **changes})
+
+
+LOGITS = np.array([[0, 1, 2, 4], [3, 0, 1, 2.9998]], np.float32)
+
+
+def verdicts(got: Any, canary: Any = -LOGITS, **changes: Any) -> dict[str, Any]:
+    checks = judge(**changes).judge("decode", LOGITS, np.float32(got), np.float32(canary))
+    return {check["metric"]: check for check in checks}
+
+
+def test_distances() -> None:
+    moved = LOGITS + np.float32([[0, 0, 0, 0.01], [0, 0, 0, 0]])
+    errors = relative_errors(LOGITS, moved)
+    assert errors == pytest.approx([0.01 / LOGITS[0].std(), 0], rel=1e-4)
+    shifted = LOGITS + 7
+    assert divergences(LOGITS, shifted) == pytest.approx([0, 0], abs=1e-12)
+    p = np.exp(LOGITS[0]) / np.exp(LOGITS[0]).sum()
+    q = np.exp(moved[0]) / np.exp(moved[0]).sum()
+    assert divergences(LOGITS, moved)[0] == pytest.approx((p * np.log(p / q)).sum(), rel=1e-3)
+    cosine = (LOGITS[0] @ moved[0]) / np.linalg.norm(LOGITS[0]) / np.linalg.norm(moved[0])
+    assert cosine_distances(LOGITS, moved)[0] == pytest.approx(1 - cosine, abs=1e-7)
+    floor = measure_floor([(LOGITS, LOGITS), (LOGITS, moved)], embeddings=False)
+    assert floor.error == pytest.approx(errors[0])
+
+
+def test_a_near_tie_is_not_a_disagreement() -> None:
+    """Noise may turn 3 and 2.9998 around, but not 2 and 4."""
+    turned = LOGITS.copy()
+    turned[1, 3] = 3.0001
+    found = verdicts(turned)
+    assert all(check["passed"] for check in found.values())
+    assert found["top1_agreement"]["note"] == "1 of 2 positions are too close to call"
+    turned[0, 2] = 4.1
+    found = verdicts(turned)
+    assert (found["top1_agreement"]["value"], found["top1_agreement"]["passed"]) == (0.0, False)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_fails(value: float) -> None:
+    broken = LOGITS.copy()
+    broken[0, 1] = value
+    with np.errstate(invalid="ignore"):
+        found = verdicts(broken)
+    assert found["max_relative_error"]["value"] is None
+    assert not found["max_relative_error"]["passed"]
+
+
+def test_thresholds_are_bounded() -> None:
+    bounds = TOLERANCES["fp32"]
+    assert judge(floor=Floor(error=0, divergence=0)).allowed_error == bounds.least
+    assert judge(floor=Floor(error=9, divergence=9)).allowed_error == bounds.most
+    assert judge().allowed_error == pytest.approx(8e-4)
+    assert judge().allowed_divergence == pytest.approx(64e-9)
+
+
+def test_a_canary_is_quoted_only_where_it_was_caught() -> None:
+    found = verdicts(LOGITS, canary=LOGITS + np.float32([1e-2, 0, 0, 0]))
+    assert found["max_relative_error"]["canary"]["failed"]
+    assert "canary" not in found["top1_agreement"]
+    unnoticed = judge().uncaught("decode", LOGITS, LOGITS)
+    assert (unnoticed["passed"], unnoticed["value"]) == (False, 0.0)
+    assert "proves nothing" in unnoticed["note"]
+
+
+@pytest.mark.usefixtures("once")
+def test_a_gate_that_cannot_fail_does_not_pass(
+    built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary's answers become the right ones: as if two heads did not matter."""
+    ask = validation.ask
+
+    def tame(*arguments: Any) -> Answers:
+        found = ask(*arguments)
+        same = {
+            name.replace("reference", "canary"): array
+            for name, array in found.arrays.items()
+            if name.startswith("reference")
+        }
+        return Answers(about=found.about, arrays={**found.arrays, **same})
+
+    monkeypatch.setattr(validation, "ask", tame)
+    record = validation.validate(built["rows"], models.llama, threads=1)
+    assert {check["metric"] for check in record.checks if not check["passed"]} == {
+        "canary_relative_error"
+    }
+
+
+# --- the cases ------------------------------------------------------------------------------------
+@given(
+    prefill_seq_len=st.integers(1, 300),
+    ctx_len=st.integers(2, 700),
+    rows=st.integers(1, 20),
+    slots=st.booleans(),
+)
+def test_every_case_fits_the_package(
+    prefill_seq_len: int, ctx_len: int, rows: int, slots: bool
+) -> None:
+    sizes = DecoderSizes(
+        prefill_seq_len=min(prefill_seq_len, ctx_len),
+        ctx_len=ctx_len,
+        batch_size=1 if slots else rows,
+        full_batch_size=rows if slots else None,
+    )
+    stages = cases.decoder_stages(sizes)
+    lengths = cases.sequence_lengths(stages)
+    names = [stage.name for stage in stages]
+    assert {"prefill", "padded_batch", "decode"} <= set(names)
+    assert ("continuous_batching" in names) == (slots and ctx_len >= 4)
+    at: dict[int, tuple[int, int]] = {}
+    for call in (call for stage in stages for call in stage.calls):
+        limit = sizes.prefill_seq_len if call.kind == "prefill" else 1
+        assert len({span.row for span in call.spans}) == len(call.spans)
+        assert not (slots and call.kind == "prefill") or len(call.spans) == 1
+        for span in call.spans:
+            assert 0 <= span.row < sizes.rows
+            assert 0 < span.stop - span.start <= limit
+            assert span.stop <= min(ctx_len, lengths[span.sequence])
+            assert span.start == 0 or at[span.row] == (span.sequence, span.start)
+            at[span.row] = (span.sequence, span.stop)
+
+
+@given(seq_lens=st.sets(st.integers(1, 200), min_size=1, max_size=4), batch_size=st.integers(1, 9))
+def test_every_encoder_case_fits_the_package(seq_lens: set[int], batch_size: int) -> None:
+    sizes = EncoderSizes(batch_size=batch_size, seq_lens=tuple(sorted(seq_lens)))
+    stages, lengths = cases.encoder_stages(sizes)
+    for call in (call for stage in stages for call in stage.calls):
+        assert 0 < len(call.sequences) <= batch_size
+        assert all(0 < lengths[number] <= call.seq_len for number in call.sequences)
+    assert stages[-1].name == "padded_batch"
+    assert len(stages) == len(seq_lens) + 1
+
+
+def test_sequences_are_the_same_every_time(models: Models) -> None:
+    lengths = [1, 30, 700]
+    tokenizer = Tokenizer(models.llama)
+    drawn = sample_texts.draw(lengths, tokenizer, 257)
+    assert [len(sequence) for sequence in drawn] == lengths
+    assert drawn == sample_texts.draw(lengths, tokenizer, 257)
+    assert drawn[1][0] == tokenizer.token_id("<s>")
+    assert drawn[1] != drawn[2][:30]
+    random = sample_texts.draw(lengths, None, 11)
+    assert random[1][:8] == [1, 9, 8, 2, 5, 4, 7, 8]
+    (whole,) = sample_texts.draw([24], Tokenizer(models.bert), 257, whole=True)
+    assert (len(whole), whole[-1]) == (24, Tokenizer(models.bert).token_id("</s>"))
+
+
+# --- the record -----------------------------------------------------------------------------------
+def test_a_record_is_written_once_for_each_kind_of_package(
+    built: dict[str, Package], validated: Callable[[str], Record], tmp_path: Path
+) -> None:
+    first = records.write(built["rows"], validated("rows"), tmp_path)
+    assert first == tmp_path / "local" / "llama.json"
+    before = first.read_bytes()
+    assert records.write(built["rows"], validated("rows"), tmp_path).read_bytes() == before
+    records.write(built["int4"], validated("int4"), tmp_path)
+    content = json.loads(first.read_text())
+    assert [entry["weights"] for entry in content["records"]] == ["fp32", "int4"]
+    entry = content["records"][0]
+    assert (entry["verdict"], entry["revision"], entry["level"]) == ("validated", None, "tiny")
+    assert entry["plan"] == built["rows"].manifest["spec"]
+    assert entry["versions"].keys() == {"qeff_zoo", "onnxruntime", "torch", "transformers"}
+    (last,) = [row for row in entry["reference"] if row["position"] == 7]
+    assert len(last["tokens"]) == len(last["logits"]) == len(last["package"]) == 10
+    assert last["logits"] == sorted(last["logits"], reverse=True)
+    assert entry["prompts"] == validated("rows").sequences
+
+    manifest = json.loads(json.dumps(dict(built["rows"].manifest)))
+    manifest["name"], manifest["spec"]["source"]["revision"] = "org/name", REVISION
+    hub = records.write(Package(built["rows"].path, manifest), validated("rows"), tmp_path)
+    assert hub == tmp_path / "org" / "name.json"
+    assert json.loads(hub.read_text())["records"][0]["revision"] == REVISION
+
+
+@pytest.mark.parametrize("name", ["rows", "encoder"])
+def test_evidence_is_kept(validated: Callable[[str], Record], tmp_path: Path, name: str) -> None:
+    path = validated(name).save_evidence(tmp_path)
+    assert path == tmp_path / "evidence" / "validation.npz"
+    before = path.read_bytes()
+    assert validated(name).save_evidence(tmp_path).read_bytes() == before
+    with np.load(path, allow_pickle=False) as kept:
+        for stage in STAGES[name]:
+            assert kept[f"{stage}.got"].shape == kept[f"{stage}.expected"].shape
+            assert len(kept[f"{stage}.positions"]) == len(kept[f"{stage}.relative_errors"])
+            np.testing.assert_allclose(kept[f"{stage}.got"], kept[f"{stage}.expected"], atol=1e-4)
