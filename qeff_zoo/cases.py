@@ -41,10 +41,12 @@ class Call:
     Args:
         kind: Which specialization.
         spans: At most one per row.
+        padded: Whether a prefill is as wide as its specialization; else as its longest span.
     """
 
     kind: Literal["prefill", "decode"]
     spans: tuple[Span, ...]
+    padded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class _Script:
     calls: list[Call] = field(default_factory=list)
     at: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def prefill(self, prompts: _Prompts) -> "_Script":
+    def prefill(self, prompts: _Prompts, *, padded: bool = False) -> "_Script":
         """Begin sequences anew in some rows: together, or one by one where rows are slots."""
         self.at.update(prompts)
         alone = self.sizes.full_batch_size is not None
@@ -106,7 +108,7 @@ class _Script:
                     for row, (number, length) in group.items()
                     if start < length
                 ]
-                self.calls.append(Call(kind="prefill", spans=tuple(spans)))
+                self.calls.append(Call(kind="prefill", spans=tuple(spans), padded=padded))
         return self
 
     def decode(self, steps: int) -> "_Script":
@@ -145,11 +147,11 @@ def decoder_stages(sizes: DecoderSizes) -> list[Stage]:
         stages.append(_Script(sizes).prefill({rows - 1: (0, longer)}).stage("chunked_prefill"))
     if rows > 1 and sizes.full_batch_size is None:
         lengths = (longer, short, 1, min(width, room))
-        script = _Script(sizes).prefill({row: (row, lengths[row]) for row in range(rows)})
-        stages.append(script.idle().decode(1).stage("padded_batch"))
+        uneven = {row: (row, lengths[row]) for row in range(rows)}
     else:
-        script = _Script(sizes).prefill({0: (1, short)})
-        stages.append(script.idle().decode(1).stage("padded_batch"))
+        uneven = {0: (1, short)}
+    script = _Script(sizes).prefill(uneven, padded=True).idle().decode(1)
+    stages.append(script.stage("padded_batch"))
     prompts = {row: (row, min(short + row, room)) for row in range(rows)}
     stages.append(_Script(sizes).prefill(prompts).decode(steps).stage("decode"))
     if sizes.full_batch_size is not None and sizes.ctx_len >= _LEAST_CONTINUOUS:

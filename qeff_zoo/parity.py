@@ -124,14 +124,14 @@ class Judge:
     def allowed_error(self) -> float:
         """Threshold of the relative error."""
         bounds = self.tolerance
-        return min(max(bounds.factor * self.floor.error, bounds.least), bounds.most)
+        return _bounded(bounds.factor * self.floor.error, bounds.least, bounds.most)
 
     @property
     def allowed_divergence(self) -> float:
         """Threshold of the divergence, which grows with the square of the error."""
         bounds = self.tolerance
         measured = bounds.factor**2 * self.floor.divergence
-        return min(max(measured, bounds.least**2), bounds.most**2)
+        return _bounded(measured, bounds.least**2, bounds.most**2)
 
     def judge(self, stage: str, expected: Array, got: Array, canary: Array) -> list[Check]:
         """Return the checks of one stage; each knows whether it passed.
@@ -201,6 +201,11 @@ class Judge:
             "note": f"nothing in this stage notices {self.mutation}, so passing it proves nothing",
             "against": dict(self.against),
         }
+
+
+def _bounded(value: float, least: float, most: float) -> float:
+    """Keep a threshold between its bounds; a noise that is no number allows nothing."""
+    return min(max(value, least), most) if math.isfinite(value) else least
 
 
 def _number(value: float) -> float | None:

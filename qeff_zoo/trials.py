@@ -85,7 +85,8 @@ def _call(
         span.row: Piece(sequences[span.sequence][span.start : span.stop], span.start)
         for span in call.spans
     }
-    logits = decoder.prefill(pieces) if call.kind == "prefill" else decoder.decode(pieces)
+    prefills = call.kind == "prefill"
+    logits = decoder.prefill(pieces, padded=call.padded) if prefills else decoder.decode(pieces)
     step(1)
     return [logits[span.row] for span in call.spans]
 

@@ -54,7 +54,23 @@ def validate(
     step = progress or (lambda steps: None)
     trial = try_package(package, threads, step)
     rounding = read_rounding(package.file("graph"))
-    request = {
+    reference = ask(_request(package, checkpoint, trial, rounding), threads, step)
+    judges = _judges(package, reference, rounding, level)
+    return Record(
+        level=level,
+        checks=_judge(trial, reference, judges),
+        reported=_report(trial, reference, judges),
+        versions=_versions(reference),
+        sequences=trial.sequences,
+        arrays=_evidence(trial, reference),
+    )
+
+
+def _request(
+    package: Package, checkpoint: Path, trial: Trial, rounding: Rounding
+) -> dict[str, Any]:
+    """Write down what the reference is asked: see `qeff_zoo.reference`."""
+    return {
         "checkpoint": str(checkpoint.absolute()),
         "task": package.task,
         "sequences": trial.sequences,
@@ -63,20 +79,14 @@ def validate(
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         **asdict(rounding),
     }
-    reference = ask(request, threads, step)
-    judges = _judges(package, reference, rounding, level)
-    return Record(
-        level=level,
-        checks=_judge(trial, reference, judges),
-        reported=_report(trial, reference, judges),
-        versions={
-            "qeff_zoo": importlib.metadata.version("qeff-zoo"),
-            "onnxruntime": importlib.metadata.version("onnxruntime"),
-            **{name: reference.about[name] for name in ("torch", "transformers")},
-        },
-        sequences=trial.sequences,
-        arrays=_evidence(trial, reference),
-    )
+
+
+def _versions(reference: Answers) -> dict[str, str]:
+    return {
+        "qeff_zoo": importlib.metadata.version("qeff-zoo"),
+        "onnxruntime": importlib.metadata.version("onnxruntime"),
+        **{name: reference.about[name] for name in ("torch", "transformers")},
+    }
 
 
 def _chosen_pooling(package: Package) -> dict[str, Any]:

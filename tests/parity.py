@@ -10,6 +10,10 @@ tokens. A result may be a few times that far from Hugging Face; `TOLERANCE` says
 """
 
 import copy
+import fcntl
+import hashlib
+import json
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +39,9 @@ from qeff_zoo.registry import list_recipes
 from qeff_zoo.targets import ort
 from qeff_zoo.weights import evaluate, plan_file, write
 from qeff_zoo.weights_layout import Slot
+
+#: Environment variable that names the folder which all processes of a test session share.
+CACHE = "QEFF_ZOO_TEST_CACHE"
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Variant: TypeAlias = tuple[tuple[str, Any], ...]
@@ -130,8 +137,7 @@ class Subject:
     def __init__(self, config: Mapping[str, Any], recipe: Recipe) -> None:
         self.recipe = recipe
         self.hf = hugging_face(config, recipe.task)
-        self._kept = tempfile.TemporaryDirectory(prefix="parity-")
-        self.folder = Path(self._kept.name)
+        self.folder = Path(tempfile.mkdtemp(prefix="subject-", dir=os.environ[CACHE]))
         self.hf.save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}
@@ -152,21 +158,35 @@ class Subject:
         meta = loader.build_meta(self.config, self.recipe.task)
         return bind(meta, self.checkpoint.tensors).expressions
 
-    def graph(self, variant: Variant = PLAIN) -> ir.Model:
-        """Give a portable graph of one's own; traced once a session."""
-        path = self.folder / f"traced-{abs(hash(variant))}.onnx"
-        if not path.exists():
-            ir.save(exporter.export_graph(self.config, self.recipe, **dict(variant)), path)
+    def graph(self, variant: Variant = PLAIN, *, everything: bool = False) -> ir.Model:
+        """Give a portable graph of one's own; traced once a session, by whichever process comes first.
+
+        Args:
+            variant: What the task's `tracing` takes.
+            everything: Trace all layers, also those that others prove.
+        """
+        asked = [self.config, self.recipe.model_type, variant, everything]
+        name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        path = Path(os.environ[CACHE]) / f"{name}.onnx"
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                ir.save(self._export(dict(variant), everything), path)
         return ir.load(path)
 
-    def save_portable(self, path: Path, variant: Variant = PLAIN) -> Path:
+    def _export(self, variant: dict[str, Any], everything: bool) -> ir.Model:
+        if not everything:
+            return exporter.export_graph(self.config, self.recipe, **variant)
+        graph = exporter._attempt(self.config, self.recipe, everything=True, **variant)
+        assert graph is not None
+        return graph
+
+    def save_with_weights(self, model: ir.Model, path: Path) -> Path:
         """Write a portable graph with its weights inside."""
-        model = self.graph(variant)
         for name, value in model.graph.initializers.items():
             if external_data.is_placeholder(value):
-                value.const_value = ir.tensor(
-                    evaluate(self.bindings[name], self.checkpoint), name=name
-                )
+                weight = evaluate(self.bindings[name], self.checkpoint)
+                value.const_value = ir.tensor(weight, name=name)
         ir.save(model, path)
         return path
 
@@ -203,7 +223,8 @@ class Subject:
     def portable(self, variant: Variant = PLAIN) -> onnxruntime.InferenceSession:
         """Open the portable graph in a stock session."""
         return self._session(
-            ("portable", variant), lambda path: self.save_portable(path / "graph.onnx", variant)
+            ("portable", variant),
+            lambda path: self.save_with_weights(self.graph(variant), path / "graph.onnx"),
         )
 
     def lowered(

@@ -172,7 +172,7 @@ def quantized(folder: Path) -> None:
     edit(folder, quantization_config={"quant_method": "awq", "bits": 4})
 
 
-Bad = namedtuple("Bad", "damage error says choices", defaults=[{}])
+Bad = namedtuple("Bad", "damage error says left", defaults=[()])  # `left`: what stays in the store
 
 # Refused before anything is traced or written. What the messages of a row must have: the four parts.
 EARLY = [
@@ -216,7 +216,7 @@ def test_a_bad_checkpoint_is_refused_early(
     before = {name: (checkpoint / name).read_bytes() for name in files_below(checkpoint)}
 
     with pytest.raises(ZooError) as caught:
-        qeff_zoo.build(checkpoint, validate=False, **bad.choices)
+        qeff_zoo.build(checkpoint, validate=False)
 
     assert caught.type is bad.error
     assert_says(caught.value, *bad.says)
@@ -237,6 +237,10 @@ def transposed(folder: Path) -> None:
     alter(folder, lambda tensors: tensors.update({name: np.ascontiguousarray(tensors[name].T)}))
 
 
+def torn_apart(folder: Path) -> None:
+    edit(folder, tie_word_embeddings=True)
+
+
 DISAGREEING = [
     Bad(wider, CheckpointError,
         ("are not those of their config", "'model.layers.0.mlp.gate_proj.weight' is [96, 64] in the checkpoint",
@@ -247,6 +251,9 @@ DISAGREEING = [
     Bad(transposed, CheckpointError,
         ("are not those of their config", "'model.layers.1.mlp.down_proj.weight' is [96, 64] in the checkpoint",
          "[64, 96] in the model", "Check that config.json")),
+    Bad(torn_apart, CheckpointError,
+        ("with values of their own", "'lm_head.weight'", "Expected equal values", "set `tie_word_embeddings` to false"),
+        ("graph",)),
 ]  # fmt: skip
 
 
@@ -269,7 +276,7 @@ def test_weights_that_disagree_with_their_config_are_all_named(
 
     assert caught.type is bad.error
     assert_says(caught.value, *bad.says)
-    assert_nothing(home)
+    assert_nothing(home, *bad.left)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "infinity"])

@@ -356,13 +356,15 @@ def test_validate_answers_in_json_and_fails_with_1(
 
     monkeypatch.setattr(validation, "validate", remember)
     monkeypatch.chdir(places.folder)
-    found = answer(["validate", str(places.package.path)], capsys)
+    found = answer(["validate", str(places.package.path), "--record"], capsys)
 
     assert found["passed"] is True
     assert found["level"] == "checkpoint"
     assert {check["stage"] for check in found["checks"]} >= {"prefill", "decode"}
     assert all({"metric", "value", "threshold", "passed"} <= {*check} for check in found["checks"])
-    assert files_below(places.folder / "validated_models") == []
+    (record,) = (places.folder / "validated_models").rglob("*.json")
+    assert Path(found["recorded"]).resolve() == record
+    assert json.loads(record.read_text())["records"][0]["verdict"] == "validated"
 
     failed = dataclasses.replace(records[0], checks=[{**records[0].checks[0], "passed": False}])
     monkeypatch.setattr(validation, "validate", lambda *_, **__: failed)

@@ -250,6 +250,26 @@ def test_the_last_call_of_a_shorter_prompt_has_its_logits(
     assert together == [session.generate([prompt], generation_len=3)[0] for prompt in uneven]
 
 
+def test_padding_is_run_only_where_it_is_asked_for(
+    sessions: dict[str, TextGenerationSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[tuple[int, int]] = []
+    call = Decoder._call
+
+    def spy(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
+        shapes.append((len(rows), seq_len))
+        return call(self, pieces, rows, seq_len)
+
+    monkeypatch.setattr(Decoder, "_call", spy)
+    opened = sessions["rows"].decoder
+    uneven = {0: Piece([5, 6, 7], 0), 2: Piece([8], 0)}
+    narrow, wide = opened.prefill(uneven), opened.prefill(uneven, padded=True)
+    sessions["slots"].generate([[5] * 11], generation_len=2)
+    assert shapes == [(3, 3), (3, 8), (1, 8), (1, 3), (2, 1)]
+    for row in uneven:
+        np.testing.assert_allclose(narrow[row], wide[row], atol=2e-5)
+
+
 def test_a_package_without_prefill_decodes_its_prompts() -> None:
     sizes = DecoderSizes.read([specializations(batch_size="4")[1]])
     assert (sizes.prefill_seq_len, sizes.rows, sizes.ctx_len) == (1, 4, 48)

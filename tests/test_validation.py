@@ -184,7 +184,7 @@ def test_a_weight_five_percent_off_fails(
 
 
 def _forget_start(call: Any) -> Any:
-    """Let every prefill call begin at position 0."""
+    """Let every call of several tokens begin at position 0."""
 
     def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
         moved = {row: type(piece)(piece.tokens, 0) for row, piece in pieces.items()}
@@ -412,6 +412,7 @@ def test_thresholds_are_bounded() -> None:
     bounds = TOLERANCES["fp32"]
     assert judge(floor=Floor(error=0, divergence=0)).allowed_error == bounds.least
     assert judge(floor=Floor(error=9, divergence=9)).allowed_error == bounds.most
+    assert judge(floor=Floor(error=np.nan, divergence=np.nan)).allowed_error == bounds.least
     assert judge().allowed_error == pytest.approx(8e-4)
     assert judge().allowed_divergence == pytest.approx(64e-9)
 

@@ -79,22 +79,26 @@ class Decoder:
         #: The retained states by input name, the very memory that the graph reads and writes.
         self.states = self._bind_states()
 
-    def prefill(self, pieces: Mapping[int, Piece]) -> dict[int, Array]:
+    def prefill(self, pieces: Mapping[int, Piece], *, padded: bool = False) -> dict[int, Array]:
         """Run prompt tokens: at most `prefill_seq_len` a row; with slots, of one slot alone.
 
         Args:
             pieces: By row; rows without one stay as they are.
+            padded: Make the call `prefill_seq_len` wide, as a program of fixed shapes is; the graph here
+                takes any width, and padding costs as much as tokens.
 
         Returns:
             Per row of `pieces` the logits after its last token, (vocab,).
         """
+        longest = max(len(piece.tokens) for piece in pieces.values())
+        width = self.sizes.prefill_seq_len if padded else longest
         if self.sizes.full_batch_size is None:
-            return self._call(pieces, range(self.sizes.rows), self.sizes.prefill_seq_len)
+            return self._call(pieces, range(self.sizes.rows), width)
         (slot,) = pieces
-        return self._call(pieces, range(slot, slot + 1), self.sizes.prefill_seq_len)
+        return self._call(pieces, range(slot, slot + 1), width)
 
     def decode(self, pieces: Mapping[int, Piece]) -> dict[int, Array]:
-        """Run one token per row; see `prefill`."""
+        """Run one token per row; rows without a piece stay as they are."""
         return self._call(pieces, range(self.sizes.rows), 1)
 
     def _call(self, pieces: Mapping[int, Piece], rows: range, seq_len: int) -> dict[int, Array]:

@@ -54,13 +54,13 @@ def open_graph(
     if threads is not None:
         options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    found_inputs = {value.name for value in session.get_inputs()}
-    found_outputs = {value.name for value in session.get_outputs()}
-    if not (inputs <= found_inputs and outputs <= found_outputs):
+    taken = {value.name for value in session.get_inputs()}
+    returned = {value.name for value in session.get_outputs()}
+    if not (inputs <= taken and outputs <= returned):
         raise GenerationError(
-            f"Package {str(folder)!r} is not one for {task}: its graph takes "
-            f"{_some(found_inputs)} and returns {_some(found_outputs)}. Expected "
-            f"{_some(inputs)} and {_some(outputs)}. Run a package of that task."
+            f"Package {str(folder)!r} is not one for {task}: its graph takes {_some(taken)} and "
+            f"returns {_some(returned)}. Expected {_some(inputs)} and {_some(outputs)}. Run a "
+            "package of that task."
         )
     return session
 

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folded layers: one function a kind, and a graph extended from a few layers is the graph of all layers."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import parity
+import pytest
+from parity import Subject
+
+from qeff_zoo import external_data, folding, ops
+
+#: Deeper than the tiny configs, so that most layers are extended: by name, changes and traced layers.
+DEEP: dict[str, tuple[str, dict[str, Any]]] = {
+    "alike": ("llama-base", {"num_hidden_layers": 5}),
+    "alternating": ("gemma2-base", {"num_hidden_layers": 6}),
+    "shared mask of heads": ("falcon-alibi", {}),
+}
+
+
+@cache
+def both(name: str) -> tuple[Subject, ir.Model, ir.Model]:
+    """Export a deep model from a few of its layers, and from all of them."""
+    case, changes = DEEP[name]
+    subject = Subject(
+        {**parity.all_cases()[case].config, **changes}, parity.all_cases()[case].recipe
+    )
+    return subject, subject.graph(), subject.graph(everything=True)
+
+
+def calls_of(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph if node.domain == folding.DOMAIN]
+
+
+def layers_of(model: ir.Model) -> list[ir.Function]:
+    return [f for f in model.functions.values() if f.domain == folding.DOMAIN]
+
+
+def text_of(function: ir.Function) -> list[str]:
+    """Write a function without the names of values."""
+    numbers: dict[ir.Value | None, str] = {None: ""}
+    for value in [*function.inputs, *(out for node in function for out in node.outputs)]:
+        numbers[value] = f"%{len(numbers)}"
+    lines = [
+        f"{node.domain}.{node.op_type}({', '.join(numbers[value] for value in node.inputs)}) "
+        f"{sorted((name, attribute_text(item)) for name, item in node.attributes.items())}"
+        for node in function
+    ]
+    return [*lines, ", ".join(numbers[value] for value in function.outputs)]
+
+
+def attribute_text(attribute: ir.Attr) -> str:
+    value = attribute.value
+    if isinstance(value, ir.TensorProtocol):
+        return f"{value.dtype} {value.shape} {value.numpy().tolist()}"
+    return str(value)
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_extended_graph_is_the_graph_of_all_layers(name: str) -> None:
+    subject, extended, whole = both(name)
+    assert len(calls_of(extended)) == len(calls_of(whole)) == subject.config["num_hidden_layers"]
+    for values in ("inputs", "outputs"):
+        described = [
+            [(value.name, value.dtype, str(value.shape)) for value in getattr(model.graph, values)]
+            for model in (extended, whole)
+        ]
+        assert described[0] == described[1]
+    weights = [
+        {
+            name: (str(value.shape), value.dtype)
+            for name, value in model.graph.initializers.items()
+            if external_data.is_placeholder(value)
+        }
+        for model in (extended, whole)
+    ]
+    assert weights[0] == weights[1]
+    assert len(extended.graph.initializers) == len(whole.graph.initializers)
+    texts = [sorted(map(text_of, layers_of(model))) for model in (extended, whole)]
+    assert texts[0] == texts[1]
+    kinds = [[node.op_type for node in calls_of(model)] for model in (extended, whole)]
+    assert kinds[0] == kinds[1]
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_extended_graph_computes_what_all_layers_do(name: str, tmp_path: Path) -> None:
+    subject, *graphs = both(name)
+    ids = parity.tokens()
+    expected, noise = parity.reference(subject.hf, ids), parity.noise(subject, ids)
+    logits = []
+    for number, graph in enumerate(graphs):
+        path = subject.save_with_weights(graph, tmp_path / f"{number}.onnx")
+        steps = parity.session_steps(parity.open_session(path), parity.ROWS)
+        positions = np.tile(np.arange(parity.PROMPT), (parity.ROWS, 1))
+        logits.append(steps.step(ids, positions))
+    np.testing.assert_array_equal(logits[0], logits[1])
+    away = np.abs(logits[0] - expected[:, -1]).max()
+    assert away <= parity.TOLERANCE["portable"] * noise
+
+
+def test_kinds_that_differ_in_their_mask_alone_share_a_function() -> None:
+    _, extended, whole = both("alternating")
+    for model in (extended, whole):
+        calls = calls_of(model)
+        assert len(layers_of(model)) == len({node.op_type for node in calls}) == 1
+        operands = list(zip(*(node.inputs for node in calls), strict=True))
+        distinct = [len(set(values)) for values in operands]
+        assert sorted(set(distinct)) == [1, 2, 6]  # shared by all, by half of them, own
+        masks = operands[distinct.index(2)]
+        assert distinct.count(2) == 1
+        assert masks == masks[:2] * 3
+
+
+def test_names_in_functions_say_what_and_not_which_layer() -> None:
+    _, extended, _ = both("alike")
+    (function,) = layers_of(extended)
+    names = [value.name or "" for value in function.inputs]
+    assert {"self_attn.q_proj.weight", "mlp.down_proj.weight", "input_layernorm.weight"} <= set(
+        names
+    )
+    assert {"past_key", "past_value", "position_ids"} <= set(names)
+    inner = [value.name or "" for node in function for value in node.outputs]
+    assert len(set(inner)) == len(inner)
+    for name in [*names, *inner]:
+        assert not re.search(r"layers[._]\d", name)
+
+
+def test_calls_name_their_layer_and_read_its_weights() -> None:
+    _, extended, _ = both("alike")
+    for layer, node in enumerate(calls_of(extended)):
+        assert node.name == f"model.layers.{layer}"
+        read = [v.name or "" for v in node.inputs if v is not None and v.is_initializer()]
+        weights = [name for name in read if name.startswith("model.layers.")]
+        assert len(weights) == 9
+        assert all(name.startswith(f"model.layers.{layer}.") for name in weights)
+        states = [v.name for v in node.inputs if v is not None and v.name.startswith("past_")]
+        assert states == [f"past_key.{layer}", f"past_value.{layer}"]
+        made = [value.name for value in node.outputs if value.is_graph_output()]
+        assert made == [f"past_key.{layer}_RetainedState", f"past_value.{layer}_RetainedState"]
+
+
+def test_functions_hold_no_weights() -> None:
+    _, extended, _ = both("alike")
+    for function in extended.functions.values():
+        for node in function:
+            tensors = [
+                a.value for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR
+            ]
+            assert all(tensor.size <= 16 for tensor in tensors)
+
+
+def test_every_layer_is_in_a_function() -> None:
+    """What is left outside is what comes before and after the layers."""
+    _, extended, whole = both("alike")
+    for model in (extended, whole):
+        for node in model.graph:
+            read = [v.name for v in node.inputs if v is not None and v.is_initializer()]
+            if node.domain != folding.DOMAIN:
+                assert not any("layers." in name for name in read if name)
+        outside = {node.op_type for node in model.graph if node.domain == ops.DOMAIN}
+        assert outside == {"RMSNorm", "Linear"}
+
+
+def test_placeholders_of_layers_have_no_data() -> None:
+    _, extended, _ = both("alike")
+    weights = [v for name, v in extended.graph.initializers.items() if ".layers." in f".{name}"]
+    assert len(weights) == 5 * 9
+    assert all(external_data.is_placeholder(value) for value in weights)
