@@ -18,23 +18,20 @@ from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe, list_recipes
 
 __all__ = [
-    # Build and run
-    "Package",
-    "build",
-    "find_package",
-    "load",
-    # Recipes
-    "find_recipe",
-    "list_recipes",
-    # Errors
     "CheckpointError",
     "CompileError",
     "ExportError",
     "GenerationError",
+    "Package",
     "PackageError",
     "ParityError",
     "PlanError",
     "StoreError",
     "UnsupportedModelError",
     "ZooError",
+    "build",
+    "find_package",
+    "find_recipe",
+    "list_recipes",
+    "load",
 ]

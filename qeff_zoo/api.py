@@ -96,6 +96,6 @@ def find_package(reference: str) -> Package:
             f"{reference!r} names {len(matching)} packages of the store. Expected one; give more of its key:\n{names}"
         )
     raise PackageError(
-        f"No package at {reference!r}: neither a folder nor a build key or model name in the store. Run `qeff-zoo cache ls` "
-        f"to see what is there, or `qeff-zoo build MODEL` to make one."
+        f"No package at {reference!r}: neither a folder nor a build key or model name in the store. Run "
+        f"`qeff-zoo cache ls` to see what is there, or `qeff-zoo build MODEL` to make one."
     )

@@ -76,13 +76,15 @@ def check(
     if not Path(subject).exists() and registry.file_name(subject) in registry.list_model_types():
         if record or checkpoint:
             raise PackageError(
-                f"{subject!r} is a recipe; --record and --checkpoint are for packages. Leave them out, or name a package."
+                f"{subject!r} is a recipe; --record and --checkpoint are for packages. Leave them out, or name one."
             )
         return _check_recipe(registry.find_recipe(subject), watch)
     return _check_package(find_package(subject), checkpoint, watch, record=record)
 
 
-def _check_package(package: Package, checkpoint: str | None, watch: Stopwatch, *, record: bool) -> Outcome:
+def _check_package(
+    package: Package, checkpoint: str | None, watch: Stopwatch, *, record: bool
+) -> Outcome:
     from qeff_zoo import records, validation
 
     source = _source(package, checkpoint)
@@ -110,8 +112,8 @@ def _source(package: Package, given: str | None) -> Checkpoint:
     checkpoint.fetch()
     if (digest := checkpoint.weights_digest(store.file_digest)) != spec["weights"]:
         raise CheckpointError(
-            f"The weights in {str(known)!r} are {digest}, but package {package.name!r} was built from {spec['weights']}. "
-            f"Name the folder of the right checkpoint with --checkpoint, or build again."
+            f"The weights in {str(known)!r} are {digest}, but package {package.name!r} was built from "
+            f"{spec['weights']}. Name the folder of the right checkpoint with --checkpoint, or build again."
         )
     return checkpoint
 
@@ -122,7 +124,10 @@ def _check_recipe(recipe: Recipe, watch: Stopwatch) -> Outcome:
 
     checks, reported = [], []
     for tiny in recipe.tiny:
-        with tempfile.TemporaryDirectory() as folder, watch.stage(f"{recipe.model_type} {tiny.name}"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            watch.stage(f"{recipe.model_type} {tiny.name}"),
+        ):
             found = validation.validate(*_tiny_package(recipe, tiny, Path(folder)), level="tiny")
         checks += [{"model": tiny.name, **item} for item in found.checks]
         reported.append({"model": tiny.name, **found.reported})
@@ -133,6 +138,12 @@ def _tiny_package(recipe: Recipe, tiny: Tiny, folder: Path) -> tuple[Package, Pa
     from qeff_zoo import tiny_models
 
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
-    shape = {"seq_lens": (8, 24)} if recipe.task == "feature-extraction" else {"prefill_seq_len": 8, "ctx_len": 48}
-    built = pipeline.build(str(checkpoint), Request(**shape), validate=False, store=Store(folder / "store"))
+    shape = (
+        {"seq_lens": (8, 24)}
+        if recipe.task == "feature-extraction"
+        else {"prefill_seq_len": 8, "ctx_len": 48}
+    )
+    built = pipeline.build(
+        str(checkpoint), Request(**shape), validate=False, store=Store(folder / "store")
+    )
     return built.package, checkpoint

@@ -405,7 +405,9 @@ def _validate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(outcome.as_dict())
     else:
-        print(f"{outcome.subject}: {'agrees' if outcome.passed else 'DISAGREES'} with Hugging Face ({outcome.level})")
+        print(
+            f"{outcome.subject}: {'agrees' if outcome.passed else 'DISAGREES'} with Hugging Face ({outcome.level})"
+        )
         print(evidence(outcome.checks))
         if outcome.recorded:
             print(f"\nRecorded in {outcome.recorded}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Portable graphs with their bindings: traced once per architecture, then taken from the store.
 
-A cached graph needs neither torch nor transformers: which checkpoint tensors make up each initializer is kept beside it.
+A cached graph needs neither torch nor transformers: which checkpoint tensors make up each initializer
+is kept beside it.
 """
 
 import json
@@ -99,8 +100,8 @@ def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -
     bound = Binding(**json.loads((folder / _BINDINGS).read_text(encoding="utf-8")), unused=())
     if broken := broken_ties(bound, checkpoint):
         raise CheckpointError(
-            f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with values of their own, although its config ties "
-            f"them to others. Expected equal values; set `tie_word_embeddings` to false in config.json."
+            f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with values of their own, although its config "
+            f"ties them to others. Expected equal values; set `tie_word_embeddings` to false in config.json."
         )
     return BoundGraph(
         model=ir.load(folder / GRAPH),

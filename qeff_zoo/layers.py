@@ -200,6 +200,6 @@ def _value(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, torch.Tensor):
-        data = b"meta" if value.is_meta else value.reshape(-1).view(torch.uint8).numpy()
+        data = b"meta" if value.is_meta else value.reshape(-1).view(torch.uint8).numpy().tobytes()
         return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()}"
     return getattr(value, "__qualname__", type(value).__qualname__)

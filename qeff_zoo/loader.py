@@ -66,14 +66,14 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
     empty = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if empty:
         raise ExportError(
-            f"Buffers {empty[:5]} of {type(model).__name__} have no value on the meta device, and a checkpoint holds none. "
+            f"Buffers {empty[:5]} of {type(model).__name__} have no value on the meta device, and no checkpoint does. "
             f"Expected every buffer to be computed when the module is built."
         )
     return model
 
 
 class _LargeOnMeta(TorchFunctionMode):
-    """Makes large empty tensors on meta at once: `init_empty_weights` moves parameters there only after they were made."""
+    """Makes large empty tensors on meta at once: `init_empty_weights` moves parameters only once made."""
 
     def __torch_function__(
         self,

@@ -96,7 +96,10 @@ def _schema_problems(manifest: Manifest) -> list[str]:
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(dict(package_schema()))
-    return [f"{error.json_path} {_shortened(error.message)}" for error in validator.iter_errors(manifest)]
+    return [
+        f"{error.json_path} {_shortened(error.message)}"
+        for error in validator.iter_errors(manifest)
+    ]
 
 
 def _shortened(message: str) -> str:

@@ -34,7 +34,7 @@ class SemanticOp:
     attributes: tuple[str, ...] = ()
 
 
-# --- linear: x (…, K), weight (N, K) -> (…, N) ----------------------------------------------------------------------
+# --- linear: x (…, K), weight (N, K) -> (…, N) ---
 LINEAR = SemanticOp(
     name="Linear",
     inputs=2,
@@ -46,7 +46,7 @@ LINEAR = SemanticOp(
 )
 
 
-# --- RMS norm: x (…, K), weight (K) ---------------------------------------------------------------------------------
+# --- RMS norm: x (…, K), weight (K) ---
 @torch.library.custom_op("qeff_zoo::rms_norm", mutates_args=())
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, offset: float) -> Tensor:
     """Normalize by the root mean square in float32 and scale by `weight + offset`."""
@@ -83,7 +83,7 @@ RMS_NORM = SemanticOp(
 )
 
 
-# --- cache write: new (B, G, S, D) into past (B, G, C, D) at position_ids (B, S); -1 writes nothing --------------------
+# --- cache write: new (B, G, S, D) into past (B, G, C, D) at position_ids (B, S); -1 writes nothing ---
 def _write(past: Tensor, slots: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
     present = past.clone()
     valid = position_ids >= 0
@@ -186,7 +186,7 @@ SLOT_WRITE = SemanticOp(
 )
 
 
-# --- slot read: the cache rows of a batch, (slots, G, C, D) and batch_index (B, 1) -> (B, G, C, D) ---------------------
+# --- slot read: the cache rows of a batch, (slots, G, C, D) and batch_index (B, 1) -> (B, G, C, D) ---
 @torch.library.custom_op("qeff_zoo::slot_read", mutates_args=())
 def slot_read(cache: Tensor, batch_index: Tensor) -> Tensor:
     """Return the cache slots that `batch_index` names."""
@@ -210,7 +210,7 @@ SLOT_READ = SemanticOp(
 )
 
 
-# --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ------------
+# --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ---
 @torch.library.custom_op("qeff_zoo::attention", mutates_args=())
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float

@@ -38,9 +38,10 @@ class Tolerance:
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),
-        # The floor of rounding is large and well known, and a package rounds the same way.
-        "int8": Tolerance(factor=2, least=1e-3, most=1),
-        "int4": Tolerance(factor=2, least=1e-3, most=8),
+        # A package rounds as its reference does; where they differ, two roundings lie 1.4 times as far apart as one
+        # lies from none.
+        "int8": Tolerance(factor=3, least=1e-3, most=1),
+        "int4": Tolerance(factor=3, least=1e-3, most=8),
     }
 )
 

@@ -101,7 +101,9 @@ def _build(
     checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, level: str | None
 ) -> Package:
     checkpoint.fetch()
-    tensors = checkpoint.tensors  # a damaged file is refused here, before anything heavy is imported
+    tensors = (
+        checkpoint.tensors
+    )  # a damaged file is refused here, before anything heavy is imported
     import onnx_ir as ir
 
     from qeff_zoo import external_data, validation
@@ -125,19 +127,26 @@ def _build(
             package = write_manifest(folder, manifest, digests)
         if level is not None:
             with watch.stage("validate", unit="step") as advance:
-                record = validation.validate(package, checkpoint.folder, level=level, progress=advance)
+                record = validation.validate(
+                    package, checkpoint.folder, level=level, progress=advance
+                )
                 record.save_evidence(folder)
-                proved = {"validation": record.checks, "validated": level if record.passed else "none"}
+                proved = {
+                    "validation": record.checks,
+                    "validated": level if record.passed else "none",
+                }
                 write_manifest(folder, {**manifest, **proved}, digests)
             if not record.passed:
-                raise _disagreement(checkpoint, record.failures, store.failed(folder, plan.build_key))
+                raise _disagreement(
+                    checkpoint, record.failures, store.failed(folder, plan.build_key)
+                )
         return store.promote(folder, plan.build_key)
 
 
 def _disagreement(checkpoint: Checkpoint, failures: list[str], kept: Path) -> ParityError:
     return ParityError(
-        f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(failures)}. It was not promoted; the "
-        f"evidence is in {str(kept)!r}. Check the recipe, or build with --no-validate to look into it."
+        f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(failures)}. It was not promoted; "
+        f"the evidence is in {str(kept)!r}. Check the recipe, or build with --no-validate to look into it."
     )
 
 
@@ -205,7 +214,7 @@ def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store
 
 
 def _copy_companions(checkpoint: Checkpoint, folder: Path) -> None:
-    """Copy the tokenizer and other small files; a tokenizer of an older form is converted, so that any runtime reads it."""
+    """Copy the tokenizer and other small files; convert a tokenizer of an older form, which few can read."""
     for name, source in checkpoint.companions.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

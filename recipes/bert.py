@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT encoders as sentence embeddings, `transformers.models.bert`: all-MiniLM, BGE, GTE, E5 and other such checkpoints.
+"""BERT encoders as sentence embeddings, `transformers.models.bert`: all-MiniLM, BGE, GTE, E5 and others.
 
 How token states become one embedding is not in the config but in the sentence-transformers files beside it.
 """

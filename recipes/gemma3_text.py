@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 3 text models, `transformers.models.gemma3`: five sliding layers to each full one, each with its own RoPE base."""
+"""Gemma 3 text models, `transformers.models.gemma3`: five sliding layers to a full one, each with its RoPE base."""
 
 from dataclasses import replace
 

@@ -25,7 +25,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "QEFF_HOME": str(folder / "store")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
     return done.stdout
 

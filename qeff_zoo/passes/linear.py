@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`x @ weight.T` written by hand becomes the semantic op `Linear`, as `torch.nn.functional.linear` does in the trace."""
+"""`x @ weight.T` written by hand becomes the semantic op `Linear`, as torch's own `linear` does in the trace."""
 
 import onnx_ir as ir
 

@@ -19,6 +19,6 @@ def apply(transform: Transform, model: Any) -> None:
     changed = module.apply(model, **transform.parameters)
     if changed != expected:
         raise ExportError(
-            f"Transform {transform.name!r} changed {changed} modules of {type(model).__name__}, expected {expected} from "
-            f"its config. transformers may have renamed them: correct the recipe's count or the transform."
+            f"Transform {transform.name!r} changed {changed} modules of {type(model).__name__}, expected {expected} "
+            f"from its config. transformers may have renamed them: correct the recipe's count or the transform."
         )
