@@ -101,9 +101,8 @@ def _build(
     checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, level: str | None
 ) -> Package:
     checkpoint.fetch()
-    tensors = (
-        checkpoint.tensors
-    )  # a damaged file is refused here, before anything heavy is imported
+    tensors = checkpoint.tensors  # a damaged file is refused here, before torch is imported
+
     import onnx_ir as ir
 
     from qeff_zoo import external_data, validation

@@ -182,7 +182,7 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
     turned = bool(node.attributes.get_int("transB"))
-    if lowering.storage == "float32" or not plain or node.attributes.get_int("transA", 0):
+    if lowering.storage == "float32" or not plain or node.attributes.get_int("transA"):
         return None
     matrix = lowering.matrix(node.inputs[1], transposed=not turned)
     if matrix is None:

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph for ONNX Runtime: weights are used as they lie in the file, each is there once, and no other is read."""
+
+import json
+import math
+import struct
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import parity
+import pytest
+from parity import CONTINUOUS, PLAIN, Subject
+from safetensors import safe_open
+
+from qeff_zoo import external_data, folding, ops
+from qeff_zoo.errors import CompileError
+from qeff_zoo.expressions import sources_of
+from qeff_zoo.quantization import dequantize, round_trip
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.targets import ort
+from qeff_zoo.weights import evaluate
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+STORAGES = list(ort.STORAGE)
+NAMES = ["llama-base", "gemma2-base", "gpt2-base", "mixtral-base"]
+
+
+def grouped(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+
+
+@cache
+def lowered(name: str, storage: str) -> ort.Lowered:
+    return parity.subject(name).lower(storage)
+
+
+def ops_of(name: str, storage: str) -> Counter[str]:
+    return Counter(node.op_type for node in lowered(name, storage).model.graph)
+
+
+def weights_of(node: ir.Node) -> list[str]:
+    return [v.name or "" for v in node.inputs if v is not None and v.is_initializer()]
+
+
+# --- how matrices are used -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", grouped("llama-base", "gemma2-base", "mixtral-base"))
+def test_fp32_matrices_are_used_as_they_lie(name: str) -> None:
+    graph = lowered(name, "fp32").model.graph
+    found = [node for node in graph if node.op_type == "FusedMatMul"]
+    assert found
+    for node in found:
+        assert node.attributes.get_int("transB") == 1
+        weight = node.inputs[1]
+        assert weight is not None
+        assert weight.is_initializer()
+    kinds = ops_of(name, "fp32")
+    assert kinds["Linear"] == kinds["MatMulNBits"] == 0
+    turned = [node for node in graph if node.op_type == "Transpose" and weights_of(node)]
+    assert turned == []
+
+
+@pytest.mark.parametrize("storage", ["int8", "int4"])
+@pytest.mark.parametrize("name", grouped(*NAMES))
+def test_quantized_matrices_go_through_their_kernels(name: str, storage: str) -> None:
+    subject = parity.subject(name)
+    graph = lowered(name, storage).model.graph
+    bits = {"int8": 8, "int4": 4}[storage]
+    products = [node for node in graph if node.op_type == "MatMulNBits"]
+    for node in products:
+        packed, scales = node.inputs[1], node.inputs[2]
+        assert packed is not None
+        assert scales is not None
+        rows, columns = node.attributes.get_int("N"), node.attributes.get_int("K")
+        blocks = math.ceil(columns / 32)
+        assert node.attributes.get_int("bits") == bits
+        assert node.attributes.get_int("block_size") == 32
+        assert list(packed.shape) == [rows, blocks, 32 * bits // 8]
+        assert math.prod(scales.shape) == rows * blocks
+    experts = subject.config.get("num_local_experts", 0)
+    per_layer = 4 + (2 * experts if experts else {"gpt2-base": 0}.get(name, 3))
+    assert len(products) == 4 * per_layer + 1
+    kinds = ops_of(name, storage)
+    assert kinds["Linear"] == kinds["FusedMatMul"] == kinds["Gemm"] == 0
+    assert kinds["GatherBlockQuantized"] == (2 if name == "gpt2-base" else 1)
+    for node in graph:  # all other products are those of attention and positions
+        if node.op_type == "MatMul":
+            assert weights_of(node) == [] or "inv_freq" in str(weights_of(node))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_norms_are_one_node_with_the_offset_in_the_weight(storage: str) -> None:
+    graph = lowered("gemma2-base", storage).model.graph
+    norms = [node for node in graph if node.op_type == "SimplifiedLayerNormalization"]
+    assert len(norms) == 4 * 4 + 1
+    slots = {slot.name: slot for slot in lowered("gemma2-base", storage).slots}
+    for node in norms:
+        (weight,) = weights_of(node)
+        assert (slots[weight].add, slots[weight].storage) == (1.0, "float32")
+    assert not any(slot.add for slot in lowered("llama-base", storage).slots)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", grouped("llama-base"))
+def test_layers_are_inlined_and_other_ops_keep_their_bodies(name: str, storage: str) -> None:
+    model = lowered(name, storage).model
+    assert folding.DOMAIN not in {node.domain for node in model.graph}
+    assert {function.name for function in model.functions.values()} == {"CacheWrite", "Attention"}
+    assert {function.domain for function in model.functions.values()} == {ops.DOMAIN}
+    assert set(model.opset_imports) == {"", ops.DOMAIN, "com.microsoft"}
+
+
+# --- what the file holds -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", grouped("gemma2-base", "gpt2-base", "qwen2-base"))
+def test_a_tied_embedding_is_stored_once(name: str, storage: str) -> None:
+    subject = parity.subject(name)
+    slots = lowered(name, storage).slots
+    head = subject.hf.get_output_embeddings().weight
+    assert subject.hf.get_input_embeddings().weight is head
+    (tensor,) = {
+        str(subject.bindings[name_])
+        for name_, value in subject.hf.state_dict().items()
+        if value.data_ptr() == head.data_ptr()
+    }
+    assert [tensor in sources_of(slot.expression) for slot in slots].count(True) == 1
+    size = sum(math.prod(subject.checkpoint.tensors[t].shape) for t in used(slots))
+    assert size == sum(p.numel() for p in subject.hf.parameters())
+
+
+def used(slots: list[Any]) -> list[str]:
+    return [tensor for slot in slots for tensor in sources_of(slot.expression)]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", grouped(*NAMES))
+def test_every_checkpoint_tensor_is_read_once(name: str, storage: str) -> None:
+    counted = Counter(used(lowered(name, storage).slots))
+    assert set(counted) == set(parity.subject(name).checkpoint.tensors)
+    assert set(counted.values()) == {1}
+
+
+@pytest.mark.parametrize("storage", ["int8", "int4"])
+def test_input_major_matrices_are_turned_where_they_are_packed(storage: str) -> None:
+    subject = parity.subject("gpt2-base")
+    slots = {slot.name: slot for slot in lowered("gpt2-base", storage).slots}
+    for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+        slot = slots[f"transformer.h.2.{name}.weight"]
+        own = subject.hf.state_dict()[slot.name].numpy()
+        np.testing.assert_array_equal(evaluate(slot.expression, subject.checkpoint), own.T)
+    unturned = {slot.name: slot for slot in lowered("gpt2-base", "fp32").slots}
+    expression = unturned["transformer.h.2.mlp.c_fc.weight"].expression
+    assert isinstance(expression, str)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_an_expert_reads_its_own_tensors_alone(storage: str) -> None:
+    subject = parity.subject("mixtral-base")
+    slots = {slot.name: slot for slot in lowered("mixtral-base", storage).slots}
+    experts = [name for name in slots if ".experts." in name]
+    assert len(experts) == 4 * 5 * 2
+    for name in experts:
+        path, _, number = name.rpartition(".")
+        sources = sources_of(slots[name].expression)
+        assert len(sources) == (2 if path.endswith("gate_up_proj") else 1)
+        assert all(f".experts.{number}." in source for source in sources)
+        own = subject.hf.state_dict()[path][int(number)].numpy()
+        np.testing.assert_array_equal(evaluate(slots[name].expression, subject.checkpoint), own)
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    return {
+        (name, storage): parity.subject(name)
+        .save_lowered(tmp_path_factory.mktemp("packages") / storage, storage)
+        .parent
+        for name in NAMES
+        for storage in STORAGES
+    }
+
+
+def external(folder: Path) -> dict[str, tuple[onnx.TensorProto, dict[str, str]]]:
+    model = onnx.load(folder / "graph.onnx", load_external_data=False)
+    return {
+        tensor.name: (tensor, {entry.key: entry.value for entry in tensor.external_data})
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", grouped(*NAMES))
+def test_graph_points_into_the_safetensors_file(
+    folders: dict[tuple[str, str], Path], name: str, storage: str
+) -> None:
+    """What the graph reads at its offsets is what safetensors reads by name."""
+    folder = folders[name, storage]
+    path = folder / external_data.WEIGHTS
+    raw = path.read_bytes()
+    with safe_open(path, "np") as file:
+        names = {key for key in file.keys() if not key.startswith("__pad")}  # noqa: SIM118
+        found = set()
+        for initializer, (tensor, where) in external(folder).items():
+            assert where["location"] == external_data.WEIGHTS
+            offset, length = int(where["offset"]), int(where["length"])
+            assert offset % 64 == 0
+            assert 8 + struct.unpack("<Q", raw[:8])[0] <= offset <= len(raw) - length
+            entry = initializer.removesuffix(".blocks")
+            own = file.get_tensor(entry)
+            assert own.tobytes() == raw[offset : offset + length]
+            assert math.prod(tensor.dims) == own.size
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            assert own.dtype == dtype
+            found.add(entry)
+    assert found == names
+    header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+    ends = sorted(entry["data_offsets"] for entry in header.values() if "data_offsets" in entry)
+    assert all(before[1] == after[0] for before, after in zip(ends, ends[1:], strict=False))
+
+
+@pytest.mark.parametrize("name", grouped(*NAMES))
+def test_fp32_file_holds_the_checkpoints_values(
+    folders: dict[tuple[str, str], Path], name: str
+) -> None:
+    subject = parity.subject(name)
+    slots = {slot.name: slot for slot in lowered(name, "fp32").slots}
+    with safe_open(folders[name, "fp32"] / external_data.WEIGHTS, "np") as file:
+        for key, slot in slots.items():
+            own = evaluate(slot.expression, subject.checkpoint)
+            np.testing.assert_array_equal(file.get_tensor(key), own + np.float32(slot.add))
+
+
+@pytest.mark.parametrize("storage", ["int8", "int4"])
+@pytest.mark.parametrize("name", grouped(*NAMES))
+def test_packed_values_are_those_of_the_round_trip(
+    folders: dict[tuple[str, str], Path], name: str, storage: str
+) -> None:
+    subject = parity.subject(name)
+    bits = {"int8": 8, "int4": 4}[storage]
+    with safe_open(folders[name, storage] / external_data.WEIGHTS, "np") as file:
+        for slot in lowered(name, storage).slots:
+            if slot.storage != storage:
+                continue
+            own = evaluate(slot.expression, subject.checkpoint)
+            packed, scales = (file.get_tensor(key) for key in (slot.name, f"{slot.name}.scales"))
+            left = dequantize(packed, scales, bits, own.shape)
+            np.testing.assert_array_equal(left, round_trip(own, storage))
+            step = np.repeat(scales, 32, -1)[:, : own.shape[1]]
+            assert (np.abs(left - own) <= np.abs(step) * 0.5000001 + 1e-12).mean() > 0.9
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("name", grouped(*NAMES))
+def test_session_opens_in_silence_and_reads_the_file_in_place(
+    folders: dict[tuple[str, str], Path],
+    name: str,
+    storage: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = folders[name, storage]
+    capfd.readouterr()
+    session = onnxruntime.InferenceSession(
+        str(folder / "graph.onnx"), providers=["CPUExecutionProvider"]
+    )
+    assert capfd.readouterr() == ("", "")
+    assert [value.name for value in session.get_inputs()] == [
+        value.name for value in parity.subject(name).graph().graph.inputs
+    ]
+    small = (folder / "graph.onnx").stat().st_size
+    assert small < 300_000 < (folder / external_data.WEIGHTS).stat().st_size + 300_000
+
+
+def test_a_moved_folder_works(folders: dict[tuple[str, str], Path], tmp_path: Path) -> None:
+    folder = folders["llama-base", "fp32"]
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("graph.onnx", external_data.WEIGHTS):
+        (moved / name).write_bytes((folder / name).read_bytes())
+    assert str(tmp_path).encode() not in (moved / "graph.onnx").read_bytes()
+    steps = parity.session_steps(parity.open_session(moved / "graph.onnx"), 1)
+    assert np.isfinite(steps.step(parity.tokens()[:1, :3], np.array([[0, 1, 2]]))).all()
+
+
+# --- odd shapes ----------------------------------------------------------------------------------
+
+#: Widths that are no multiple of a block, tied, so that one tensor is a table and a matrix.
+ODD = {
+    "hidden_size": 40,
+    "intermediate_size": 72,
+    "num_hidden_layers": 1,
+    "tie_word_embeddings": True,
+}
+
+
+@cache
+def odd() -> Subject:
+    llama = parity.all_cases()["llama-base"]
+    return Subject({**llama.config, **ODD}, llama.recipe)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_widths_that_fill_no_block(storage: str) -> None:
+    """ONNX Runtime has no lookup in such a table: it stays float32, and only the product is quantized."""
+    subject = odd()
+    slots = subject.lower(storage).slots
+    assert len({slot.name for slot in slots}) == len(slots)
+    steps = parity.session_steps(subject.lowered(storage, PLAIN, 1), parity.ROWS)
+    ids = parity.tokens()
+    got = steps.step(ids, np.tile(np.arange(parity.PROMPT), (parity.ROWS, 1)))
+    rounded = subject.rounded(storage)
+    if storage != "fp32":  # untie: the lookup is not rounded
+        head = rounded.lm_head
+        rounded.lm_head = type(head)(1, 1, bias=False)
+        rounded.lm_head.weight = type(head.weight)(head.weight.clone(), requires_grad=False)
+        table = subject.hf.get_input_embeddings().weight
+        quantized = any(
+            n.op_type == "GatherBlockQuantized" for n in subject.lower(storage).model.graph
+        )
+        if not quantized:
+            rounded.get_input_embeddings().weight.copy_(table)
+    expected = parity.reference(rounded, ids)[:, -1]
+    noise = np.abs(expected - parity.reference(parity.in_float64(rounded), ids)[:, -1]).max()
+    assert np.abs(got - expected).max() <= parity.TOLERANCE["fp32"] * noise
+
+
+def test_an_unshaped_initializer_is_refused() -> None:
+    subject = parity.subject("llama-base")
+    model = subject.graph()
+    model.graph.initializers["lm_head.weight"].shape = ir.Shape(["n", 64])
+    with pytest.raises(CompileError, match=r"'lm_head.weight' has shape .* expected a static one"):
+        ort.lower(model, subject.bindings, "float32")
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_continuous_batching_lowers_alike(storage: str) -> None:
+    subject = parity.subject("llama-base")
+    plain, slots = lowered("llama-base", storage), subject.lower(storage, CONTINUOUS)
+    assert [slot.name for slot in plain.slots] == [slot.name for slot in slots.slots]
+    names = {function.name for function in slots.model.functions.values()}
+    assert names == {"SlotWrite", "SlotRead", "Attention"}
+
+
+def test_every_recipe_can_be_stored_every_way() -> None:
+    recipes: list[Recipe] = [find_recipe(name) for name in ("llama", "bert")]
+    assert all(recipe.quant_methods for recipe in recipes)
+    assert set(ort.STORAGE.values()) == {"float32", "int8", "int4"}
