@@ -76,8 +76,8 @@ def bind(model: Any, tensors: Tensors, needed: Iterable[str] | None = None) -> B
         for name in places
         if name in wanted and name not in expressions and name not in optional
     ]
+    problems += problems_of(expressions, places, tensors)
     shapes = {name: places[name] for name in expressions if name in wanted}
-    problems += problems_of({name: expressions[name] for name in shapes}, shapes, tensors)
     if problems:
         raise CheckpointError(_report(problems, tensors))
     return Binding({name: expressions[name] for name in shapes}, shapes, unused, doubled)

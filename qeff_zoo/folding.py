@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qeff_zoo import chaining, ops
+from qeff_zoo.domains import LAYERS as DOMAIN
 from qeff_zoo.external_data import is_placeholder
 from qeff_zoo.layers import RepeatedLayers
 
-DOMAIN = "qeff_zoo.layers"
 _STATE = re.compile(r"^(?P<name>[a-z_]+)\.(?P<layer>\d+)$")
 
 

@@ -83,11 +83,11 @@ def _trace_and_bind(folder: Path, plan: Plan, checkpoint: Checkpoint) -> None:
     from qeff_zoo import bindings, loader
     from qeff_zoo.external_data import is_placeholder
 
+    meta = loader.build_meta(checkpoint.config, plan.recipe.task)
+    bindings.bind(meta, checkpoint.tensors, needed=())  # shapes that disagree show before the trace
     model = trace(folder, plan, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
-    bound = bindings.bind(
-        loader.build_meta(checkpoint.config, plan.recipe.task), checkpoint.tensors, needed
-    )
+    bound = bindings.bind(meta, checkpoint.tensors, needed)
     content = {"expressions": bound.expressions, "shapes": bound.shapes, "doubled": bound.doubled}
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DOMAIN = "qeff_zoo"
-OPSET = 18
+from qeff_zoo.domains import OPSET
+from qeff_zoo.domains import SEMANTIC as DOMAIN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole flow: checkpoint -> plan -> graph -> weights -> package -> validation -> store."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from qeff_zoo.errors import ParityError
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.plan import Plan, Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
-from qeff_zoo.store import Store, copy_out, new_folder
-from qeff_zoo.tasks import module_of
+from qeff_zoo.store import Store, copy_out, existing_copy, new_folder
+from qeff_zoo.tasks.specializations import specializations as specializations_of
 from qeff_zoo.weights_layout import plan_file
 
 _OLDER_TOKENIZERS = {
@@ -86,6 +87,8 @@ def build(
     store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
         checkpoint, plan = make_plan(model, request, revision=revision, store=store)
+        if output is not None:
+            existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
         package = store.lookup(plan.build_key)
     hit = package is not None and (package.validated != "none" or not validate)
     if package is None or not hit:
@@ -213,20 +216,28 @@ def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store
 
 
 def _copy_companions(checkpoint: Checkpoint, folder: Path) -> None:
-    """Copy the tokenizer and other small files; convert a tokenizer of an older form, which few can read."""
+    """Copy the tokenizer and other small files; convert a tokenizer that only transformers can read."""
     for name, source in checkpoint.companions.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-    if (
-        "tokenizer.json" not in checkpoint.companions
-        and _OLDER_TOKENIZERS & checkpoint.companions.keys()
-    ):
+    if _needs_conversion(checkpoint):
         from transformers import AutoTokenizer
 
-        AutoTokenizer.from_pretrained(checkpoint.folder).backend_tokenizer.save(
-            str(folder / "tokenizer.json")
-        )
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
+        tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _needs_conversion(checkpoint: Checkpoint) -> bool:
+    """Tell whether tokenizer.json alone would not tokenize as transformers does."""
+    companions = checkpoint.companions
+    if "tokenizer.json" not in companions:
+        return bool(_OLDER_TOKENIZERS & companions.keys())
+    if "tokenizer_config.json" not in companions:
+        return False
+    # transformers adds these tokens itself, whatever tokenizer.json says.
+    config = json.loads(companions["tokenizer_config.json"].read_text(encoding="utf-8"))
+    return any(name in config for name in ("add_bos_token", "add_eos_token"))
 
 
 def _manifest(
@@ -237,7 +248,7 @@ def _manifest(
     written: weights.Written,
     watch: Stopwatch,
 ) -> dict[str, Any]:
-    specializations = module_of(plan.recipe.task).specializations(plan.shape)
+    specializations = specializations_of(plan.recipe.task, plan.shape)
     runtime = plan.spec["toolchain"]["onnxruntime"]
     return {
         "name": checkpoint.name,

@@ -10,11 +10,12 @@ locks: each process works in a folder of its own, and finishing is one rename.
     sources/                where local checkpoints lie
 """
 
+import errno
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from qeff_zoo.manifest import MANIFEST_NAME, VALIDATED
 from qeff_zoo.package import Package
 from qeff_zoo.staging import abandoned, discard, publish, staged, staging_folders, write_durably
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{7,99}")
 
 
@@ -93,7 +95,12 @@ class Store:
                 folder = stack.enter_context(staged(area, prefix))
             except OSError as error:
                 raise _refused("make a staging folder in", area, error) from error
-            yield folder
+            try:
+                yield folder
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                raise _refused("write to", folder, error) from error
 
     def promote(self, folder: Path, build_key: str) -> Package:
         """Make a staged package the store's package of its key, in one step.
@@ -182,8 +189,9 @@ class Store:
         if self.source(build_key) == folder.resolve():
             return
         note = self._layout.sources / _checked(build_key)
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(note, os.fsencode(folder.resolve()))
+        with suppress(OSError):  # a store that can only be read still serves packages
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(note, os.fsencode(folder.resolve()))
 
     def source(self, build_key: str) -> Path | None:
         """Find where a package's checkpoint lay when it was built here, if that folder still exists."""
@@ -284,7 +292,7 @@ def copy_out(package: Package, destination: Path) -> Package:
         StoreError: The destination holds something else, or has no room.
     """
     target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
-    if _is_copy(target, package):
+    if _has_copy(target, package):
         return Package.open(target)
     Store.require_space(target, package.size, f"package {package.name!r}")
     prefix = f".{target.name}"
@@ -295,7 +303,7 @@ def copy_out(package: Package, destination: Path) -> Package:
             for name in [*(file["path"] for file in package.manifest["files"]), MANIFEST_NAME]:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(package.path / name, folder / name)
-            publish(folder, target, target.parent, lambda: _is_copy(target, package))
+            publish(folder, target, target.parent, lambda: _has_copy(target, package))
     except OSError as error:
         raise _refused("copy a package to", target, error) from error
     return Package.open(target)
@@ -326,21 +334,35 @@ def new_folder(destination: Path) -> Iterator[Path]:
         raise _refused("write to", target, error) from error
 
 
-def _is_copy(target: Path, package: Package) -> bool:
-    """Tell whether the package is there already; refuse what must not be replaced by it."""
+def existing_copy(destination: Path, build_key: str) -> Package | None:
+    """Find a copy of a package where one is to be written; refuse what must not be replaced by it.
+
+    Args:
+        destination: Where the copy is to be.
+        build_key: Of the package.
+
+    Raises:
+        StoreError: The destination holds something else.
+    """
+    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
     if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-        return False
+        return None
     try:
         there = Package.open(target)
     except PackageError:
         there = None
-    if there is None or there.build_key != package.build_key or there.unlisted():
+    if there is None or there.build_key != build_key or there.unlisted():
         raise StoreError(
             f"Cannot copy a package to {str(target)!r}: it holds something else; expected a folder "
             "that is absent, empty, or an unchanged copy of this package. Give another folder, or "
             "remove that one."
         )
-    return there.manifest == package.manifest
+    return there
+
+
+def _has_copy(target: Path, package: Package) -> bool:
+    there = existing_copy(target, package.build_key)
+    return there is not None and there.manifest == package.manifest
 
 
 def _sweep(folders: list[Path]) -> None:

@@ -27,6 +27,7 @@ from qeff_zoo.quantization import BITS
 from qeff_zoo.recipe import Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
 from qeff_zoo.targets import ort
+from qeff_zoo.tasks.specializations import specializations
 from qeff_zoo.transforms import apply
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
@@ -91,7 +92,7 @@ def test_shapes_fit_the_task(name: str) -> None:
     assert {"latency", "throughput"} <= set(recipe.shapes)
     for shape in recipe.shapes.values():
         check_shape(recipe, shape)
-        named = tasks.module_of(recipe.task).specializations(shape)
+        named = specializations(recipe.task, shape)
         assert len({one["name"] for one in named}) == len(named) >= 1
 
 

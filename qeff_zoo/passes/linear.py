@@ -3,7 +3,7 @@
 
 import onnx_ir as ir
 
-from qeff_zoo.ops import DOMAIN
+from qeff_zoo.domains import SEMANTIC
 
 
 def recognize(model: ir.Model) -> int:
@@ -21,7 +21,7 @@ def recognize(model: ir.Model) -> int:
         if weight is None or not weight.is_initializer() or len(weight.shape or ()) != 2:
             continue
         linear = ir.Node(
-            DOMAIN, "Linear", [node.inputs[0], weight], metadata_props=node.metadata_props
+            SEMANTIC, "Linear", [node.inputs[0], weight], metadata_props=node.metadata_props
         )
         ir.convenience.replace_nodes_and_values(
             model.graph, node, [node], [linear], node.outputs, linear.outputs

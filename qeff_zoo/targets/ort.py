@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo import expressions, folding, ops
+from qeff_zoo import domains, expressions
 from qeff_zoo.errors import CompileError
 from qeff_zoo.expressions import Expression
 from qeff_zoo.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -51,7 +51,7 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
         bindings: For every initializer without data, its value over checkpoint tensors.
         storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
     """
-    onnx_passes.InlinePass(lambda function: function.domain == folding.DOMAIN)(model)
+    onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
@@ -234,8 +234,8 @@ def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 
 _RULES: dict[tuple[str, str], Callable[[_Lowering, ir.Node], list[ir.Node] | None]] = {
-    (ops.DOMAIN, "Linear"): _linear,
-    (ops.DOMAIN, "RMSNorm"): _rms_norm,
+    (domains.SEMANTIC, "Linear"): _linear,
+    (domains.SEMANTIC, "RMSNorm"): _rms_norm,
     ("", "MatMul"): _matmul,
     ("", "Gemm"): _gemm,
     ("", "Gather"): _gather,

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from qeff_zoo.recipe import Shape
 from qeff_zoo.tasks import Tracing
 
 _BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
@@ -68,14 +67,3 @@ def tracing(model: Any, *, pooling: str = "mean", normalize: bool = False) -> Tr
         input_names=["input_ids", "attention_mask"],
         output_names=["output"],
     )
-
-
-def specializations(shape: Shape) -> list[dict[str, Any]]:
-    """Return one named specialization per sequence length."""
-    return [
-        {
-            "name": "Embedding" if len(shape.seq_lens) == 1 else f"Embedding_{number}",
-            "symbols": {"batch_size": str(shape.batch_size), "seq_len": str(seq_len)},
-        }
-        for number, seq_len in enumerate(shape.seq_lens)
-    ]

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from qeff_zoo.recipe import Shape
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 
@@ -123,22 +122,3 @@ def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
         ],
         output_names=["logits", *(f"{name}_RetainedState" for name in names)],
     )
-
-
-def specializations(shape: Shape) -> list[dict[str, Any]]:
-    """Return the named specializations of a package: prefill, then decode."""
-    slots = shape.full_batch_size
-    common = {"ctx_len": shape.ctx_len, **({"full_batch_size": slots} if slots else {})}
-    prefill = {
-        "batch_size": 1 if slots else shape.batch_size,
-        "seq_len": shape.prefill_seq_len,
-        **common,
-    }
-    decode = {"batch_size": slots or shape.batch_size, "seq_len": 1, **common}
-    named = (
-        [("Prefill", prefill), ("Decode", decode)] if prefill != decode else [("Decode", decode)]
-    )
-    return [
-        {"name": name, "symbols": {key: str(value) for key, value in symbols.items()}}
-        for name, symbols in named
-    ]
