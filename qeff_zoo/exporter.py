@@ -13,7 +13,7 @@ import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
 
-from qeff_zoo import folding, layers, loader, ops, tasks
+from qeff_zoo import domains, folding, layers, loader, ops, tasks
 from qeff_zoo.external_data import is_placeholder, placeholder
 from qeff_zoo.passes import bfloat16, linear
 from qeff_zoo.recipe import Recipe
@@ -73,7 +73,7 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
         exported = torch.onnx.export(
             program,
             dynamo=True,
-            opset_version=ops.OPSET,
+            opset_version=domains.OPSET,
             optimize=False,
             verbose=False,
             custom_translation_table=ops.translations(),
@@ -143,11 +143,11 @@ def _finish(model: ir.Model) -> ir.Model:
         *model.graph.all_nodes(),
         *(node for f in model.functions.values() for node in f.all_nodes()),
     ]
-    used = {node.op_type for node in nodes if node.domain == ops.DOMAIN}
+    used = {node.op_type for node in nodes if node.domain == domains.SEMANTIC}
     for function in ops.functions():
         if function.name in used:
             model.functions[function.identifier()] = function
-    model.opset_imports[ops.DOMAIN] = 1
+    model.opset_imports[domains.SEMANTIC] = 1
     for node in nodes:
         node.metadata_props.clear()
     for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:

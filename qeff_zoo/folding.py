@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qeff_zoo import chaining, ops
+from qeff_zoo import chaining, domains
 from qeff_zoo.domains import LAYERS as DOMAIN
 from qeff_zoo.external_data import is_placeholder
 from qeff_zoo.layers import RepeatedLayers
@@ -234,7 +234,7 @@ def _function(
         copies.append(
             ir.Node(node.domain, node.op_type, read, attributes=attributes, outputs=outputs)
         )
-    imports = {"": ops.OPSET, ops.DOMAIN: 1}
+    imports = {"": domains.OPSET, domains.SEMANTIC: 1}
     graph = ir.Graph(
         parameters, [values[value] for value in results], nodes=copies, opset_imports=imports
     )

@@ -304,7 +304,8 @@ def _fit_positions(checkpoint: Checkpoint, choices: _Choices, *, encoder: bool) 
     if positions is not None and ctx_len > positions:
         if choices.by_user("ctx_len"):
             choices.problems.append(
-                f"--ctx-len is {ctx_len}, but {checkpoint.name!r} has {positions} positions. Choose at most that."
+                f"--ctx-len is {ctx_len}, but {checkpoint.name!r} has {positions} positions. "
+                f"Choose at most {positions}."
             )
         ctx_len = positions
         choices.set("ctx_len", ctx_len, f"derived: {positions} positions")

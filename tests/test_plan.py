@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every choice with who made it, all conflicts at once, and a key that is the same on every machine."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_checkpoint
+
+from qeff_zoo import plan as plans
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.plan import Plan, Request, resolve
+from qeff_zoo.recipe import Shape
+from qeff_zoo.registry import find_recipe
+
+LLAMA: Mapping[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 8192,
+}
+BERT: Mapping[str, Any] = {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "hidden_size": 64,
+    "max_position_embeddings": 512,
+}
+WEIGHTS = "sha256:" + "7" * 64
+TOOLS = {
+    "torch": "2.13.0+cpu",
+    "transformers": "5.23.0",
+    "onnx": "1.23.2",
+    "onnx-ir": "1.1.0",
+    "onnxscript": "0.7.2",
+    "onnxruntime": "1.31.1",
+}
+
+GOLDEN = ["", "", ""]
+GOLDEN_GRAPH = ""
+
+Open = Callable[..., Checkpoint]
+
+
+@pytest.fixture(autouse=True)
+def _toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan with a toolchain that does not change."""
+    monkeypatch.setattr(plans, "version", TOOLS.__getitem__)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Open:
+    """Give a function that writes and opens a checkpoint: a config, changes to it, files beside it."""
+
+    def open_one(
+        config: Mapping[str, Any] = LLAMA, files: Mapping[str, str] | None = None, **changes: Any
+    ) -> Checkpoint:
+        folder = tmp_path / "checkpoint"
+        shutil.rmtree(folder, ignore_errors=True)
+        content = {"config.json": json.dumps({**config, **changes}), **(files or {})}
+        encoded = {name: text.encode() for name, text in content.items()}
+        tiny_checkpoint.write(folder, {**encoded, **tiny_checkpoint.weights()})
+        return open_checkpoint(str(folder))
+
+    return open_one
+
+
+def problems(checkpoint: Checkpoint, **request: Any) -> list[str]:
+    with pytest.raises(PlanError) as caught:
+        resolve(checkpoint, Request(**request), WEIGHTS)
+    return caught.value.problems
+
+
+def chosen(plan: Plan) -> dict[str, tuple[Any, str]]:
+    return {name: (field["value"], field["by"]) for name, field in plan.explained().items()}
+
+
+# --- who chose what ------------------------------------------------------------------------------
+
+
+def test_without_a_request_the_recipe_chooses(opened: Open) -> None:
+    plan = resolve(opened(), Request(), WEIGHTS)
+    assert plan.shape == Shape(prefill_seq_len=128, ctx_len=4096, batch_size=1)
+    assert (plan.target, plan.storage) == ("ort", "fp32")
+    fields = chosen(plan)
+    assert fields["shape.prefill_seq_len"] == (128, "recipe:latency")
+    assert fields["shape.ctx_len"] == (4096, "recipe:latency")
+    assert fields["shape.batch_size"] == (1, "recipe:latency")
+    assert fields["target.name"] == ("ort", "default")
+    assert fields["quantization.weights"] == ("fp32", "default")
+    assert fields["task.name"] == ("text-generation", "derived")
+    assert fields["source.weights"] == (WEIGHTS, "derived")
+    assert fields["toolchain.torch"] == ("2.13.0", "derived")
+    assert not any("full_batch_size" in name or "seq_lens" in name for name in fields)
+
+
+def test_a_profile_chooses(opened: Open) -> None:
+    plan = resolve(opened(), Request(profile="throughput"), WEIGHTS)
+    assert chosen(plan)["shape.full_batch_size"] == (16, "recipe:throughput")
+    assert plan.variant == {"continuous_batching": True}
+    assert plan.spec["task"]["continuous_batching"] is True
+
+
+def test_the_user_chooses_before_the_profile(opened: Open) -> None:
+    request = Request(profile="throughput", full_batch_size=4, ctx_len=512, weights="int4")
+    fields = chosen(resolve(opened(), request, WEIGHTS))
+    assert fields["shape.full_batch_size"] == (4, "user")
+    assert fields["shape.ctx_len"] == (512, "user")
+    assert fields["shape.prefill_seq_len"] == (128, "recipe:throughput")
+    assert fields["quantization.weights"] == ("int4", "user")
+
+
+def test_a_batch_size_turns_slots_off(opened: Open) -> None:
+    plan = resolve(opened(), Request(profile="throughput", batch_size=4), WEIGHTS)
+    assert plan.shape.full_batch_size is None
+    assert plan.shape.batch_size == 4
+    assert plan.variant == {}
+
+
+def test_positions_shorten_what_nobody_asked_for(opened: Open) -> None:
+    plan = resolve(opened(max_position_embeddings=100), Request(), WEIGHTS)
+    fields = chosen(plan)
+    assert fields["shape.ctx_len"] == (100, "derived: 100 positions")
+    assert fields["shape.prefill_seq_len"] == (100, "derived: fits ctx_len")
+
+
+def test_a_short_context_shortens_the_prompt_part(opened: Open) -> None:
+    fields = chosen(resolve(opened(), Request(ctx_len=64), WEIGHTS))
+    assert fields["shape.ctx_len"] == (64, "user")
+    assert fields["shape.prefill_seq_len"] == (64, "derived: fits ctx_len")
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({"max_position_embeddings": 1000}, 1000),
+        ({"max_position_embeddings": None, "n_positions": 700}, 700),
+        (
+            {
+                "max_position_embeddings": 1000,
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 500,
+                },
+            },
+            2000,
+        ),
+        (
+            {
+                "max_position_embeddings": 4000,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 400,
+                },
+            },
+            4000,
+        ),
+        (
+            {"max_position_embeddings": 1000, "rope_scaling": {"type": "linear", "factor": 4.0}},
+            1000,
+        ),
+    ],
+)
+def test_positions_of_a_model(opened: Open, config: dict[str, Any], positions: int) -> None:
+    checkpoint = opened(**config)
+    assert resolve(checkpoint, Request(ctx_len=positions), WEIGHTS).shape.ctx_len == positions
+    (problem,) = problems(checkpoint, ctx_len=positions + 1)
+    assert f"has {positions} positions" in problem
+
+
+def test_an_encoder_takes_lengths_that_fit(opened: Open) -> None:
+    plan = resolve(opened(BERT, max_position_embeddings=200), Request(), WEIGHTS)
+    assert plan.shape == Shape(seq_lens=(32, 128))
+    assert chosen(plan)["shape.seq_lens"][1] == "derived: 200 positions"
+    plan = resolve(opened(BERT, max_position_embeddings=20), Request(), WEIGHTS)
+    assert plan.shape.seq_lens == (20,)
+    plan = resolve(opened(BERT), Request(seq_lens=(64, 16, 64)), WEIGHTS)
+    assert plan.shape.seq_lens == (16, 64)
+    assert chosen(plan)["shape.seq_lens"][1] == "user"
+    assert not any("ctx_len" in name or "prefill" in name for name in chosen(plan))
+
+
+POOLING = {
+    "modules.json": json.dumps(
+        [
+            {"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+        ]
+    ),
+    "1_Pooling/config.json": json.dumps(
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    ),
+}
+
+
+def test_pooling_comes_from_the_files_beside_the_checkpoint(opened: Open) -> None:
+    assert resolve(opened(BERT), Request(), WEIGHTS).variant == {
+        "pooling": "mean",
+        "normalize": False,
+    }
+    plan = resolve(opened(BERT, POOLING), Request(), WEIGHTS)
+    assert plan.variant == {"pooling": "cls", "normalize": True}
+    assert chosen(plan)["task.pooling"] == ("cls", "checkpoint: modules.json")
+    plan = resolve(opened(BERT, POOLING), Request(pooling="max", normalize=False), WEIGHTS)
+    assert plan.variant == {"pooling": "max", "normalize": False}
+    assert chosen(plan)["task.normalize"] == (False, "user")
+
+
+# --- conflicts -----------------------------------------------------------------------------------
+
+CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
+    "target": (LLAMA, {"target": "tpu"}, "--target is 'tpu', expected one of ort"),
+    "weights": (
+        LLAMA,
+        {"weights": "int3"},
+        "--weights is 'int3', expected one of fp32, int8, int4",
+    ),
+    "profile": (LLAMA, {"profile": "fast"}, "--profile is 'fast', but recipe 'llama' has latency"),
+    "context": (LLAMA, {"ctx_len": 8193}, "--ctx-len is 8193, but 'checkpoint' has 8192 positions"),
+    "prompt": (
+        LLAMA,
+        {"prefill_seq_len": 65, "ctx_len": 64},
+        "--prefill-seq-len is 65, more than the context of 64",
+    ),
+    "both batches": (
+        LLAMA,
+        {"batch_size": 2, "full_batch_size": 4},
+        "--batch-size 2 and --full-batch-size 4 exclude each other",
+    ),
+    "no context": (LLAMA, {"ctx_len": 0}, "--ctx-len is 0, expected at least 1"),
+    "negative prompt": (
+        LLAMA,
+        {"prefill_seq_len": -5},
+        "--prefill-seq-len is -5, expected at least",
+    ),
+    "no batch": (LLAMA, {"batch_size": 0}, "--batch-size is 0, expected at least 1"),
+    "no slots": (LLAMA, {"full_batch_size": 0}, "--full-batch-size is 0, expected at least 1"),
+    "lengths of a decoder": (LLAMA, {"seq_lens": (32,)}, "--seq-lens does not apply to text-gener"),
+    "pooling of a decoder": (LLAMA, {"pooling": "cls"}, "--pooling does not apply to text-generat"),
+    "normalizing a decoder": (
+        LLAMA,
+        {"normalize": False},
+        "--normalize does not apply to text-gen",
+    ),
+    "context of an encoder": (BERT, {"ctx_len": 64}, "--ctx-len does not apply to feature-extract"),
+    "prompt of an encoder": (BERT, {"prefill_seq_len": 8}, "--prefill-seq-len does not apply to"),
+    "slots of an encoder": (BERT, {"full_batch_size": 8}, "--full-batch-size does not apply to"),
+    "long text": (
+        BERT,
+        {"seq_lens": (32, 513)},
+        "--seq-lens has 513, but 'checkpoint' has 512 pos",
+    ),
+    "no text": (
+        BERT,
+        {"seq_lens": (0, 32)},
+        "--seq-lens is [0, 32], expected lengths of at least 1",
+    ),
+    "no lengths": (BERT, {"seq_lens": ()}, "--seq-lens is [], expected lengths of at least 1"),
+    "pooling": (BERT, {"pooling": "sum"}, "--pooling is 'sum', expected one of mean, cls, max"),
+    "architecture": (
+        {**LLAMA, "architectures": ["LlamaForSequenceClassification"]},
+        {},
+        "has architecture 'LlamaForSequenceClassification', but recipe 'llama' covers LlamaForCausalLM",
+    ),
+    "quantized": (
+        {**LLAMA, "quantization_config": {"quant_method": "awq", "bits": 4}},
+        {},
+        "is quantized with 'awq', but recipe 'llama' supports none",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_conflict(opened: Open, name: str) -> None:
+    config, request, expected = CONFLICTS[name]
+    (problem,) = problems(opened(config), **request)
+    assert expected in problem
+    assert problem[0] in "-'"
+    assert problem.endswith(".")
+
+
+def test_all_conflicts_are_reported_at_once(opened: Open) -> None:
+    checkpoint = opened(
+        architectures=["LlamaForTokenClassification"],
+        quantization_config={"quant_method": "gptq"},
+    )
+    found = problems(
+        checkpoint,
+        target="tpu",
+        weights="int3",
+        profile="fast",
+        ctx_len=9000,
+        prefill_seq_len=10_000,
+        batch_size=2,
+        full_batch_size=3,
+        seq_lens=(4,),
+        pooling="cls",
+        normalize=True,
+    )
+    assert len(found) == len(set(found)) == 11
+    for word in (
+        *("LlamaForTokenClassification", "gptq", "tpu", "int3", "fast", "9000", "--seq-lens"),
+        *("--prefill-seq-len", "exclude", "--pooling", "--normalize"),
+    ):
+        assert sum(word in problem for problem in found) >= 1, word
+    with pytest.raises(PlanError) as caught:
+        resolve(checkpoint, Request(weights="int3"), WEIGHTS)
+    assert str(caught.value) == "\n".join(caught.value.problems)
+
+
+def test_an_unknown_model_type_is_refused_first(opened: Open) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'lama'\. Did you mean 'llama'"):
+        resolve(opened(model_type="lama"), Request(weights="int3"), WEIGHTS)
+
+
+def test_code_of_a_checkpoint_is_refused_by_name(opened: Open) -> None:
+    checkpoint = opened(
+        model_type="own_model", auto_map={"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    )
+    with pytest.raises(UnsupportedModelError) as caught:
+        resolve(checkpoint, Request(), WEIGHTS)
+    message = str(caught.value)
+    assert message.startswith(
+        "'checkpoint' needs Python code of its own (`auto_map` in config.json)"
+    )
+    assert "never run" in message
+    assert "'own_model'" in message
+
+
+def test_code_beside_a_model_that_transformers_has_is_not_needed(opened: Open) -> None:
+    checkpoint = opened(auto_map={"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"})
+    assert resolve(checkpoint, Request(), WEIGHTS).recipe.model_type == "llama"
+
+
+def test_a_checkpoint_without_architectures_is_taken_at_its_model_type(opened: Open) -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "architectures"}
+    assert resolve(opened(config), Request(), WEIGHTS).recipe.model_type == "llama"
+
+
+# --- the key -------------------------------------------------------------------------------------
+
+
+def test_golden_build_keys(opened: Open) -> None:
+    """A change here renames every package there is: raise `EXPORTER_REVISION` or a `rev` instead."""
+    llama = resolve(opened(), Request(), WEIGHTS)
+    slots = resolve(opened(), Request(profile="throughput", weights="int4"), WEIGHTS)
+    bert = resolve(opened(BERT), Request(), WEIGHTS)
+    assert [plan.build_key for plan in (llama, slots, bert)] == GOLDEN
+
+
+def test_golden_graph_key(opened: Open) -> None:
+    plan = resolve(opened(), Request(), WEIGHTS)
+    assert plan.graph_key("sha256:" + "1" * 64) == GOLDEN_GRAPH
+
+
+def test_key_says_nothing_of_the_machine(opened: Open, tmp_path: Path) -> None:
+    first = opened()
+    plan = resolve(first, Request(), WEIGHTS)
+    moved = tmp_path / "another" / "place"
+    shutil.copytree(first.folder, moved)
+    again = resolve(open_checkpoint(str(moved)), Request(), WEIGHTS)
+    assert again.build_key == plan.build_key
+    assert str(tmp_path) not in json.dumps(plan.spec)
+    assert "checkpoint" not in json.dumps(plan.spec)
+    assert plan.spec["toolchain"]["torch"] == "2.13.0"
+    assert "+cpu" not in json.dumps(plan.spec)
+
+
+SAME: Mapping[str, dict[str, Any]] = {
+    "a readme": {"files": {"README.md": "# Another"}},
+    "how it was trained": {"initializer_range": 0.5, "attention_dropout": 0.1},
+    "who saved it": {"transformers_version": "4.1", "_name_or_path": "/home/me/llama"},
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_does_not_change_the_graph_does_not_change_its_key(opened: Open, name: str) -> None:
+    structure = "sha256:" + "1" * 64
+    before = resolve(opened(), Request(), WEIGHTS).graph_key(structure)
+    assert resolve(opened(**SAME[name]), Request(), WEIGHTS).graph_key(structure) == before
+
+
+def test_a_readme_does_not_change_the_build_key(opened: Open) -> None:
+    before = resolve(opened(), Request(), WEIGHTS).build_key
+    after = resolve(opened(files={"README.md": "# Another"}), Request(), WEIGHTS)
+    assert after.build_key == before
+
+
+def test_saying_a_default_does_not_change_the_key(opened: Open) -> None:
+    plain = resolve(opened(), Request(), WEIGHTS)
+    said = Request(
+        target="ort", weights="fp32", profile="latency", ctx_len=4096, prefill_seq_len=128
+    )
+    assert resolve(opened(), said, WEIGHTS).build_key == plain.build_key
+
+
+def test_every_request_has_a_key_of_its_own(opened: Open) -> None:
+    requests = [
+        {},
+        {"weights": "int8"},
+        {"weights": "int4"},
+        {"ctx_len": 4095},
+        {"prefill_seq_len": 127},
+        {"batch_size": 2},
+        {"full_batch_size": 2},
+        {"full_batch_size": 3},
+        {"profile": "throughput"},
+        {"profile": "long"},
+    ]
+    keys = [resolve(opened(), Request(**request), WEIGHTS).build_key for request in requests]
+    assert len(set(keys)) == len(keys)
+    requests = [
+        {},
+        {"pooling": "cls"},
+        {"pooling": "max"},
+        {"normalize": True},
+        {"seq_lens": (32,)},
+        {"seq_lens": (32, 64)},
+        {"batch_size": 2},
+    ]
+    keys += [resolve(opened(BERT), Request(**request), WEIGHTS).build_key for request in requests]
+    assert len(set(keys)) == len(keys)
+
+
+def test_every_semantic_field_changes_the_key(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(checkpoint: Checkpoint, weights: str = WEIGHTS) -> str:
+        return resolve(checkpoint, Request(), weights).build_key
+
+    base = opened()
+    keys = {
+        "plain": key(base),
+        "weights": key(base, "sha256:" + "8" * 64),
+        "model": key(replace(base, model_id="org/name", revision="a" * 40)),
+        "revision": key(replace(base, model_id="org/name", revision="b" * 40)),
+        "config": key(opened(num_hidden_layers=5)),
+        "epsilon": key(opened(rms_norm_eps=1e-6)),
+        "tokenizer": key(opened(files={"tokenizer.json": '{"version": "2.0"}'})),
+        "generation": key(opened(files={"generation_config.json": '{"eos_token_id": 3}'})),
+    }
+    base = opened()
+    llama = find_recipe("llama")
+    for name, changed in {
+        "recipe": replace(llama, rev=2),
+        "transform": replace(llama, transforms=(replace(llama.transforms[0], version=2),)),
+        "parameters": replace(
+            llama, transforms=(replace(llama.transforms[0], parameters={"offset": 1.0}),)
+        ),
+        "no transform": replace(llama, transforms=()),
+    }.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(plans.registry, "find_recipe", lambda _, changed=changed: changed)
+            keys[name] = key(base)
+    for tool in TOOLS:
+        with monkeypatch.context() as patch:
+            patch.setattr(plans, "version", {**TOOLS, tool: "9.9"}.__getitem__)
+            keys[tool] = key(base)
+    with monkeypatch.context() as patch:
+        patch.setattr(plans, "EXPORTER_REVISION", plans.EXPORTER_REVISION + 1)
+        keys["exporter"] = key(base)
+    assert key(base) == keys["plain"]
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_graph_key_is_the_same_for_a_fine_tune(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    structure = "sha256:" + "1" * 64
+
+    def key(checkpoint: Checkpoint, weights: str = WEIGHTS, **request: Any) -> str:
+        return resolve(checkpoint, Request(**request), weights).graph_key(structure)
+
+    plain = key(opened())
+    assert plain.startswith("qg1-")
+    assert key(opened(), "sha256:" + "8" * 64) == plain
+    assert key(opened(files={"tokenizer.json": "{}"}, eos_token_id=7)) == plain
+    assert key(opened(), weights="sha256:" + "8" * 64, ctx_len=64, prefill_seq_len=8) == plain
+    assert key(opened(), batch_size=4) == plain
+    different = {
+        key(opened(), full_batch_size=4),
+        key(opened(num_hidden_layers=5)),
+        key(opened(rms_norm_eps=1e-6)),
+        resolve(opened(), Request(), WEIGHTS).graph_key("sha256:" + "2" * 64),
+        plain,
+    }
+    monkeypatch.setattr(plans, "version", {**TOOLS, "onnxruntime": "9.9"}.__getitem__)
+    assert key(opened()) == plain  # what runs a graph does not make it
+    monkeypatch.setattr(plans, "version", {**TOOLS, "torch": "9.9"}.__getitem__)
+    different.add(key(opened()))
+    assert len(different) == 6
+
+
+def test_a_missing_tool_is_absent_and_no_error(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name == "torch":
+            raise plans.PackageNotFoundError(name)
+        return TOOLS[name]
+
+    monkeypatch.setattr(plans, "version", version)
+    assert resolve(opened(), Request(), WEIGHTS).spec["toolchain"]["torch"] == "absent"
+
+
+def test_a_plan_cannot_be_changed(opened: Open) -> None:
+    plan = resolve(opened(), Request(), WEIGHTS)
+    with pytest.raises(AttributeError):
+        plan.variant = {}  # type: ignore[misc]
