@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.safetensors_index import TensorReader, index_tensors
-from qeff_zoo.weights import Slot, plan_file, write
+from qeff_zoo.checkpoint.safetensors_index import TensorReader, index_tensors
+from qeff_zoo.weights.writing import Slot, plan_file, write
 
 _SHAPE = (8192, 2048)  # of every tensor, bf16
 

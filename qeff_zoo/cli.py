@@ -393,8 +393,8 @@ def _add_validate(commands: Any) -> None:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from qeff_zoo import checks
-    from qeff_zoo.description import evidence
+    from qeff_zoo.package.description import evidence
+    from qeff_zoo.validation import checks
 
     outcome = checks.check(
         arguments.package,
@@ -426,7 +426,7 @@ def _add_inspect(commands: Any) -> None:
 
 def _inspect(arguments: argparse.Namespace) -> int:
     from qeff_zoo.api import find_package
-    from qeff_zoo.description import describe
+    from qeff_zoo.package.description import describe
 
     package = find_package(arguments.package)
     problems = package.verify() if arguments.verify else []
@@ -485,8 +485,8 @@ def _cache_gc(arguments: argparse.Namespace) -> None:
 
 
 def _print_entries(entries: Sequence[Any], arguments: argparse.Namespace) -> None:
-    from qeff_zoo.description import human_size
     from qeff_zoo.package import Package
+    from qeff_zoo.package.description import human_size
 
     def name(entry: Any) -> str | None:
         return (

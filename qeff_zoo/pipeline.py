@@ -10,16 +10,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo import graphs, weights
 from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.errors import ParityError
+from qeff_zoo.export import graphs
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.plan import Plan, Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.store import Store, copy_out, existing_copy, new_folder
 from qeff_zoo.tasks.specializations import specializations as specializations_of
-from qeff_zoo.weights_layout import plan_file
+from qeff_zoo.weights import writing as weights
+from qeff_zoo.weights.layout import plan_file
 
 _OLDER_TOKENIZERS = {
     "vocab.json",
@@ -108,8 +109,9 @@ def _build(
 
     import onnx_ir as ir
 
-    from qeff_zoo import external_data, validation
     from qeff_zoo.targets import ort
+    from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.weights import external_data
 
     with watch.stage("graph"):
         graph = graphs.obtain(plan, checkpoint, store)
@@ -204,7 +206,7 @@ def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store
     """Write the portable graph, and its weights in float32 as the model names them."""
     import onnx_ir as ir
 
-    from qeff_zoo import external_data
+    from qeff_zoo.weights import external_data
 
     checkpoint.fetch()
     graph = graphs.obtain(plan, checkpoint, store)

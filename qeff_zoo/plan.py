@@ -14,9 +14,9 @@ from typing import Any
 
 from qeff_zoo import identity, registry
 from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.sentence_transformers import read_pooling
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 1
@@ -292,7 +292,7 @@ def _fit_positions(checkpoint: Checkpoint, choices: _Choices, *, encoder: bool) 
     positions = _positions(checkpoint.config)
     if encoder:
         lengths = choices.value["seq_lens"]
-        if positions is not None and max(lengths) > positions:
+        if positions is not None and max(lengths, default=0) > positions:
             if choices.by_user("seq_lens"):
                 choices.problems.append(
                     f"--seq-lens has {max(lengths)}, but {checkpoint.name!r} has {positions} positions. Choose less."

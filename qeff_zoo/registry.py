@@ -41,7 +41,7 @@ def find_recipe(model_type: str) -> Recipe:
     """
     name = file_name(model_type)
     for folder in _folders():
-        if (folder / f"{name}.py").is_file():
+        if folder / f"{name}.py" in folder.glob("[!_]*.py"):
             return _read(_import(folder, name), name)
     known = list_model_types()
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from qeff_zoo.housekeeping import Entry
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
+from qeff_zoo.store.housekeeping import Entry
 
 #: Slow to import, and of no use to who only asks.
 HEAVY = ("torch", "transformers", "onnx", "onnxruntime")

@@ -29,16 +29,18 @@ import onnxruntime
 import torch
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
-from qeff_zoo import exporter, external_data, loader, tasks
-from qeff_zoo.bindings import bind
+from qeff_zoo import tasks
 from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.expressions import transpose
-from qeff_zoo.quantization import round_trip
+from qeff_zoo.export import exporter, loader
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import list_recipes
 from qeff_zoo.targets import ort
-from qeff_zoo.weights import evaluate, plan_file, write
-from qeff_zoo.weights_layout import Slot
+from qeff_zoo.weights import external_data
+from qeff_zoo.weights.bindings import bind
+from qeff_zoo.weights.expressions import transpose
+from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.quantization import round_trip
+from qeff_zoo.weights.writing import evaluate, plan_file, write
 
 #: Environment variable that names the folder which all processes of a test session share.
 CACHE = "QEFF_ZOO_TEST_CACHE"

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 from test_cli import run
 
 import qeff_zoo
-from qeff_zoo import cli, graphs, pipeline, weights
+from qeff_zoo import cli, pipeline
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.errors import (
     CheckpointError,
@@ -33,9 +33,11 @@ from qeff_zoo.errors import (
     UnsupportedModelError,
     ZooError,
 )
+from qeff_zoo.export import graphs
 from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import onnx_session
+from qeff_zoo.weights import writing as weights
 
 WEIGHTS = "model.safetensors"
 

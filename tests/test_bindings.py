@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from qeff_zoo import expressions as ex
-from qeff_zoo.bindings import Binding, bind, broken_ties, problems_of
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.safetensors_index import TensorInfo, TensorReader, index_tensors
-from qeff_zoo.weights import evaluate
+from qeff_zoo.weights import expressions as ex
+from qeff_zoo.weights.bindings import Binding, bind, broken_ties, problems_of
+from qeff_zoo.weights.writing import evaluate
 
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 96}
 _DECODER = {
@@ -260,7 +260,7 @@ def test_a_conversion_that_computes_is_refused_by_name(
 
 def test_bindings_need_no_torch() -> None:
     code = (
-        "import sys, qeff_zoo.bindings, qeff_zoo.weights;"
+        "import sys, qeff_zoo.weights.bindings, qeff_zoo.weights.writing;"
         "sys.exit(bool({'torch', 'transformers', 'onnx'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,8 +11,8 @@ import tiny_checkpoint as tiny
 from local_hub import LocalHub
 
 from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.hub_errors import hub_errors
 from qeff_zoo.errors import CheckpointError, StoreError
-from qeff_zoo.hub_errors import hub_errors
 
 GoOffline = Callable[[], None]
 MODEL = "alice/tiny"

@@ -21,9 +21,10 @@ import pytest
 from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import cli, pipeline, validation
+from qeff_zoo import cli, pipeline
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
     ("list",), ("show",), ("plan",), ("build",), ("export",), ("run",), ("validate",), ("inspect",),

@@ -17,9 +17,10 @@ import pytest
 import torch
 from parity import CONTINUOUS, PLAIN, Subject, Variant
 
-from qeff_zoo import exporter, external_data, folding, loader, ops
 from qeff_zoo.errors import CheckpointError, ExportError
+from qeff_zoo.export import exporter, folding, loader, ops
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.weights import external_data
 
 EMBEDDING: Variant = (("pooling", "mean"), ("normalize", True))
 #: One of each: subject, variant.
@@ -261,7 +262,7 @@ config = {
                         "original_max_position_embeddings": 8192},
 }
 graph = exporter.export_graph(config, find_recipe("llama"))
-calls = [node.op_type for node in graph.graph if node.domain == "qeff_zoo.layers"]
+calls = [node.op_type for node in graph.graph if node.domain == "qeff_zoo.export.layers"]
 weights = [v for v in graph.graph.initializers.values() if external_data.is_placeholder(v)]
 elements = 0
 for value in weights:

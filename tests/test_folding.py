@@ -12,7 +12,8 @@ import parity
 import pytest
 from parity import Subject
 
-from qeff_zoo import external_data, folding, ops
+from qeff_zoo.export import folding, ops
+from qeff_zoo.weights import external_data
 
 #: Deeper than the tiny configs, so that most layers are extended: by name, changes and traced layers.
 DEEP: dict[str, tuple[str, dict[str, Any]]] = {

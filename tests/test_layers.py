@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from toy_model import VOCAB, Layer, Toy, on_meta, straight, with_weights
 from transformers import LlamaConfig
 
-from qeff_zoo import exporter, external_data, folding, layers, loader
 from qeff_zoo.errors import ExportError
-from qeff_zoo.layers import WatchedIndex, plain
+from qeff_zoo.export import exporter, folding, layers, loader
+from qeff_zoo.export.layers import WatchedIndex, plain
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import text_generation
+from qeff_zoo.weights import external_data
 
 # --- kinds ---------------------------------------------------------------------------------------
 

@@ -131,9 +131,18 @@ def test_core_imports_no_recipe_by_name() -> None:
         ("qeff_zoo.cli", {"qeff_zoo.__main__"}),
         (
             "qeff_zoo.pipeline",
-            {"qeff_zoo", "qeff_zoo.api", "qeff_zoo.auto", "qeff_zoo.checks", "qeff_zoo.cli"},
+            {
+                "qeff_zoo",
+                "qeff_zoo.api",
+                "qeff_zoo.auto",
+                "qeff_zoo.validation.checks",
+                "qeff_zoo.cli",
+            },
         ),
-        ("qeff_zoo.api", {"qeff_zoo", "qeff_zoo.auto", "qeff_zoo.checks", "qeff_zoo.cli"}),
+        (
+            "qeff_zoo.api",
+            {"qeff_zoo", "qeff_zoo.auto", "qeff_zoo.validation.checks", "qeff_zoo.cli"},
+        ),
     ],
 )
 def test_the_top_of_the_flow_is_imported_from_above_only(module: str, importers: set[str]) -> None:

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qeff_zoo import ops
+from qeff_zoo.export import ops
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 OURS = torch.ops.qeff_zoo

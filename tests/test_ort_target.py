@@ -19,12 +19,13 @@ import pytest
 from parity import CONTINUOUS, PLAIN, Subject
 from safetensors import safe_open
 
-from qeff_zoo import external_data, folding, ops
 from qeff_zoo.errors import CompileError
-from qeff_zoo.expressions import sources_of
-from qeff_zoo.quantization import dequantize, round_trip
+from qeff_zoo.export import folding, ops
 from qeff_zoo.targets import ort
-from qeff_zoo.weights import evaluate
+from qeff_zoo.weights import external_data
+from qeff_zoo.weights.expressions import sources_of
+from qeff_zoo.weights.quantization import dequantize, round_trip
+from qeff_zoo.weights.writing import evaluate
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 STORAGES = list(ort.STORAGE)

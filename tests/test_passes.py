@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 
-from qeff_zoo import ops
+from qeff_zoo.export import ops
 from qeff_zoo.passes import bfloat16, linear
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]

@@ -22,8 +22,9 @@ from runnable_package import package
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import qeff_zoo
-from qeff_zoo import graphs, pipeline
+from qeff_zoo import pipeline
 from qeff_zoo.errors import ParityError, StoreError
+from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
 from qeff_zoo.plan import Request
 from qeff_zoo.store import Store

@@ -21,14 +21,16 @@ import transformers
 from parity import Array, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import exporter, expressions, layers, loader, registry, tasks
+from qeff_zoo import registry, tasks
 from qeff_zoo.errors import ExportError, ZooError
-from qeff_zoo.quantization import BITS
+from qeff_zoo.export import exporter, layers, loader
 from qeff_zoo.recipe import Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
 from qeff_zoo.targets import ort
 from qeff_zoo.tasks.specializations import specializations
 from qeff_zoo.transforms import apply
+from qeff_zoo.weights import expressions
+from qeff_zoo.weights.quantization import BITS
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
 KNOWN_TASKS = {"text-generation", "feature-extraction"}

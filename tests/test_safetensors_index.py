@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from qeff_zoo.checkpoint.safetensors_index import TensorReader, index_tensors, read_header
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.safetensors_index import TensorReader, index_tensors, read_header
 
 SAMPLE = save(tiny.tensors(), metadata={"format": "np"})
 HEADER_END = 8 + int.from_bytes(SAMPLE[:8], "little")

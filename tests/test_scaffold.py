@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from qeff_zoo import exporter, registry, scaffold
+from qeff_zoo import registry, scaffold
 from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
+from qeff_zoo.export import exporter
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from package_builder import FILES, SPEC, draft, fill
 
-from qeff_zoo import digests, staging
+from qeff_zoo.disk import digests, staging
+from qeff_zoo.disk.processes import Owner
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.identity import build_key
 from qeff_zoo.package import Package
-from qeff_zoo.processes import Owner
 from qeff_zoo.store import Store, copy_out, default_root
 
 KEY = build_key(SPEC)

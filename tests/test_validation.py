@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 from runnable_package import edit_json, package
 from transformers import AutoModelForCausalLM
 
-from qeff_zoo import cases, records, reference_answers, sample_texts, validation
 from qeff_zoo.errors import ParityError
-from qeff_zoo.manifest import problems
 from qeff_zoo.package import Package
-from qeff_zoo.parity import (
+from qeff_zoo.package.manifest import problems
+from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
+from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.validation import cases, records, reference_answers, sample_texts
+from qeff_zoo.validation import ladder as validation
+from qeff_zoo.validation.parity import (
     TOLERANCES,
     Floor,
     Judge,
@@ -30,13 +34,10 @@ from qeff_zoo.parity import (
     measure_floor,
     relative_errors,
 )
-from qeff_zoo.records import Record
-from qeff_zoo.reference_answers import Answers
-from qeff_zoo.reference_numerics import Arithmetic, round_weights, swapped_heads
-from qeff_zoo.rounding import RoundedMatrix, read_rounding
-from qeff_zoo.runtime.decoder import Decoder
-from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.validation.records import Record
+from qeff_zoo.validation.reference_answers import Answers
+from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
+from qeff_zoo.validation.rounding import RoundedMatrix, read_rounding
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 40}
 CHOICES: Mapping[str, dict[str, Any]] = {

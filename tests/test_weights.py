@@ -21,12 +21,19 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from safetensors import safe_open
 
-from qeff_zoo import expressions as ex
-from qeff_zoo import weights
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, StoreError, UnsupportedModelError
-from qeff_zoo.quantization import BITS, dequantize, quantize, round_trip, to_bfloat16, to_float32
-from qeff_zoo.safetensors_index import TensorInfo
-from qeff_zoo.weights import FileLayout, Slot, Written, plan_file, write
+from qeff_zoo.weights import expressions as ex
+from qeff_zoo.weights import writing as weights
+from qeff_zoo.weights.quantization import (
+    BITS,
+    dequantize,
+    quantize,
+    round_trip,
+    to_bfloat16,
+    to_float32,
+)
+from qeff_zoo.weights.writing import FileLayout, Slot, Written, plan_file, write
 
 _NUMPY = {
     "F32": np.float32,

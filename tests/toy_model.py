@@ -9,7 +9,7 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 
-from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 VOCAB, WIDTH = 17, 8
 

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnxruntime
 
-from qeff_zoo.description import human_size
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.runtime.onnx_session import dtype_of, open_graph
 from qeff_zoo.runtime.sizes import DecoderSizes, Specializations

@@ -46,7 +46,7 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
     Returns:
         The transforms to declare, and notes on what cannot be declared.
     """
-    from qeff_zoo import loader
+    from qeff_zoo.export import loader
 
     models = [loader.build_meta(config, task) for config in configs]
     notes: list[str] = []
@@ -90,7 +90,7 @@ def _offset(norm: Any) -> float | None:
     """Return what a norm adds to its weight, by trying; None if it computes something else."""
     import torch
 
-    from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+    from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
     epsilon = getattr(norm, "eps", None) or getattr(norm, "variance_epsilon", None)
     if not isinstance(epsilon, float) or getattr(norm, "weight", None) is None:

@@ -286,7 +286,7 @@ def _parents(family: str) -> set[str]:
 
 def _try(draft: _Draft) -> None:
     """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
-    from qeff_zoo import layers, loader
+    from qeff_zoo.export import layers, loader
     from qeff_zoo.tasks import text_generation
 
     module = ModuleType(f"qeff_zoo.recipes.{registry.file_name(draft.subject.model_type)}")

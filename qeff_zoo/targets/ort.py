@@ -14,11 +14,12 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo import domains, expressions
 from qeff_zoo.errors import CompileError
-from qeff_zoo.expressions import Expression
-from qeff_zoo.external_data import is_placeholder, placeholder, read_slot, slots_read
-from qeff_zoo.weights_layout import Slot
+from qeff_zoo.export import domains
+from qeff_zoo.weights import expressions
+from qeff_zoo.weights.expressions import Expression
+from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
+from qeff_zoo.weights.layout import Slot
 
 #: A plan's `weights` -> how the weight file stores matrices.
 STORAGE = {"fp32": "float32", "int8": "int8", "int4": "int4"}

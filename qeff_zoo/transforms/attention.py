@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 IMPLEMENTATION = "qeff_zoo"
 # Arguments of other attention flavours that change the result; a model that passes one is refused, not approximated.

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
-from qeff_zoo.layers import plain
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export.layers import plain
 
 #: Per layer index: (key, value), each (batch or slots, kv_heads, ctx_len, head_dim).
 States = dict[int, tuple[Tensor, Tensor]]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 
 def apply(model: nn.Module, offset: float = 0.0) -> int:

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any checkpoint: a model id or a path in; configuration, companions, tensors, identity out.
+
+Opening reads small files alone. Weights are safetensors, fetched by `Checkpoint.fetch` and read
+without a copy. Pickle is refused: reading one can run code. Needs neither torch nor transformers.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.checkpoint.files import (
+    Files,
+    LocalFiles,
+    Progress,
+    digest_of_files,
+    is_companion,
+    is_wanted,
+    license_of,
+    read_config,
+    read_json,
+    some,
+)
+from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
+from qeff_zoo.checkpoint.weight_files import no_config, no_weights, read_weight_map, weights_entry
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint", "tensor_problems"]
+
+_MAX_PRINTED = 10
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """A model's files, opened: what is small is read, what is large is read when asked for.
+
+    Args:
+        name: `org/name`, or the folder's name; for display.
+        model_id: `org/name` of a Hub model; None for a local one.
+        revision: Commit of a Hub model, 40 hex digits; None for a local one.
+        folder: Folder of the files.
+        config: config.json as it stands.
+        generation_config: generation_config.json as it stands; empty without one.
+        companions: Configuration, tokenizer and documents: local path by relative path.
+        files: Where the files come from.
+    """
+
+    name: str
+    model_id: str | None = None
+    revision: str | None = None
+    folder: Path
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    companions: Mapping[str, Path]
+    files: Files = field(repr=False)
+
+    @property
+    def model_type(self) -> str:
+        """`model_type` of the configuration."""
+        return str(self.config["model_type"])
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """`architectures` of the configuration."""
+        return tuple(self.config.get("architectures") or ())
+
+    @property
+    def needs_remote_code(self) -> bool:
+        """Whether the configuration points to modelling code of its own (`auto_map`)."""
+        return bool(self.config.get("auto_map"))
+
+    @cached_property
+    def license(self) -> str | None:
+        """`license` in the front matter of README.md."""
+        readme = self.companions.get("README.md")
+        return license_of(readme) if readme else None
+
+    @cached_property
+    def weight_files(self) -> tuple[str, ...]:
+        """Relative paths of the safetensors files, sorted."""
+        shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
+        return tuple(sorted(shards))
+
+    @cached_property
+    def _weight_map(self) -> Mapping[str, str]:
+        entry = weights_entry(self.config, self.files)
+        if not entry.endswith(".json"):
+            return {}
+        self.files.fetch([entry])
+        return read_weight_map(self.folder / entry)
+
+    def weights_digest(self, file_digest: Callable[[Path], str] | None = None) -> str:
+        """Identify the weights by name and content of their files, wherever those are.
+
+        Downloads no large file. The digest is that of what `sha256sum` prints, sorted by name.
+
+        Args:
+            file_digest: SHA-256 of a file, with or without a "sha256:" before it; where the caller
+                has a cache.
+
+        Returns:
+            "sha256:" and 64 hex digits.
+        """
+        known = {name: self.files.sha256(name) for name in self.weight_files}
+        unknown = [name for name, digest in known.items() if digest is None]
+        self.files.fetch(unknown)  # small: the Hub tells the digest of every file over 10 MB
+        try:
+            read = {name: (file_digest or sha256_file)(self.folder / name) for name in unknown}
+        except OSError as error:
+            raise CheckpointError(
+                f"Cannot read {error.filename!r}: {error.strerror}. Expected a readable file of "
+                "weights. Check that it is there and that you may read it."
+            ) from error
+        return digest_of_files(
+            {name: (digest or read[name]).removeprefix("sha256:") for name, digest in known.items()}
+        )
+
+    def companions_digest(self) -> str:
+        """Identify the configuration and tokenizer by name and content; documents do not count.
+
+        Returns:
+            "sha256:" and 64 hex digits.
+        """
+        counted = [name for name in self.companions if is_companion(name)]
+        return digest_of_files({name: sha256_file(self.companions[name]) for name in counted})
+
+    def fetch(self, progress: Progress | None = None) -> None:
+        """Make the weights be in `folder`; does nothing where they are.
+
+        Args:
+            progress: Called with the bytes done and the bytes in all.
+        """
+        self.files.fetch(self.weight_files, progress)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor by name, from checked headers; the weights must have been fetched."""
+        tensors = index_tensors(self.folder / name for name in self.weight_files)
+        absent = [
+            f"{name!r} in {shard!r}"
+            for name, shard in self._weight_map.items()
+            if name not in tensors or tensors[name].path != self.folder / shard
+        ]
+        if absent:
+            raise CheckpointError(
+                f"The weights in {self.files} lack {len(absent)} tensors that their index names: "
+                f"{some(absent)}. Expected each in its shard. Get the shards and the index again, "
+                "from one revision."
+            )
+        return tensors
+
+    @cached_property
+    def _reader(self) -> TensorReader:
+        return TensorReader(self.tensors)
+
+    def read(
+        self, name: str, start: int | None = None, stop: int | None = None
+    ) -> "np.ndarray[Any, Any]":
+        """Show a tensor, or rows `start:stop` of its first axis, without a copy.
+
+        Args:
+            name: Tensor name.
+            start: First row; None for the first.
+            stop: Row after the last; None for all that follow.
+
+        Returns:
+            A view: BF16 as uint16, 8-bit floats as uint8, other types as themselves.
+        """
+        return self._reader.read(name, start, stop)
+
+    def release(self, name: str) -> None:
+        """Give back the memory that reading a tensor took; views of it stay valid.
+
+        Args:
+            name: Tensor name.
+        """
+        self._reader.release(name)
+
+    def close(self) -> None:
+        """Unmap the weights; a later `read` maps them again."""
+        if "_reader" in self.__dict__:
+            self._reader.close()
+
+
+def open_checkpoint(
+    model: str, *, revision: str | None = None, need_weights: bool = True
+) -> Checkpoint:
+    """Open a checkpoint; downloads its small files if it is on the Hub, and no weights.
+
+    Args:
+        model: A folder, a config.json, or a Hub `org/name`. A path that exists wins.
+        revision: Branch, tag or commit of a Hub model; None for its default branch.
+        need_weights: Refuse a checkpoint without usable weights.
+
+    Raises:
+        CheckpointError: No such model, or it cannot be used as it is.
+
+    Example:
+        >>> checkpoint = open_checkpoint("org/name")
+        >>> checkpoint.fetch()
+        >>> checkpoint.read("model.embed_tokens.weight", 0, 4).shape
+        (4, 2048)
+    """
+    if path := _as_path(model):
+        checkpoint = _open_path(path, revision, need_weights)
+    else:
+        snapshot = open_snapshot(model, revision, is_wanted)
+        checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
+    if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
+        raise CheckpointError(
+            f"{len(missing)} of {len(checkpoint.weight_files)} weight files are missing in "
+            f"{checkpoint.files}: {some(missing)}. Expected every shard that the index names. Get "
+            "the missing files."
+        )
+    return checkpoint
+
+
+def _as_path(model: str) -> Path | None:
+    """Take for a path what exists, or could be no model id."""
+    if not model:
+        return None
+    path = Path(model)
+    with suppress(OSError, RuntimeError, ValueError):  # unknown user, impossible name
+        path = path.expanduser()
+        if path.exists():
+            return path
+    return path if model.startswith((".", "/", "~")) or model.count("/") > 1 else None
+
+
+def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
+    if revision is not None:
+        raise CheckpointError(
+            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
+            "model id with a revision. Leave the revision out."
+        )
+    path = path.absolute()
+    if path.is_dir():
+        return _checkpoint(LocalFiles.of(path), path.resolve().name)
+    if path.is_file() and path.suffix == ".json":
+        if need_weights:
+            raise CheckpointError(
+                f"{str(path)!r} is a configuration alone. Expected weights too. Give the folder "
+                "of the checkpoint, or ask for the graph only."
+            )
+        return _configuration(path)
+    if path.is_file():
+        raise no_weights(LocalFiles(path.parent, frozenset([path.name])))
+    raise CheckpointError(
+        f"No file or folder {str(path)!r}. Expected a checkpoint's folder, a config.json, or a "
+        "Hub id 'org/name'. Check the path."
+    )
+
+
+def _configuration(path: Path) -> Checkpoint:
+    return Checkpoint(
+        name=path.parent.name if path.name == "config.json" else path.stem,
+        folder=path.parent,
+        config=read_config(path),
+        companions={"config.json": path},
+        files=LocalFiles(path.parent, frozenset()),
+    )
+
+
+def _checkpoint(
+    files: Files, name: str, model_id: str | None = None, revision: str | None = None
+) -> Checkpoint:
+    if "config.json" not in files.names:
+        raise no_config(files)
+    companions = {name: files.folder / name for name in sorted(files.names) if is_wanted(name)}
+    generation = companions.get("generation_config.json")
+    return Checkpoint(
+        name=name,
+        model_id=model_id,
+        revision=revision,
+        folder=files.folder,
+        config=read_config(companions["config.json"]),
+        generation_config=read_json(generation) if generation else {},
+        companions=companions,
+        files=files,
+    )
+
+
+def tensor_problems(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Compare the weights with what the model expects.
+
+    Args:
+        checkpoint: With its weights fetched.
+        expected: Shape by tensor name, from the model.
+
+    Returns:
+        One sentence a problem, the first ten, and how many more there are; empty when all is well.
+    """
+    problems = []
+    for name, shape in expected.items():
+        found = checkpoint.tensors.get(name)
+        if found is None:
+            problems.append(f"Tensor {name!r} is missing; the config expects shape {list(shape)}.")
+        elif found.shape != tuple(shape):
+            problems.append(
+                f"Tensor {name!r} has shape {list(found.shape)}; the config expects {list(shape)}."
+            )
+    if (more := len(problems) - _MAX_PRINTED) > 0:
+        problems[_MAX_PRINTED:] = [f"{more} more tensors disagree with the config."]
+    return problems

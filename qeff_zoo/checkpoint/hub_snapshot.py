@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One revision of a Hub repository: its list of files at once, the files when asked for.
+
+Goes through huggingface_hub (imported when used, it is slow), so HF_ENDPOINT, HF_HOME, HF_TOKEN and
+HF_HUB_OFFLINE mean what they mean everywhere. A branch or tag is resolved once, to the commit that
+everything is then read from.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.checkpoint.files import Progress
+from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_refusal
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.errors import CheckpointError, StoreError
+
+
+@dataclass(frozen=True)
+class HubSnapshot:
+    """The files of one commit.
+
+    Args:
+        model_id: `org/name`.
+        revision: Commit, 40 hex digits.
+        folder: The commit's folder in the Hub cache.
+        names: Every file of the commit; offline, every file that the cache has of it.
+        online: Whether the Hub answered.
+        sizes: Bytes by file name, as the Hub tells them.
+        digests: SHA-256 by file name, as the Hub tells them for the large files.
+    """
+
+    model_id: str
+    revision: str
+    folder: Path
+    names: frozenset[str]
+    online: bool
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        where = "on the Hub" if self.online else "in the offline cache (the Hub was not reached)"
+        return f"{self.model_id!r} {where} at revision {self.revision[:12]}"
+
+    def sha256(self, name: str) -> str | None:
+        """Tell a file's SHA-256 unread: by the Hub's word, else by its name in the cache.
+
+        Args:
+            name: Path in the repository.
+        """
+        path = self.folder / name
+        if name in self.digests or not path.is_symlink():
+            return self.digests.get(name)
+        # One step only: the blob may itself be a link, named after another kind of hash.
+        blob = path.readlink()
+        named_by_sha256 = blob.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", blob.name)
+        return blob.name if named_by_sha256 else None
+
+    def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
+        """Download the files that are not in the cache, and check what came.
+
+        Args:
+            names: Paths in the repository.
+            progress: Told of every piece that arrives.
+
+        Raises:
+            CheckpointError: The Hub cannot give a file, or gave other bytes than it promised.
+            StoreError: The disk has no room for them.
+        """
+        missing = [name for name in names if not (self.folder / name).exists()]
+        if not missing:
+            return
+        total = self._check_room(missing)
+        done = 0
+
+        def count(received: int) -> None:
+            nonlocal done
+            done += received
+            if progress is not None:
+                progress(done, total)
+
+        for name in missing:
+            self._download(name, count)
+
+    def _check_room(self, names: Sequence[str]) -> int:
+        blobs = self.folder.parent.parent / "blobs"
+        total = sum(
+            self.sizes.get(name, 0)
+            for name in names
+            if not (blobs / self.digests.get(name, name)).exists()
+        )
+        free = shutil.disk_usage(self.folder).free
+        if total > free:
+            raise StoreError(
+                f"No room for the weights of {self.model_id!r}: {total:,} bytes to download, "
+                f"{free:,} free on the disk of {str(blobs.parent)!r}. Free some space, or point "
+                "HF_HOME to a larger disk."
+            )
+        return total
+
+    def _download(self, name: str, count: Callable[[int], None]) -> None:
+        from huggingface_hub import hf_hub_download
+
+        with hub_errors(self.model_id, self.revision):
+            path = Path(
+                hf_hub_download(self.model_id, name, revision=self.revision, tqdm_class=_bar(count))
+            )
+        expected = self.digests.get(name)
+        if expected and (found := sha256_file(path)) != expected:  # the client compares sizes
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"{name!r} of {self.model_id!r} arrived damaged: SHA-256 {found}, expected "
+                f"{expected}. It was removed. Run the command again to download it anew."
+            )
+
+
+def open_snapshot(
+    model_id: str, revision: str | None, wanted: Callable[[str], bool]
+) -> HubSnapshot:
+    """Pin a revision, list its files, and fetch the wanted small ones.
+
+    Args:
+        model_id: `org/name`.
+        revision: Branch, tag or commit; None for the default branch.
+        wanted: Which files to fetch now.
+
+    Raises:
+        CheckpointError: No such repository, revision or permission; or offline and not in the
+            cache.
+    """
+    from huggingface_hub import HfApi, errors, hf_hub_download
+
+    with hub_errors(model_id, revision):
+        try:
+            # Asked for by branch, so that the client notes the branch's commit for offline use.
+            config = hf_hub_download(model_id, "config.json", revision=revision, tqdm_class=_bar())
+        except errors.RemoteEntryNotFoundError:
+            info = HfApi().model_info(model_id, revision=revision)
+            names = frozenset(file.rfilename for file in info.siblings or ())
+            return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
+        folder = Path(config).parent
+        try:
+            info = HfApi().model_info(model_id, revision=folder.name, files_metadata=True)
+        except (http_error(), errors.OfflineModeIsEnabled) as error:
+            if is_refusal(error):
+                raise
+            return _cached_snapshot(model_id, folder, wanted)
+        files = info.siblings or []
+        snapshot = HubSnapshot(
+            model_id,
+            folder.name,
+            folder,
+            frozenset(file.rfilename for file in files),
+            online=True,
+            sizes={file.rfilename: file.size or 0 for file in files},
+            digests={file.rfilename: file.lfs.sha256 for file in files if file.lfs},
+        )
+        _fetch_companions(snapshot, wanted)
+    return snapshot
+
+
+def _fetch_companions(snapshot: HubSnapshot, wanted: Callable[[str], bool]) -> None:
+    from huggingface_hub import snapshot_download
+    from tqdm import tqdm
+
+    class Silent(tqdm):  # type: ignore[type-arg]  # not generic at run time
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+    silent: Any = Silent
+
+    # From 2.0 this also notes the commit's file list, which `_cached_snapshot` needs.
+    snapshot_download(
+        snapshot.model_id,
+        revision=snapshot.revision,
+        allow_patterns=[name for name in sorted(snapshot.names) if wanted(name)],
+        tqdm_class=silent,
+    )
+
+
+def _cached_snapshot(model_id: str, folder: Path, wanted: Callable[[str], bool]) -> HubSnapshot:
+    here = frozenset(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
+    missing = sorted(name for name in _listed_files(model_id, folder.name) - here if wanted(name))
+    if missing:
+        raise CheckpointError(
+            f"The cache of {model_id!r} lacks {', '.join(missing)}, and the Hub was not reached. "
+            "Expected every tokenizer and configuration file. Run the command once with a "
+            "connection."
+        )
+    return HubSnapshot(model_id, folder.name, folder, here, online=False)
+
+
+def _listed_files(model_id: str, revision: str) -> frozenset[str]:
+    try:
+        from huggingface_hub import get_cached_repo_tree
+        from huggingface_hub.errors import CachedRepoTreeNotFoundError
+    except ImportError:  # before 2.0 the cache has no file lists
+        return frozenset()
+    try:
+        return frozenset(file.path for file in get_cached_repo_tree(model_id, revision=revision))
+    except CachedRepoTreeNotFoundError:
+        return frozenset()
+
+
+def _bar(count: Callable[[int], None] = lambda _: None) -> Any:
+    """Make a class that huggingface_hub takes for a progress bar; it tells `count` alone."""
+
+    class Bar:
+        def __init__(self, *_: Any, total: int | None = None, initial: int = 0, **__: Any) -> None:
+            self.n, self.total = 0, total
+            self.update(initial)
+
+        def __enter__(self) -> "Bar":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.close()
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += int(n or 0)
+            count(int(n or 0))
+
+        def ignore(self, *_: Any, **__: Any) -> None:
+            """Take what a bar would show, and bytes of the network that are not the file's."""
+
+        close = refresh = set_description = set_description_str = ignore
+        set_postfix_str = set_transfer_postfix_str = update_transfer = ignore
+
+    return Bar

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that appear whole or not at all: private staging, reaching the disk, taking a name.
+
+In: a folder under construction. Out: the same folder under its final name, on disk with all its
+files, after one atomic rename. Beside each staging folder lies a note of the process that owns it,
+written before the folder is made, so that what a killed process left behind can be told apart.
+"""
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from qeff_zoo.disk.processes import Owner
+
+_OWNER = ".owner"
+# A process of another machine or container cannot be asked whether it lives. What has not changed
+# for this long is taken to be abandoned.
+_IDLE_SECONDS = 24 * 3600.0
+_ATTEMPTS = 10
+
+
+@contextmanager
+def staged(root: Path, prefix: str) -> Iterator[Path]:
+    """Give a private new folder; whatever still has its name in the end is removed.
+
+    Args:
+        root: Where staging folders lie, on the file system of what they will become.
+        prefix: Begins the folder's name.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    folder = root / f"{prefix}-{secrets.token_hex(8)}"
+    owner = _owner_note(folder)
+    owner.write_text(json.dumps(asdict(Owner.current())), encoding="utf-8")
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        remove(folder)
+        owner.unlink(missing_ok=True)
+
+
+def _owner_note(folder: Path) -> Path:
+    return folder.with_name(folder.name + _OWNER)
+
+
+def staging_folders(root: Path) -> list[Path]:
+    """List the staging folders below `root`, and those of which the owner's note alone is left."""
+    if not root.is_dir():
+        return []
+    return sorted({path.with_name(path.name.removesuffix(_OWNER)) for path in root.iterdir()})
+
+
+def abandoned(folder: Path) -> bool:
+    """Tell whether a staging folder's owner is surely gone, or idle for a day elsewhere."""
+    try:
+        lives = Owner(**json.loads(_owner_note(folder).read_bytes())).lives()
+    except (OSError, ValueError, TypeError):
+        lives = None
+    if lives is None:
+        return time.time() - _last_change(folder) > _IDLE_SECONDS
+    return not lives
+
+
+def discard(folder: Path) -> None:
+    """Remove a staging folder that `abandoned` spoke of, and its owner's note after it."""
+    remove(folder)
+    _owner_note(folder).unlink(missing_ok=True)
+
+
+def _last_change(folder: Path) -> float:
+    """Give the newest time below a folder; that of now if it is going away under our eyes."""
+    latest = 0.0
+    for path in (_owner_note(folder), folder, *folder.rglob("*")):
+        with suppress(OSError):
+            latest = max(latest, path.lstat().st_mtime)
+    return latest or time.time()
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder if it is there; several processes may do so at once."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def settle(folder: Path) -> None:
+    """Wait until a folder's files, and then its folders, are on the disk."""
+    for root, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _sync(Path(root, name))
+        _sync(Path(root))
+
+
+def _sync(path: Path) -> None:
+    if path.is_symlink():
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file so that its name has the old content or all of the new, even after a crash.
+
+    Args:
+        path: The file.
+        content: All of it.
+    """
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        scratch.write_bytes(content)
+        _sync(scratch)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -> bool:
+    """Give a staged folder its final name, unless what has that name is as good.
+
+    Args:
+        folder: Complete, and on the file system of `final`.
+        final: The name to take.
+        trash: Where staging folders lie; what is replaced goes there first.
+        adopt: Whether to leave what has the name; asked whenever the name is taken.
+
+    Returns:
+        True if `folder` took the name; False if another had it and `folder` is removed.
+    """
+    settle(folder)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(_ATTEMPTS):
+        try:
+            folder.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        else:
+            _sync(final.parent)
+            return True
+        if adopt():
+            remove(folder)
+            return False
+        retire(final, trash)
+    raise OSError(errno.EBUSY, "other processes keep taking the name", str(final))
+
+
+def retire(path: Path, trash: Path) -> None:
+    """Take a published folder's name away at once, then remove it.
+
+    Args:
+        path: The folder.
+        trash: Where staging folders lie, so that a killed removal is finished later.
+    """
+    with staged(trash, f".{path.name}") as hollow, suppress(FileNotFoundError):
+        path.rename(hollow / path.name)

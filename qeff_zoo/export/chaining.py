@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Call the layers that were not traced, each like the traced one of its kind, with its own weights and states.
+
+In comes a graph with calls of the traced layers, out goes the graph of all layers. What a call's operand is (the result
+of the layer before, a weight, a state, or shared by all) is read off the traced calls.
+"""
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from qeff_zoo.errors import ExportError
+from qeff_zoo.export.layers import RepeatedLayers
+
+if TYPE_CHECKING:
+    from qeff_zoo.export.folding import Call
+
+_STATE = re.compile(r"[a-z_]+\.(\d+)(_RetainedState)?")
+
+
+def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> None:
+    """Insert calls of all other layers.
+
+    Args:
+        graph: Changed in place.
+        calls: The traced layers in order; those of one kind call one function.
+        repeated: Kinds and places of all layers.
+
+    Raises:
+        ExportError: The traced layers do not take their results from one another, or not alike.
+    """
+    chain = _Chain(graph, calls, repeated)
+    traced = {call.layer: call for call in calls}
+    last = calls[0]
+    for layer in range(last.layer + 1, len(repeated.kinds)):
+        if layer in traced:
+            chain.feed(traced[layer], last)
+            last = traced[layer]
+        else:
+            last = chain.insert(layer, last)
+    _sort_states(graph)
+
+
+class _Chain:
+    def __init__(self, graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> None:
+        self.graph, self.path, self.kinds = graph, repeated.path, repeated.kinds
+        self.template: dict[int, Call] = {}
+        self.carried: dict[str, dict[int, int]] = {}  # function -> operand -> which carried result
+        for call in calls:
+            self.template.setdefault(self.kinds[call.layer], call)
+        for before, call in pairwise(calls):
+            results = _carried(before)
+            operands = {
+                i: results.index(value) for i, value in enumerate(call.inputs) if value in results
+            }
+            known = self.carried.setdefault(call.node.op_type, operands)
+            if known != operands or not operands:
+                raise ExportError(
+                    f"Layers {before.layer} and {call.layer} of {self.path} are not chained like the others, so the "
+                    f"layers between them cannot be called like them. Expected each layer to take the results of the "
+                    f"one before it."
+                )
+
+    def feed(self, call: "Call", before: "Call") -> None:
+        """Connect a traced layer to the layer that now stands before it."""
+        results = _carried(before)
+        for operand, result in self.carried[call.node.op_type].items():
+            call.node.replace_input_with(operand, results[result])
+
+    def insert(self, layer: int, before: "Call") -> "Call":
+        """Call a layer that was not traced, after the one before it."""
+        template = self.template[self.kinds[layer]]
+        results, carried = _carried(before), self.carried[template.node.op_type]
+        inputs = [
+            results[carried[i]] if i in carried else self._own(value, template.layer, layer)
+            for i, value in enumerate(template.inputs)
+        ]
+        outputs = [
+            ir.Value(
+                name=self._renumbered(value, template.layer, layer) or f"{value.name}.{layer}",
+                shape=value.shape,
+                type=value.type,
+            )
+            for value in template.outputs
+        ]
+        node = ir.Node(
+            template.node.domain,
+            template.node.op_type,
+            inputs,
+            outputs=outputs,
+            name=f"{self.path}.{layer}",
+        )
+        self.graph.insert_after(before.node, node)
+        for old, new in zip(template.outputs, outputs, strict=True):
+            if old.is_graph_output():
+                self.graph.outputs.append(new)
+        return type(template)(layer, node, inputs, outputs)
+
+    def _own(self, value: ir.Value, template: int, layer: int) -> ir.Value:
+        """Return the layer's own weight or state for the template's, or the value itself where it is shared."""
+        name = self._renumbered(value, template, layer)
+        if name is None:
+            return value
+        own = ir.Value(name=name, shape=value.shape, type=value.type, const_value=value.const_value)
+        if value.is_graph_input():
+            self.graph.inputs.append(own)
+        else:
+            self.graph.initializers[name] = own
+        return own
+
+    def _renumbered(self, value: ir.Value, template: int, layer: int) -> str | None:
+        """Return the name of the layer's own weight or state, or None for a name without the template's number."""
+        name, weight = value.name or "", f"{self.path}.{template}."
+        if name.startswith(weight):
+            return f"{self.path}.{layer}.{name.removeprefix(weight)}"
+        state = re.fullmatch(rf"([a-z_]+)\.{template}(_RetainedState)?", name)
+        return f"{state[1]}.{layer}{state[2] or ''}" if state else None
+
+
+def _carried(call: "Call") -> list[ir.Value]:
+    """Return the results that go to the next layer: all that the graph does not give out."""
+    return [output for output in call.outputs if not output.is_graph_output()]
+
+
+def _sort_states(graph: ir.Graph) -> None:
+    """Put the states in layer order again, inputs and outputs alike."""
+    for values in (graph.inputs, graph.outputs):
+        layers = {value: _STATE.fullmatch(value.name or "") for value in values}
+        states = sorted(
+            (int(match[1]), place) for place, match in enumerate(layers.values()) if match
+        )
+        ordered = [value for value, match in layers.items() if not match]
+        ordered += [list(layers)[place] for _, place in states]
+        values.clear()
+        values.extend(ordered)

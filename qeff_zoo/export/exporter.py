@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch -> ONNX IR: trace transformers' code without weights and return the portable graph, its layers folded."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes import common as onnx_passes
+from onnxscript.optimizer import _constant_folding
+
+from qeff_zoo import tasks
+from qeff_zoo.export import domains, folding, layers, loader, ops
+from qeff_zoo.passes import bfloat16, linear
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.tasks import Tracing
+from qeff_zoo.weights.external_data import is_placeholder, placeholder
+
+
+def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> ir.Model:
+    """Trace a model from its config alone.
+
+    Args:
+        config: Raw config.json.
+        recipe: Of its `model_type`.
+        **variant: What the task's `tracing` takes, e.g. `continuous_batching`.
+
+    Returns:
+        The portable graph: standard ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.export.layers`; initializers
+        without data, named as in `model.state_dict()`.
+
+    Raises:
+        ExportError: The graph does not keep the recipe's promises.
+    """
+    graph = _attempt(config, recipe, everything=False, **variant)
+    if graph is None:  # two layers of a kind do not prove the rest: trace them all
+        graph = _attempt(config, recipe, everything=True, **variant)
+    assert graph is not None
+    return graph
+
+
+def _attempt(
+    config: Mapping[str, Any], recipe: Recipe, *, everything: bool, **variant: Any
+) -> ir.Model | None:
+    model = loader.load_meta(config, recipe)
+    repeated, uses = layers.reduce(model, everything=everything)
+    tracing = tasks.module_of(recipe.task).tracing(model, **variant)
+    loader.hollow(model)
+    graph = _trace(tracing, set(model.state_dict()))
+    if uses:  # a layer computed with its index
+        return None
+    if repeated is not None and not folding.fold(graph, repeated):
+        return None
+    return _finish(graph)
+
+
+def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
+    """Run torch.export and the ONNX exporter; name inputs, outputs, initializers and symbols.
+
+    Args:
+        tracing: What to trace, and the names.
+        stored: Initializers that a checkpoint holds; all others keep their values in the graph.
+    """
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(
+            tracing.module, (), tracing.inputs, dynamic_shapes=tracing.dynamic_shapes, strict=False
+        )
+        # Kept example inputs become a guard function that the decomposition step cannot handle.
+        program._example_inputs = None
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=domains.OPSET,
+            optimize=False,
+            verbose=False,
+            custom_translation_table=ops.translations(),
+            input_names=tracing.input_names,
+            output_names=tracing.output_names,
+        )
+    assert exported is not None
+    model = exported.model
+    _name_symbols(model.graph, tracing)
+    _name_initializers(model.graph, stored)
+    bfloat16.widen(model)
+    linear.recognize(model)
+    _constant_folding.FoldConstantsPass(
+        shape_inference=False,
+        input_size_limit=1024,
+        output_size_limit=1024,
+        should_fold=_reads_no_weight,
+    )(model)
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    return model
+
+
+def _reads_no_weight(node: ir.Node) -> bool | None:
+    return False if any(is_placeholder(value) for value in node.inputs) else None
+
+
+def _name_initializers(graph: ir.Graph, stored: set[str]) -> None:
+    """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values."""
+    found = dict(graph.initializers)
+    graph.initializers.clear()
+    for traced, value in found.items():
+        value.name = name = traced.removeprefix("model.")
+        if name in stored and value.const_value is not None:
+            value.const_value = placeholder(name, value.const_value.dtype, value.const_value.shape)
+        graph.initializers[name] = value
+
+
+def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:
+    """Give the traced symbols the task's names, and forget the shapes of inner values, which still use the old ones."""
+    dims = torch.utils._pytree.tree_leaves(
+        tracing.dynamic_shapes,
+        is_leaf=lambda item: isinstance(item, dict) and all(isinstance(k, int) for k in item),
+    )
+    names = {
+        str(_shape(value)[axis]): dim.__name__
+        for value, axes in zip(graph.inputs, dims, strict=True)
+        for axis, dim in axes.items()
+    }
+    outer = [*graph.inputs, *graph.outputs]
+    for node in graph:
+        for value in node.outputs:
+            if value not in outer:
+                value.shape = None
+    for value in outer:
+        value.shape = ir.Shape([names.get(str(dim), dim) for dim in _shape(value)])
+
+
+def _shape(value: ir.Value) -> ir.Shape:
+    assert value.shape is not None, f"The exporter gave {value.name!r} no shape."
+    return value.shape
+
+
+def _finish(model: ir.Model) -> ir.Model:
+    """Attach the bodies of the semantic ops in use, and drop what only the trace needed."""
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    nodes = [
+        *model.graph.all_nodes(),
+        *(node for f in model.functions.values() for node in f.all_nodes()),
+    ]
+    used = {node.op_type for node in nodes if node.domain == domains.SEMANTIC}
+    for function in ops.functions():
+        if function.name in used:
+            model.functions[function.identifier()] = function
+    model.opset_imports[domains.SEMANTIC] = 1
+    for node in nodes:
+        node.metadata_props.clear()
+    for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
+        value.metadata_props.clear()
+    model.producer_name, model.producer_version = "qeff-zoo", None
+    model.graph.name = "main"
+    model.graph.metadata_props.clear()
+    model.metadata_props.clear()
+    return model
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' progress and advice to themselves; their errors still come through."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

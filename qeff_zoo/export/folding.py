@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repeated layers -> ONNX functions: cut the traced layers out, prove equal ones equal, and call them for all layers.
+
+In comes the graph of the few layers that were traced; out goes the graph of the whole model. Each traced layer becomes
+one call of a function; layers whose functions agree node by node share one. A layer that was not traced is called like
+the traced one of its kind, with its own weights and states.
+"""
+
+import re
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from qeff_zoo.export import chaining, domains
+from qeff_zoo.export.domains import LAYERS as DOMAIN
+from qeff_zoo.export.layers import RepeatedLayers
+from qeff_zoo.weights.external_data import is_placeholder
+
+_STATE = re.compile(r"^(?P<name>[a-z_]+)\.(?P<layer>\d+)$")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One layer, folded.
+
+    Args:
+        layer: Its index in the full model.
+        node: The call.
+        inputs: Operands, in the order of the function's parameters.
+        outputs: Results.
+    """
+
+    layer: int
+    node: ir.Node
+    inputs: list[ir.Value]
+    outputs: list[ir.Value]
+
+
+def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
+    """Fold the traced layers of `model` in place and extend it to all layers.
+
+    Args:
+        model: Graph of the traced layers: weights are numbered by place among the traced, states by layer.
+        repeated: What was found in the module.
+
+    Returns:
+        False if two traced layers of a kind differ, so that they prove nothing about the others.
+
+    Raises:
+        ExportError: The layers are not a chain.
+    """
+    regions = _cut(model.graph, repeated)
+    _number_by_layer(model.graph, repeated)
+    functions: dict[str, ir.Function] = {}
+    calls = [
+        _call(model, layer, nodes, repeated.path, functions)
+        for layer, nodes in zip(repeated.traced, regions, strict=True)
+    ]
+    model.opset_imports[DOMAIN] = 1
+    if len(repeated.traced) == len(repeated.kinds):
+        return True
+    by_kind: dict[int, set[str]] = {}
+    for call in calls:
+        by_kind.setdefault(repeated.kinds[call.layer], set()).add(call.node.op_type)
+    if any(len(names) > 1 for names in by_kind.values()):
+        return False
+    chaining.extend(model.graph, calls, repeated)
+    return True
+
+
+def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
+    """Group nodes by the layer in their module path; constants are copied into every layer that reads them."""
+    pattern = re.compile(rf"(?:^|[/.]){re.escape(repeated.path)}\.(\d+)[.:/]")
+    regions: list[list[ir.Node]] = [[] for _ in repeated.traced]
+    place_of: dict[ir.Node, int] = {}
+    for node in graph:
+        match = pattern.search(node.metadata_props.get("namespace", ""))
+        if match and node.op_type != "Constant":
+            place_of[node] = int(match[1])
+            regions[int(match[1])].append(node)
+    return [_with_shared(graph, nodes, place, place_of) for place, nodes in enumerate(regions)]
+
+
+def _with_shared(
+    graph: ir.Graph, nodes: list[ir.Node], place: int, place_of: dict[ir.Node, int]
+) -> list[ir.Node]:
+    """Copy into a region the constants it reads, and what another region made that depends on no layer's data."""
+    copies: dict[ir.Value, ir.Value] = {}
+    result: list[ir.Node] = []
+
+    def local(value: ir.Value, reader: ir.Node) -> ir.Value:
+        if value in copies:
+            return copies[value]
+        producer = value.producer()
+        if producer is None:
+            if not value.is_initializer() or value.const_value is None or is_placeholder(value):
+                return value
+            copy = ir.Node(
+                "", "Constant", [], attributes=[ir.AttrTensor("value", value.const_value)]
+            )
+        elif producer.op_type == "Constant" or (
+            place_of.get(producer, place) != place and _is_invariant(value, place_of)
+        ):
+            inputs = [item and local(item, reader) for item in producer.inputs]
+            copy = _copy(producer, inputs)
+        else:
+            return value
+        for old, new in zip(producer.outputs if producer else [value], copy.outputs, strict=True):
+            new.name = f"{old.name}.{place}"
+            copies[old] = new
+        graph.insert_before(reader, copy)
+        result.append(copy)
+        return copies[value]
+
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value is not None and local(value, node) is not value:
+                node.replace_input_with(index, copies[value])
+        result.append(node)
+    return result
+
+
+def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
+    return ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        attributes=list(node.attributes.values()),
+        num_outputs=len(node.outputs),
+    )
+
+
+def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
+    """Tell whether a value made inside a layer depends on nothing of that layer."""
+    producer = value.producer()
+    if producer is None:
+        return not value.is_initializer() and _STATE.match(value.name or "") is None
+    if producer not in place_of:
+        return producer.op_type == "Constant" or producer.domain == ""
+    return all(_is_invariant(item, place_of) for item in producer.inputs if item is not None)
+
+
+def _number_by_layer(graph: ir.Graph, repeated: RepeatedLayers) -> None:
+    """Number the traced layers' weights by layer, no longer by place among the traced."""
+    prefix = f"{repeated.path}."
+    found = {name: value for name, value in graph.initializers.items() if name.startswith(prefix)}
+    for name in found:
+        del graph.initializers[name]
+    for name, value in found.items():
+        place, _, rest = name.removeprefix(prefix).partition(".")
+        value.name = f"{prefix}{repeated.traced[int(place)]}.{rest}"
+        graph.initializers[value.name] = value
+
+
+def _call(
+    model: ir.Model, layer: int, nodes: list[ir.Node], path: str, functions: dict[str, ir.Function]
+) -> Call:
+    """Move a layer's nodes into a function, or into the one that equals it, and leave a call."""
+    inputs, results = _operands(nodes), _results(nodes)
+    form = _canonical(nodes, inputs, results)
+    if form not in functions:
+        functions[form] = _function(
+            nodes, inputs, results, f"{path}.{layer}", f"Layer{len(functions)}"
+        )
+        model.functions[functions[form].identifier()] = functions[form]
+    outputs = [ir.Value(name=value.name, shape=value.shape, type=value.type) for value in results]
+    node = ir.Node(DOMAIN, functions[form].name, inputs, outputs=outputs, name=f"{path}.{layer}")
+    model.graph.insert_before(nodes[-1], node)
+    for old, new in zip(results, outputs, strict=True):
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    for moved in reversed(nodes):
+        model.graph.remove(moved, safe=True)
+    return Call(layer, node, inputs, outputs)
+
+
+def _operands(nodes: list[ir.Node]) -> list[ir.Value]:
+    """Return what nodes read of others, in order of use."""
+    own = set(nodes)
+    read = (value for node in nodes for value in node.inputs if value is not None)
+    return list(dict.fromkeys(value for value in read if value.producer() not in own))
+
+
+def _results(nodes: list[ir.Node]) -> list[ir.Value]:
+    """Return what others read of nodes."""
+    own = set(nodes)
+    return [
+        output
+        for node in nodes
+        for output in node.outputs
+        if output.is_graph_output() or any(user not in own for user in output.consumers())
+    ]
+
+
+def _canonical(nodes: list[ir.Node], inputs: list[ir.Value], results: list[ir.Value]) -> str:
+    """Write a layer without names: operators, attributes, and where every input comes from."""
+    source: dict[ir.Value, str] = {value: f"arg{i}" for i, value in enumerate(inputs)}
+    lines = []
+    for number, node in enumerate(nodes):
+        source.update({output: f"{number}:{i}" for i, output in enumerate(node.outputs)})
+        read = ",".join("" if value is None else source[value] for value in node.inputs)
+        attributes = ",".join(
+            f"{name}={_attribute(value)}" for name, value in sorted(node.attributes.items())
+        )
+        lines.append(f"{node.domain}.{node.op_type}({read})[{attributes}]")
+    shapes = [str(value.shape) if value.is_initializer() else "" for value in inputs]
+    return "\n".join([*lines, *shapes, ",".join(source[output] for output in results)])
+
+
+def _attribute(attribute: ir.Attr) -> str:
+    value = attribute.value
+    if isinstance(value, ir.TensorProtocol):
+        return f"{value.dtype}{value.shape}{value.tobytes().hex()}"
+    return repr(value)
+
+
+def _function(
+    nodes: list[ir.Node], inputs: list[ir.Value], results: list[ir.Value], prefix: str, name: str
+) -> ir.Function:
+    """Copy a layer's nodes into a function whose parameters are named by what they are."""
+    layer = prefix.rpartition(".")[2]
+    used: set[str] = set()
+    parameters = [
+        ir.Value(name=_parameter(value, prefix, layer, used), type=value.type) for value in inputs
+    ]
+    values: dict[ir.Value, ir.Value] = dict(zip(inputs, parameters, strict=True))
+    copies = []
+    for node in nodes:
+        outputs = [
+            ir.Value(name=(output.name or "").replace(f".{layer}_", "_")) for output in node.outputs
+        ]
+        values.update(zip(node.outputs, outputs, strict=True))
+        read = [None if value is None else values[value] for value in node.inputs]
+        attributes = list(node.attributes.values())
+        copies.append(
+            ir.Node(node.domain, node.op_type, read, attributes=attributes, outputs=outputs)
+        )
+    imports = {"": domains.OPSET, domains.SEMANTIC: 1}
+    graph = ir.Graph(
+        parameters, [values[value] for value in results], nodes=copies, opset_imports=imports
+    )
+    return ir.Function(DOMAIN, name, graph=graph, attributes=[])
+
+
+def _parameter(value: ir.Value, prefix: str, layer: str, used: set[str]) -> str:
+    """Name a function's parameter: a weight or a state without its layer number, else what the trace called it."""
+    name = (value.name or "value").removeprefix(f"{prefix}.").removesuffix(f".{layer}")
+    while name in used:
+        name += "_"
+    used.add(name)
+    return name

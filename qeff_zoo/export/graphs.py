@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Portable graphs with their bindings: traced once per architecture, then taken from the store.
+
+A cached graph needs neither torch nor transformers: which checkpoint tensors make up each initializer
+is kept beside it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo import identity
+from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.errors import CheckpointError
+from qeff_zoo.plan import Plan
+from qeff_zoo.store import Store
+from qeff_zoo.weights.expressions import Expression
+
+GRAPH = "graph.onnx"
+_BINDINGS = "bindings.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundGraph:
+    """A portable graph and where its weights come from.
+
+    Args:
+        model: An `onnx_ir.Model`; initializers of a checkpoint have no data.
+        bindings: For each of those, its value over checkpoint tensors.
+        digest: "sha256:…" of the graph file.
+        cached: Whether it came from the store.
+    """
+
+    model: Any
+    bindings: Mapping[str, Expression]
+    digest: str
+    cached: bool
+
+
+def obtain(plan: Plan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
+    """Take the plan's graph from the store, or trace it and put it there.
+
+    Args:
+        plan: Resolved.
+        checkpoint: Fetched: its tensors' names and shapes are read.
+        store: Where graphs are kept.
+
+    Raises:
+        ExportError: The model could not be traced.
+        CheckpointError: The checkpoint lacks tensors of the model, or has them in other shapes.
+    """
+    structure = identity.digest(
+        {name: list(info.shape) for name, info in checkpoint.tensors.items()}, "qz-structure-1"
+    )
+    key = plan.graph_key(structure)
+    folder = store.graph(key)
+    cached = folder is not None
+    if folder is None:
+        with store.stage("graph") as staged:
+            _trace_and_bind(staged, plan, checkpoint)
+            folder = store.promote_graph(staged, key)
+    return _read(folder, checkpoint, store, cached=cached)
+
+
+def trace(folder: Path, plan: Plan, checkpoint: Checkpoint) -> Any:
+    """Trace a plan's graph into a folder; the config is enough.
+
+    Returns:
+        The `onnx_ir.Model`.
+    """
+    import onnx_ir as ir
+
+    from qeff_zoo.export import exporter
+
+    model = exporter.export_graph(checkpoint.config, plan.recipe, **plan.variant)
+    ir.save(model, folder / GRAPH)
+    return model
+
+
+def _trace_and_bind(folder: Path, plan: Plan, checkpoint: Checkpoint) -> None:
+    from qeff_zoo.export import loader
+    from qeff_zoo.weights import bindings
+    from qeff_zoo.weights.external_data import is_placeholder
+
+    meta = loader.build_meta(checkpoint.config, plan.recipe.task)
+    bindings.bind(meta, checkpoint.tensors, needed=())  # shapes that disagree show before the trace
+    model = trace(folder, plan, checkpoint)
+    needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
+    bound = bindings.bind(meta, checkpoint.tensors, needed)
+    content = {"expressions": bound.expressions, "shapes": bound.shapes, "doubled": bound.doubled}
+    (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -> BoundGraph:
+    import onnx_ir as ir
+
+    from qeff_zoo.weights.bindings import Binding, broken_ties
+
+    bound = Binding(**json.loads((folder / _BINDINGS).read_text(encoding="utf-8")), unused=())
+    if broken := broken_ties(bound, checkpoint):
+        raise CheckpointError(
+            f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with values of their own, although its config "
+            f"ties them to others. Expected equal values; set `tie_word_embeddings` to false in config.json."
+        )
+    return BoundGraph(
+        model=ir.load(folder / GRAPH),
+        bindings=bound.expressions,
+        digest=f"sha256:{store.file_digest(folder / GRAPH)}",
+        cached=cached,
+    )

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Semantic ops: what a target may lower as one piece.
+
+Each op stands here once, three ways side by side: its torch reference (which runs, so that a transformed model can be
+compared with Hugging Face in PyTorch), its fake for tracing, and the body of the ONNX function that makes the portable
+graph run in any ONNX runtime. In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qeff_zoo.export.domains import OPSET
+from qeff_zoo.export.domains import SEMANTIC as DOMAIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemanticOp:
+    """One op of the portable graph.
+
+    Args:
+        name: ONNX op type in the domain `qeff_zoo`.
+        inputs: Number of inputs.
+        attributes: Names of float attributes.
+        body: ONNX function in onnx.parser's text form, opset 18.
+    """
+
+    name: str
+    inputs: int
+    body: str
+    attributes: tuple[str, ...] = ()
+
+
+# --- linear: x (…, K), weight (N, K) -> (…, N) ---
+LINEAR = SemanticOp(
+    name="Linear",
+    inputs=2,
+    body="""
+    Linear (x, weight) => (y) {
+        transposed = Transpose <perm = [1, 0]> (weight)
+        y = MatMul (x, transposed)
+    }""",
+)
+
+
+# --- RMS norm: x (…, K), weight (K) ---
+@torch.library.custom_op("qeff_zoo::rms_norm", mutates_args=())
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, offset: float) -> Tensor:
+    """Normalize by the root mean square in float32 and scale by `weight + offset`."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)
+    return (wide * (weight.float() + offset)).to(x.dtype)
+
+
+@rms_norm.register_fake
+def _(x: Tensor, weight: Tensor, epsilon: float, offset: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+RMS_NORM = SemanticOp(
+    name="RMSNorm",
+    inputs=2,
+    attributes=("epsilon", "offset"),
+    body="""
+    RMSNorm <epsilon, offset> (x, weight) => (y) {
+        eps = Constant <value_float: float = @epsilon> ()
+        added = Constant <value_float: float = @offset> ()
+        wide = Cast <to = 1> (x)
+        square = Mul (wide, wide)
+        axis = Constant <value_ints = [-1]> ()
+        mean = ReduceMean <keepdims = 1> (square, axis)
+        safe = Add (mean, eps)
+        root = Sqrt (safe)
+        normal = Div (wide, root)
+        wide_weight = Cast <to = 1> (weight)
+        scale = Add (wide_weight, added)
+        scaled = Mul (normal, scale)
+        y = CastLike (scaled, x)
+    }""",
+)
+
+
+# --- cache write: new (B, G, S, D) into past (B, G, C, D) at position_ids (B, S); -1 writes nothing ---
+def _write(past: Tensor, slots: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
+    present = past.clone()
+    valid = position_ids >= 0
+    row, column = valid.nonzero(as_tuple=True)
+    present[slots[row, 0], :, position_ids[row, column]] = new.transpose(1, 2)[row, column].to(
+        past.dtype
+    )
+    return present
+
+
+@torch.library.custom_op("qeff_zoo::cache_write", mutates_args=())
+def cache_write(past: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
+    """Return `past` with the new tokens written at their positions; row b writes to cache row b."""
+    return _write(past, torch.arange(len(new), device=new.device)[:, None], position_ids, new)
+
+
+@cache_write.register_fake
+def _(past: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
+    return torch.empty_like(past)
+
+
+@torch.library.custom_op("qeff_zoo::slot_write", mutates_args=())
+def slot_write(past: Tensor, batch_index: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
+    """As `cache_write`, into the cache slot that `batch_index` (B, 1) names for each row."""
+    return _write(past, batch_index, position_ids, new)
+
+
+@slot_write.register_fake
+def _(past: Tensor, batch_index: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
+    return torch.empty_like(past)
+
+
+# A padding column repeats its row's newest token, so that every index is valid and equal indices carry equal values;
+# a row of padding alone writes back what it read.
+_WRITE = """
+        zero = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> ()
+        axis0 = Constant <value_ints = [0]> ()
+        axis1 = Constant <value_ints = [1]> ()
+        axis2 = Constant <value_ints = [2]> ()
+        axis3 = Constant <value_ints = [3]> ()
+        inner = Constant <value_ints = [1, 2]> ()
+        outer = Constant <value_ints = [2, 3]> ()
+        columns_shape = Shape <start = 1, end = 2> (position_ids)
+        columns_count = Squeeze (columns_shape, axis0)
+        columns = Range (zero, columns_count, one)
+        newest = ReduceMax <keepdims = 1> (position_ids, axis1)
+        newest_column = ArgMax <axis = 1, keepdims = 1> (position_ids)
+        padding = Less (position_ids, zero)
+        safe_newest = Max (newest, zero)
+        rows = Where (padding, safe_newest, position_ids)
+        source = Where (padding, newest_column, columns)
+        source_index = Unsqueeze (source, axis2)
+        heads_shape = Shape <start = 1, end = 2> (past)
+        heads_count = Squeeze (heads_shape, axis0)
+        heads = Range (zero, heads_count, one)
+        by_row = Unsqueeze (rows, axis2)
+        index_shape = Concat <axis = 0> (rows_shape, heads_shape)
+        by_slot = Unsqueeze (slots, inner)
+        slot_index = Expand (by_slot, index_shape)
+        head_index = Expand (heads, index_shape)
+        row_index = Expand (by_row, index_shape)
+        slot_last = Unsqueeze (slot_index, axis3)
+        head_last = Unsqueeze (head_index, axis3)
+        row_last = Unsqueeze (row_index, axis3)
+        indices = Concat <axis = 3> (slot_last, head_last, row_last)
+        tokens = Transpose <perm = [0, 2, 1, 3]> (new)
+        picked = GatherND <batch_dims = 1> (tokens, source_index)
+        picked_like = CastLike (picked, past)
+        old = GatherND (past, indices)
+        empty = Less (newest, zero)
+        idle = Unsqueeze (empty, outer)
+        updates = Where (idle, old, picked_like)
+        present = ScatterND (past, indices, updates)
+    }"""
+
+CACHE_WRITE = SemanticOp(
+    name="CacheWrite",
+    inputs=3,
+    body="""
+    CacheWrite (past, position_ids, new) => (present) {
+        rows_shape = Shape (position_ids)
+        batch_shape = Shape <start = 0, end = 1> (position_ids)
+        batch_axis = Constant <value_ints = [0]> ()
+        batch_count = Squeeze (batch_shape, batch_axis)
+        first = Constant <value_int = 0> ()
+        step = Constant <value_int = 1> ()
+        slots = Range (first, batch_count, step)"""
+    + _WRITE,
+)
+SLOT_WRITE = SemanticOp(
+    name="SlotWrite",
+    inputs=4,
+    body="""
+    SlotWrite (past, batch_index, position_ids, new) => (present) {
+        rows_shape = Shape (position_ids)
+        slot_axis = Constant <value_ints = [1]> ()
+        slots = Squeeze (batch_index, slot_axis)"""
+    + _WRITE,
+)
+
+
+# --- slot read: the cache rows of a batch, (slots, G, C, D) and batch_index (B, 1) -> (B, G, C, D) ---
+@torch.library.custom_op("qeff_zoo::slot_read", mutates_args=())
+def slot_read(cache: Tensor, batch_index: Tensor) -> Tensor:
+    """Return the cache slots that `batch_index` names."""
+    return cache[batch_index[:, 0]]
+
+
+@slot_read.register_fake
+def _(cache: Tensor, batch_index: Tensor) -> Tensor:
+    return cache.new_empty(batch_index.shape[0], *cache.shape[1:])
+
+
+SLOT_READ = SemanticOp(
+    name="SlotRead",
+    inputs=2,
+    body="""
+    SlotRead (cache, batch_index) => (rows) {
+        slot_axis = Constant <value_ints = [1]> ()
+        slots = Squeeze (batch_index, slot_axis)
+        rows = Gather <axis = 0> (cache, slots)
+    }""",
+)
+
+
+# --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ---
+@torch.library.custom_op("qeff_zoo::attention", mutates_args=())
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
+) -> Tensor:
+    """Grouped-query attention with an additive mask; `softcap` 0 means none. Softmax in float32."""
+    batch, heads, seq, _ = query.shape
+    groups, ctx = key.shape[1], key.shape[2]
+    grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])  # (B, G, H/G * S, D)
+    scores = (grouped @ key.transpose(2, 3)).reshape(batch, heads, seq, ctx)
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    weights = torch.softmax((scores + mask).float(), dim=-1).to(query.dtype)
+    mixed = weights.reshape(batch, groups, -1, ctx) @ value
+    return mixed.reshape(batch, heads, seq, -1).transpose(1, 2).contiguous()
+
+
+@attention.register_fake
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
+) -> Tensor:
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+
+_ATTENTION = """
+    {name} <scale{attributes}> (query, key, value, mask) => (y) {{
+        factor = Constant <value_float: float = @scale> ()
+        factor_like = CastLike (factor, query)
+        scaled = Mul (query, factor_like)
+        batch_shape = Shape <start = 0, end = 1> (key)
+        group_shape = Shape <start = 1, end = 2> (key)
+        ctx_shape = Shape <start = 2, end = 3> (key)
+        query_head = Shape <start = 3, end = 4> (query)
+        value_head = Shape <start = 3, end = 4> (value)
+        query_rows = Shape <start = 0, end = 3> (query)
+        rest = Constant <value_ints = [-1]> ()
+        grouped_shape = Concat <axis = 0> (batch_shape, group_shape, rest, query_head)
+        grouped = Reshape (scaled, grouped_shape)
+        key_columns = Transpose <perm = [0, 1, 3, 2]> (key)
+        grouped_scores = MatMul (grouped, key_columns)
+        scores_shape = Concat <axis = 0> (query_rows, ctx_shape)
+        scores = Reshape (grouped_scores, scores_shape)
+        {cap}
+        masked = Add (capped, mask)
+        wide = Cast <to = 1> (masked)
+        probability = Softmax <axis = -1> (wide)
+        weights = CastLike (probability, value)
+        grouped_weights_shape = Concat <axis = 0> (batch_shape, group_shape, rest, ctx_shape)
+        grouped_weights = Reshape (weights, grouped_weights_shape)
+        grouped_mixed = MatMul (grouped_weights, value)
+        mixed_shape = Concat <axis = 0> (query_rows, value_head)
+        mixed = Reshape (grouped_mixed, mixed_shape)
+        y = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    }}"""
+ATTENTION = SemanticOp(
+    name="Attention",
+    inputs=4,
+    attributes=("scale",),
+    body=_ATTENTION.format(name="Attention", attributes="", cap="capped = Identity (scores)"),
+)
+SOFTCAP_ATTENTION = SemanticOp(
+    name="SoftcapAttention",
+    inputs=4,
+    attributes=("scale", "softcap"),
+    body=_ATTENTION.format(
+        name="SoftcapAttention",
+        attributes=", softcap",
+        cap="""cap = Constant <value_float: float = @softcap> ()
+        cap_like = CastLike (cap, scores)
+        relative = Div (scores, cap_like)
+        bounded = Tanh (relative)
+        capped = Mul (bounded, cap_like)""",
+    ),
+)
+
+ALL = (LINEAR, RMS_NORM, CACHE_WRITE, SLOT_WRITE, SLOT_READ, ATTENTION, SOFTCAP_ATTENTION)
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """Torch ops to ONNX nodes, for `torch.onnx.export(custom_translation_table=…)`; registers the schemas."""
+    import onnxscript
+
+    _register_schemas()
+    op = onnxscript.values.Opset(DOMAIN, 1)
+    standard = onnxscript.opset18
+
+    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        product = op.Linear(x, weight)
+        return product if bias is None else standard.Add(product, bias)
+
+    def attend(query: Any, key: Any, value: Any, mask: Any, scale: float, softcap: float) -> Any:
+        if softcap:
+            return op.SoftcapAttention(query, key, value, mask, scale=scale, softcap=softcap)
+        return op.Attention(query, key, value, mask, scale=scale)
+
+    def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
+        return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
+
+    ours = torch.ops.qeff_zoo
+    return {
+        torch.ops.aten.linear.default: linear,
+        ours.rms_norm.default: normalize,
+        ours.cache_write.default: lambda past, position_ids, new: op.CacheWrite(
+            past, position_ids, new
+        ),
+        ours.slot_write.default: lambda past, index, position_ids, new: op.SlotWrite(
+            past, index, position_ids, new
+        ),
+        ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
+        ours.attention.default: attend,
+    }
+
+
+def _register_schemas() -> None:
+    import onnx
+
+    schema = onnx.defs.OpSchema
+    tensor_types = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(int64)"]
+    for op in ALL:
+        if onnx.defs.has(op.name, DOMAIN):
+            continue
+        onnx.defs.register_schema(
+            schema(
+                op.name,
+                DOMAIN,
+                1,
+                inputs=[schema.FormalParameter(f"x{i}", f"T{i}") for i in range(op.inputs)],
+                outputs=[schema.FormalParameter("y", "T0")],
+                type_constraints=[(f"T{i}", tensor_types, "") for i in range(op.inputs)],
+                attributes=[
+                    schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes
+                ],
+            )
+        )
+
+
+def functions() -> list[Any]:
+    """Bodies of all semantic ops as `onnx_ir.Function`s."""
+    import onnx.parser
+    import onnx_ir as ir
+
+    header = f'<domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>'
+    return [ir.from_proto(onnx.parser.parse_function(header + op.body)) for op in ALL]

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package: a folder that stands alone, described and guarded by its manifest.json.
+
+In: a folder. Out: a `Package`, of which the manifest has been checked and every file is there with
+its size; `Package.verify` reads the bytes too. `write_manifest` makes a folder a package.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.staging import settle, write_durably
+from qeff_zoo.errors import PackageError
+from qeff_zoo.identity import build_key, canonical, program_key, tree_digest
+from qeff_zoo.package import files as package_files
+from qeff_zoo.package.manifest import (
+    MANIFEST_LIMIT,
+    MANIFEST_NAME,
+    SCHEMA_ID,
+    Manifest,
+    dump,
+    parse,
+    problems,
+)
+
+SPECIALIZATIONS_NAME = "specializations.json"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A complete package on disk.
+
+    Args:
+        path: Its folder, absolute.
+        manifest: Its manifest, checked.
+    """
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "Package":
+        """Check a package's manifest and that every file is there with its size, in milliseconds.
+
+        The bytes of the files are not read; `verify` does that.
+
+        Args:
+            path: The package's folder.
+
+        Raises:
+            PackageError: The folder is no package, or not a complete one.
+
+        Example:
+            >>> package = Package.open("llama-tiny")  # doctest: +SKIP
+            >>> package.file("graph")  # doctest: +SKIP
+            PosixPath('/home/me/llama-tiny/model.onnx')
+        """
+        folder = Path(os.path.abspath(path))  # noqa: PTH100 -- a link to the folder stays a link
+        package = cls(folder, _read_manifest(folder))
+        if broken := _problems(folder, package.manifest):
+            raise _damaged(folder, broken)
+        return package
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["name"])
+
+    @property
+    def build_key(self) -> str:
+        return str(self.manifest["build_key"])
+
+    @property
+    def program_key(self) -> str:
+        return str(self.manifest["program_key"])
+
+    @property
+    def task(self) -> str:
+        return str(self.manifest["task"])
+
+    @property
+    def model_type(self) -> str:
+        return str(self.manifest["model_type"])
+
+    @property
+    def target(self) -> str:
+        return str(self.manifest["target"]["name"])
+
+    @property
+    def validated(self) -> str:
+        return str(self.manifest["validated"])
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum(file["size"] for file in self.manifest["files"])
+
+    def file(self, role_or_path: str) -> Path:
+        """Find a file by its path, by its role, or a program by its role.
+
+        Args:
+            role_or_path: "model.onnx", "tokenizer.json"; "graph", "weights"; "decoder".
+
+        Raises:
+            PackageError: No file, or more than one, has that role.
+        """
+        files = self.manifest["files"]
+        found: list[str] = [file["path"] for file in files if file["path"] == role_or_path]
+        found = found or [file["path"] for file in files if file["role"] == role_or_path]
+        programs = self.manifest["programs"]
+        found = found or [entry["path"] for entry in programs if entry["role"] == role_or_path]
+        if len(found) == 1:
+            return self.path / found[0]
+        known = sorted({entry["role"] for entry in (*files, *programs)})
+        what = f"{len(found)} files ({', '.join(found)})" if found else "no file"
+        raise PackageError(
+            f"Package {str(self.path)!r} has {what} for {role_or_path!r}; expected one. Give a "
+            f"path that `qeff-zoo inspect` lists, or one of the roles {', '.join(known)}."
+        )
+
+    def verify(self, progress: Progress | None = None) -> list[str]:
+        """Read every byte and compare it with the manifest.
+
+        Args:
+            progress: Told of the bytes read; all together are `size`.
+
+        Returns:
+            One line a problem, none for an intact package. A file that the manifest does not list
+            is a problem too.
+        """
+        if broken := problems(self.manifest):
+            return broken
+        files = self.manifest["files"]
+        absent = package_files.misplaced(self.path, files)
+        read = (
+            package_files.altered(self.path, file, progress)
+            for file in files
+            if file["path"] not in absent
+        )
+        extra = (f"{name!r} is not in the manifest" for name in self.unlisted())
+        return [*absent.values(), *(problem for problem in read if problem), *extra]
+
+    def unlisted(self) -> list[str]:
+        """List the paths in the folder that the manifest does not know."""
+        listed = {file["path"] for file in self.manifest["files"]}
+        # A killed `with_validation` may leave the new manifest under a name of this kind.
+        return [
+            name
+            for name in sorted(package_files.walk(self.path))
+            if name not in listed and not name.removeprefix(".").startswith(MANIFEST_NAME)
+        ]
+
+    def with_validation(self, records: list[Mapping[str, Any]], validated: str) -> "Package":
+        """Replace the validation evidence, on disk and in the package returned.
+
+        Args:
+            records: As in the manifest's `validation`.
+            validated: The level that they prove.
+        """
+        manifest = {**self.manifest, "validation": records, "validated": validated}
+        return _seal(replace(self, manifest=manifest))
+
+
+def write_manifest(
+    folder: Path,
+    manifest: Manifest,
+    digests: Mapping[str, tuple[int, str]],
+    roles: Mapping[str, str] | None = None,
+) -> Package:
+    """Make a folder a package: digest its files, check everything, write manifest.json last.
+
+    Written too: `specializations.json`, if it is not there. Filled in, if absent: `schema`,
+    `build_key`, `program_key`. Every file reaches the disk before the manifest does.
+
+    Args:
+        folder: Holds all files of the package and no other.
+        manifest: The manifest without `files` and `tree`.
+        digests: (size, SHA-256 in hexadecimal) by path, of files hashed while they were written, so
+            that they are not read again.
+        roles: Role by path, for files whose name does not tell it.
+
+    Raises:
+        PackageError: The manifest would be refused by `Package.open`.
+    """
+    folder = Path(os.path.abspath(folder))  # noqa: PTH100 -- as in Package.open
+    body = {"schema": SCHEMA_ID, **manifest}
+    body["spec"] = json.loads(canonical(body["spec"]))
+    body.setdefault("build_key", build_key(body["spec"]))
+    if "program_key" not in body:
+        compiled_from = body["compiled_from"]
+        body["program_key"] = program_key(graph=body["graph"]["digest"], **compiled_from)
+    _write_specializations(folder, body["specializations"])
+    body["files"] = [
+        package_files.entry(folder, name, digests.get(name), (roles or {}).get(name))
+        for name in sorted(package_files.walk(folder))
+        if name != MANIFEST_NAME
+    ]
+    body["tree"] = tree_digest(body["files"])
+    settle(folder)
+    return _seal(Package(folder, body))
+
+
+def _seal(package: Package) -> Package:
+    if broken := _problems(package.path, package.manifest):
+        raise _damaged(package.path, broken)
+    write_durably(package.path / MANIFEST_NAME, dump(package.manifest))
+    return Package.open(package.path)
+
+
+def _write_specializations(folder: Path, specializations: list[Mapping[str, Any]]) -> None:
+    path = folder / SPECIALIZATIONS_NAME
+    content = {"specializations": specializations}
+    if not path.exists():
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    elif json.loads(path.read_bytes()) != content:
+        raise PackageError(
+            f"{str(path)!r} disagrees with the manifest's specializations; expected the same "
+            "list. Write one of them from the other."
+        )
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST_NAME
+    try:
+        info = path.lstat()
+        if not stat.S_ISREG(info.st_mode):
+            raise _damaged(folder, [f"{MANIFEST_NAME} is not a regular file"])
+        if info.st_size > MANIFEST_LIMIT:
+            size = f"{MANIFEST_NAME} has {info.st_size} bytes, more than {MANIFEST_LIMIT}"
+            raise _damaged(folder, [size])
+        manifest = parse(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise PackageError(
+            f"{str(folder)!r} is not a package: it has no {MANIFEST_NAME}; expected a folder that "
+            "`qeff-zoo build` or `qeff-zoo pull` printed. Check the path."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, [f"{MANIFEST_NAME} cannot be read: {error}"]) from error
+    if manifest.get("schema") != SCHEMA_ID:
+        raise PackageError(
+            f"Package {str(folder)!r} has manifest schema {manifest.get('schema')!r}; expected "
+            f"{SCHEMA_ID!r}. Use the qeff-zoo that wrote it, or build it again with this one."
+        )
+    return manifest
+
+
+def _problems(folder: Path, manifest: Manifest) -> list[str]:
+    """List what is wrong with a manifest, or else with what of its files can be seen unread."""
+    return problems(manifest) or list(package_files.misplaced(folder, manifest["files"]).values())
+
+
+def _damaged(folder: Path, broken: list[str]) -> PackageError:
+    shown = "; ".join(broken[:5]) + (f"; and {len(broken) - 5} more" if len(broken) > 5 else "")
+    return PackageError(
+        f"Package {str(folder)!r} is damaged: {shown}. Expected what its manifest promises. Build "
+        "or pull it again."
+    )

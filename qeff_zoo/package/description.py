@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package explained to a person, from its manifest alone.
+
+In: a `Package`. Out: text.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import Manifest
+
+
+def describe(package: Package) -> str:
+    """Say what a package is, holds and was proved to do, and how to run it.
+
+    Args:
+        package: Any package.
+
+    Returns:
+        Several lines, without colours, safe for a terminal whatever the manifest says.
+    """
+    manifest = package.manifest
+    title = f"{package.name}: {package.task} ({package.model_type}) for target {package.target}"
+    sections = [
+        title,
+        _table([], _facts(package)),
+        "Shapes\n" + _shapes(manifest["specializations"]),
+        "Programs\n" + "\n".join(_program(program) for program in manifest["programs"]),
+        "Choices\n" + _choices(manifest),
+        f"Files, {human_size(package.size)}\n" + _table(["path", "role", "size"], _files(manifest)),
+        _evidence(manifest),
+        f"Run it\n  {_command(package)}",
+    ]
+    text = "\n\n".join(sections) + "\n"
+    return "".join(mark if mark.isprintable() or mark == "\n" else "\ufffd" for mark in text)
+
+
+def human_size(size: int) -> str:
+    """Write a number of bytes with three digits and a unit: 4.82 GB."""
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = 0
+    while size / 1000**power >= 999.5 and power + 1 < len(units):
+        power += 1
+    return f"{size / 1000**power:.3g} {units[power]}"
+
+
+def _facts(package: Package) -> Iterator[Sequence[str]]:
+    manifest = package.manifest
+    weights, made = manifest["weights"], manifest["provenance"]
+    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in made["seconds"].items())
+    peak = f"{human_size(made['peak_rss_bytes'])} of memory at most"
+    clipped = f"{weights['clipped']:,} values clipped to float16's range"
+    needs = manifest["target"]["needs"]
+    yield "path", str(package.path)
+    yield "build key", package.build_key
+    yield "weights", f"{weights['storage']}, {weights['tensors']} tensors, {clipped}"
+    yield "graph", f"opset {manifest['graph']['opset']}, {manifest['graph']['digest']}"
+    if needs:
+        yield "needs", ", ".join(f"{name} {version}".strip() for name, version in needs.items())
+    yield "license", manifest["license"] or "not stated by the source"
+    dirty = ", from changed sources" if made.get("dirty") else ""
+    yield "built", f"{made['finished']} by qeff-zoo {made['version']}{dirty}"
+    yield "took", ", ".join(text for text in (stages, peak) if text)
+
+
+def _shapes(specializations: Sequence[Mapping[str, Any]]) -> str:
+    symbols = list(dict.fromkeys(key for entry in specializations for key in entry["symbols"]))
+    rows = [
+        [entry["name"], *(entry["symbols"].get(symbol, "") for symbol in symbols)]
+        for entry in specializations
+    ]
+    return _table(["name", *symbols], rows)
+
+
+def _program(program: Mapping[str, Any]) -> str:
+    lines = [f"  {program['role']}: {program['path']}"]
+    for kind in ("inputs", "outputs"):
+        plain = [_tensor(item) for item in program[kind] if not item.get("retained")]
+        states = sum(bool(item.get("retained")) for item in program[kind])
+        if states:
+            plain.append(f"{states} retained state{'s' * (states > 1)}")
+        lines.append(f"    {kind}: {', '.join(plain)}")
+    return "\n".join(lines)
+
+
+def _tensor(tensor: Mapping[str, Any]) -> str:
+    return f"{tensor['name']} {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
+
+
+def _choices(manifest: Manifest) -> str:
+    rows = [
+        [field, _chosen(manifest["spec"], field), who] for field, who in manifest["why"].items()
+    ]
+    if not any(value for _, value, _ in rows):
+        return _table(["field", "set by"], [[field, who] for field, _, who in rows])
+    return _table(["field", "value", "set by"], rows)
+
+
+def _chosen(spec: Mapping[str, Any], field: str) -> str:
+    """Look a field of the plan up by its dotted name."""
+    value: Any = spec
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    text = "" if value is None or isinstance(value, Mapping) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _files(manifest: Manifest) -> Iterator[Sequence[str]]:
+    for file in manifest["files"]:
+        yield file["path"], file["role"], human_size(file["size"])
+
+
+def evidence(checks: Sequence[Mapping[str, Any]]) -> str:
+    """Tabulate the checks of a validation, and what they compared with.
+
+    Args:
+        checks: As in the manifest's `validation`; `model` in front where they are of several.
+    """
+    named = any("model" in check for check in checks)
+    columns = ["level", "stage", "metric", "value", "required", "passed", "canary"]
+    rows = [
+        [
+            *([check["model"]] if named else []),
+            check["level"],
+            check["stage"],
+            check["metric"],
+            _number(check["value"]),
+            f"{check['op']} {_number(check['threshold'])} ({check['threshold_from']})",
+            "yes" if check["passed"] else "NO",
+            _canary(check.get("canary")),
+        ]
+        for check in checks
+    ]
+    against = dict.fromkeys(_reference(check["against"]) for check in checks)
+    compared = "\n".join(f"  against {text}" for text in against)
+    return f"{_table([*(['model'] if named else []), *columns], rows)}\n{compared}"
+
+
+def _evidence(manifest: Manifest) -> str:
+    if not manifest["validation"]:
+        return "Validation: none. Nothing was compared with the Hugging Face model."
+    return f"Validated: {manifest['validated']}\n{evidence(manifest['validation'])}"
+
+
+def _reference(against: Mapping[str, Any]) -> str:
+    revision = f" at {against['revision']}" if against["revision"] else ""
+    version = f"transformers {against['transformers']}"
+    return f"{against['reference']}{revision}, {against['dtype']}, {version}, unpatched"
+
+
+def _canary(canary: Mapping[str, Any] | None) -> str:
+    return f"{canary['mutation']}: caught at {_number(canary['value'])}" if canary else ""
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _command(package: Package) -> str:
+    length = " --generation-len 64" if package.task == "text-generation" else ""
+    return f"qeff-zoo run {shlex.quote(str(package.path))} --prompt 'Once upon a time'{length}"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    from tabulate import tabulate  # of no use to who only opens packages
+
+    text = tabulate(list(rows), list(columns), tablefmt="plain", disable_numparse=True)
+    return "\n".join("  " + line for line in text.splitlines())

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a package's folder, held against the list in its manifest.
+
+In: a folder and `files` entries, whose paths `qeff_zoo.package.manifest` has found safe. Out: entries, or
+what is wrong with each file.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from qeff_zoo.disk.digests import Progress, sha256_file
+
+# The first pattern that a path or a file name matches tells the role.
+_ROLES: tuple[tuple[str, str], ...] = (
+    (r"evidence/", "evidence"),
+    (r"qpc/", "program"),
+    (r"specializations\.json$", "specializations"),
+    (r"(custom_io\.yaml|mdp_.*\.json)$", "compile-config"),
+    (r".*\.onnx$", "graph"),
+    (r".*(\.safetensors|\.data|\.bin)$", "weights"),
+    (r"(tokenizer|special_tokens_map|added_tokens|vocab|merges|chat_template|spiece)", "tokenizer"),
+    (r"(\w+_)?config\.json$|configuration_", "config"),
+    (r"(?i:licen[cs]e|notice|use_policy)", "license"),
+    (r"README\.md$", "card"),
+    (r".*\.log$", "log"),
+)
+
+
+def entry(folder: Path, name: str, known: tuple[int, str] | None, role: str | None) -> Any:
+    """Describe a file as a manifest does.
+
+    Args:
+        folder: The package.
+        name: The file's path in it.
+        known: Size and SHA-256, if the file need not be read for them.
+        role: What it is for, if its name does not tell.
+    """
+    path = folder / name
+    size, digest = known or (path.lstat().st_size, sha256_file(path))
+    role = role or role_of(name)
+    return {"path": name, "size": size, "digest": f"sha256:{digest}", "role": role}
+
+
+def role_of(name: str) -> str:
+    """Tell from a file's path what it is for."""
+    last = PurePosixPath(name).name
+    fits = (role for pattern, role in _ROLES if re.match(pattern, name) or re.match(pattern, last))
+    return next(fits, "other")
+
+
+def walk(folder: Path) -> Iterator[str]:
+    """Name everything below a folder that is not a folder, links included."""
+    for root, folders, files in os.walk(folder):
+        linked = [name for name in folders if Path(root, name).is_symlink()]
+        for name in (*files, *linked):
+            yield Path(root, name).relative_to(folder).as_posix()
+
+
+def misplaced(folder: Path, files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Say by path which files are not there, or not what the manifest says, without reading any."""
+    folders: dict[str, bool] = {}
+    broken: dict[str, str] = {}
+    for file in files:
+        name, path = file["path"], folder / file["path"]
+        above = [str(parent) for parent in PurePosixPath(name).parents][:-1]
+        for parent in above:
+            if parent not in folders:
+                folders[parent] = _is_real(folder / parent, stat.S_ISDIR)
+        if not all(folders[parent] for parent in above):
+            broken[name] = f"{name!r} is missing, or lies behind a symbolic link"
+        elif not _is_real(path, stat.S_ISREG):
+            broken[name] = f"{name!r} is missing, or not a regular file"
+        elif (size := path.lstat().st_size) != file["size"]:
+            broken[name] = f"{name!r} has {size} bytes, expected {file['size']}"
+    return broken
+
+
+def altered(folder: Path, file: Mapping[str, Any], progress: Progress | None) -> str | None:
+    """Read a file and say how it differs from its entry, if it does."""
+    try:
+        found = "sha256:" + sha256_file(folder / file["path"], progress)
+    except OSError as error:
+        return f"{file['path']!r} cannot be read: {error}"
+    if found != file["digest"]:
+        return f"{file['path']!r} has digest {found}, expected {file['digest']}"
+    return None
+
+
+def _is_real(path: Path, kind: Callable[[int], bool]) -> bool:
+    try:
+        return kind(path.lstat().st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The content store: finished packages and graphs by key, and the staging they come from.
+
+In: staged folders. Out: packages that are complete whenever they have their name. Nothing relies on
+locks: each process works in a folder of its own, and finishing is one rename.
+
+    packages/<build_key>/   complete packages           staging/   under construction, with owners
+    graphs/<key>/           traced graphs               failed/    evidence of failed validations
+    used/                   when each was last used     digests/   of checkpoint files
+    sources/                where local checkpoints lie
+"""
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from qeff_zoo.disk.digests import DigestCache, Progress
+from qeff_zoo.disk.staging import (
+    abandoned,
+    discard,
+    publish,
+    staged,
+    staging_folders,
+    write_durably,
+)
+from qeff_zoo.errors import PackageError, StoreError
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED
+from qeff_zoo.store import housekeeping
+from qeff_zoo.store.housekeeping import Entry, Layout
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_KEY = re.compile(r"[a-z0-9][a-z0-9_-]{7,99}")
+
+
+def default_root() -> Path:
+    """Find where the store is now: `QEFF_HOME`, else `qeff_cache` in the user's cache folder."""
+    if home := os.environ.get("QEFF_HOME"):
+        return Path(home).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+    return base / "qeff_cache"
+
+
+class Store:
+    """Packages, graphs and digests below one folder, shared by any number of processes.
+
+    Args:
+        root: The folder; made when first written to. None for `default_root()`.
+
+    Example:
+        >>> store = Store()
+        >>> with store.stage("build") as folder:  # doctest: +SKIP
+        ...     package = write_manifest(folder, manifest, {})
+        ...     package = store.promote(folder, package.build_key)
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = Path(os.path.abspath(root or default_root()))  # noqa: PTH100 -- links stay
+        self._layout = Layout(self.root)
+
+    def lookup(self, build_key: str) -> Package | None:
+        """Find a complete package, and note that it was used.
+
+        Args:
+            build_key: From the plan.
+
+        Returns:
+            The package, or None if there is none or only a damaged one.
+        """
+        try:
+            package = Package.open(self._layout.packages / _checked(build_key))
+        except PackageError:
+            return None
+        if package.build_key != build_key:
+            return None
+        self._layout.touch(build_key)
+        return package
+
+    @contextmanager
+    def stage(self, prefix: str) -> Iterator[Path]:
+        """Give a private folder to build in, removed at the end unless it was promoted.
+
+        What killed processes left in the staging area is removed first.
+
+        Args:
+            prefix: Begins its name: letters, digits, `-` and `_`.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        area = self._layout.staging
+        with ExitStack() as stack:
+            try:
+                _sweep(staging_folders(area))
+                folder = stack.enter_context(staged(area, prefix))
+            except OSError as error:
+                raise _refused("make a staging folder in", area, error) from error
+            try:
+                yield folder
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                raise _refused("write to", folder, error) from error
+
+    def promote(self, folder: Path, build_key: str) -> Package:
+        """Make a staged package the store's package of its key, in one step.
+
+        If another process was first, its package is returned and ours removed. A damaged package,
+        or one validated to a lower level, is replaced.
+
+        Args:
+            folder: From `stage`, completed by `write_manifest`.
+            build_key: From the plan.
+
+        Raises:
+            PackageError: The folder is no complete package.
+            StoreError: The store cannot be written.
+        """
+        package = Package.open(folder)
+        if package.build_key != build_key:
+            raise ValueError(f"{str(folder)!r} has key {package.build_key}, not {build_key}.")
+        winners: list[Package] = []
+
+        def adopt() -> bool:
+            there = self.lookup(build_key)
+            if there and VALIDATED.index(there.validated) >= VALIDATED.index(package.validated):
+                winners.append(there)
+            return bool(winners)
+
+        final = self._layout.packages / _checked(build_key)
+        try:
+            if not publish(folder, final, self._layout.staging, adopt):
+                return winners[-1]
+        except OSError as error:
+            raise _refused("promote a package to", final, error) from error
+        self._layout.touch(build_key)
+        return replace(package, path=final)
+
+    def failed(self, folder: Path, build_key: str) -> Path:
+        """Keep a staged folder as evidence of what failed; `lookup` never sees it.
+
+        Args:
+            folder: From `stage`, in any state.
+            build_key: From the plan; evidence of an earlier failure of this key is replaced.
+
+        Returns:
+            Where the evidence is, until `gc`.
+        """
+        final = self._layout.failed / _checked(build_key)
+        try:
+            publish(folder, final, self._layout.staging, lambda: False)
+        except OSError as error:
+            raise _refused("keep the evidence in", final, error) from error
+        return final
+
+    def graph(self, key: str) -> Path | None:
+        """Find a traced graph, check its bytes, and note that it was used.
+
+        Args:
+            key: Names what the graph was traced from.
+        """
+        folder = self._layout.graphs / _checked(key)
+        if housekeeping.graph_problems(folder):
+            return None
+        self._layout.touch(key)
+        return folder
+
+    def promote_graph(self, folder: Path, key: str) -> Path:
+        """Make a staged folder the store's graph of its key; another's intact one is adopted.
+
+        Args:
+            folder: From `stage`.
+            key: As for `graph`.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        final = self._layout.graphs / _checked(key)
+        try:
+            housekeeping.write_graph_index(folder)
+            publish(folder, final, self._layout.staging, lambda: self.graph(key) is not None)
+        except OSError as error:
+            raise _refused("promote a graph to", final, error) from error
+        self._layout.touch(key)
+        return final
+
+    def remember_source(self, build_key: str, folder: Path) -> None:
+        """Note where a package's checkpoint lies on this machine; packages themselves hold no paths."""
+        if self.source(build_key) == folder.resolve():
+            return
+        note = self._layout.sources / _checked(build_key)
+        with suppress(OSError):  # a store that can only be read still serves packages
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(note, os.fsencode(folder.resolve()))
+
+    def source(self, build_key: str) -> Path | None:
+        """Find where a package's checkpoint lay when it was built here, if that folder still exists."""
+        try:
+            folder = Path(os.fsdecode((self._layout.sources / _checked(build_key)).read_bytes()))
+        except FileNotFoundError:
+            return None
+        return folder if folder.is_dir() else None
+
+    def file_digest(self, path: Path, progress: Progress | None = None) -> str:
+        """Give a source file's SHA-256, remembered from run to run.
+
+        Args:
+            path: The file; a link is followed.
+            progress: Told of the bytes done; a remembered file counts at once.
+        """
+        return DigestCache(self._layout.digests).digest(path, progress)
+
+    @staticmethod
+    def require_space(path: Path, size: int, what: str) -> None:
+        """Refuse work that would fill the disk, before it begins.
+
+        Args:
+            path: Where the bytes will go; need not exist yet.
+            size: How many bytes.
+            what: What they are, for the message: "the package".
+
+        Raises:
+            StoreError: Fewer bytes than that are free.
+        """
+        there = Path(os.path.abspath(path))  # noqa: PTH100 -- links stay
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        if free < size:
+            raise StoreError(
+                f"Cannot write {what} to {str(path)!r}: it takes {size:,} bytes and {free:,} are "
+                f"free; expected room for all of it. Free {size - free:,} bytes there with "
+                "`qeff-zoo cache gc`, or set QEFF_HOME to a larger disk."
+            )
+
+    def entries(self) -> list[Entry]:
+        """List everything the store holds, by kind and key."""
+        return housekeeping.entries(self._layout)
+
+    def gc(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        keep: Collection[str] = (),
+        dry_run: bool = False,
+    ) -> list[Entry]:
+        """Remove what nobody needs: abandoned staging, failed builds, and what was long unused.
+
+        What a live process builds, maps or has open stays.
+
+        Args:
+            older_than: Also remove packages and graphs that were not used for so long.
+            keep: Keys to leave in any case.
+            dry_run: Only say what would be removed.
+
+        Returns:
+            What was removed.
+        """
+        max_idle = older_than.total_seconds() if older_than is not None else None
+        garbage = housekeeping.unneeded(self._layout, max_idle, keep)
+        if dry_run:
+            return garbage
+        for entry in garbage:
+            try:
+                housekeeping.discard_entry(self._layout, entry)
+            except OSError as error:
+                raise _refused("remove", entry.path, error) from error
+        if max_idle is not None:
+            housekeeping.forget(self._layout, max_idle)
+        return garbage
+
+    def verify(self, progress: Progress | None = None) -> dict[str, list[str]]:
+        """Read every byte of every package and graph.
+
+        Args:
+            progress: Told of the bytes read.
+
+        Returns:
+            Problems by key; an empty list for what is intact.
+        """
+        return housekeeping.verify(self._layout, progress)
+
+
+def copy_out(package: Package, destination: Path) -> Package:
+    """Copy a package to a folder of the user's, where it appears whole or not at all.
+
+    Args:
+        package: Any complete package.
+        destination: A folder that is absent, empty, or an older copy of the same package.
+
+    Raises:
+        StoreError: The destination holds something else, or has no room.
+    """
+    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
+    if _has_copy(target, package):
+        return Package.open(target)
+    Store.require_space(target, package.size, f"package {package.name!r}")
+    prefix = f".{target.name}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep([note.with_suffix("") for note in target.parent.glob(f"{prefix}-*.owner")])
+        with staged(target.parent, prefix) as folder:
+            for name in [*(file["path"] for file in package.manifest["files"]), MANIFEST_NAME]:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(package.path / name, folder / name)
+            publish(folder, target, target.parent, lambda: _has_copy(target, package))
+    except OSError as error:
+        raise _refused("copy a package to", target, error) from error
+    return Package.open(target)
+
+
+@contextmanager
+def new_folder(destination: Path) -> Iterator[Path]:
+    """Give a staging folder that becomes `destination` at the end, whole or not at all.
+
+    Args:
+        destination: A folder that is absent or empty.
+
+    Raises:
+        StoreError: The destination holds something, or cannot be written.
+    """
+    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise StoreError(
+            f"Cannot write to {str(target)!r}: it is there already; expected a folder that is absent or empty. Give "
+            "another folder, or remove that one."
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with staged(target.parent, f".{target.name}") as folder:
+            yield folder
+            publish(folder, target, target.parent, lambda: False)
+    except OSError as error:
+        raise _refused("write to", target, error) from error
+
+
+def existing_copy(destination: Path, build_key: str) -> Package | None:
+    """Find a copy of a package where one is to be written; refuse what must not be replaced by it.
+
+    Args:
+        destination: Where the copy is to be.
+        build_key: Of the package.
+
+    Raises:
+        StoreError: The destination holds something else.
+    """
+    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
+    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
+        return None
+    try:
+        there = Package.open(target)
+    except PackageError:
+        there = None
+    if there is None or there.build_key != build_key or there.unlisted():
+        raise StoreError(
+            f"Cannot copy a package to {str(target)!r}: it holds something else; expected a folder "
+            "that is absent, empty, or an unchanged copy of this package. Give another folder, or "
+            "remove that one."
+        )
+    return there
+
+
+def _has_copy(target: Path, package: Package) -> bool:
+    there = existing_copy(target, package.build_key)
+    return there is not None and there.manifest == package.manifest
+
+
+def _sweep(folders: list[Path]) -> None:
+    for folder in folders:
+        if abandoned(folder):
+            discard(folder)
+
+
+def _checked(key: str) -> str:
+    if _KEY.fullmatch(key):
+        return key
+    raise ValueError(f"Store key {key!r} is no folder name; expected {_KEY.pattern}.")
+
+
+def _refused(action: str, path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"Cannot {action} {str(path)!r}: {error.strerror or error}; expected a folder that this "
+        "user may write, with room. Check its permissions and space, or set QEFF_HOME."
+    )

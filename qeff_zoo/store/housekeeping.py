@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store holds, whether it is intact, and what of it nobody needs.
+
+In: a store's folders. Out: entries, problems, and removals that spare whatever a process uses.
+"""
+
+import json
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from qeff_zoo.disk.digests import Progress, sha256_file
+from qeff_zoo.disk.processes import used_paths
+from qeff_zoo.disk.staging import abandoned, discard, retire, staging_folders, write_durably
+from qeff_zoo.errors import PackageError
+from qeff_zoo.package import Package
+from qeff_zoo.package.files import walk
+
+_INDEX_NAME = "files.json"  # a graph's files: path -> [size, SHA-256]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Something that the store holds.
+
+    Args:
+        kind: "package", "graph", "staging" or "failed".
+        key: Its folder's name.
+        path: Its folder.
+        size: Bytes of all files in it.
+        used: When it was last looked up or made, in seconds since 1970.
+        state: "complete", "damaged", "live", "abandoned" or "failed".
+    """
+
+    kind: str
+    key: str
+    path: Path
+    size: int
+    used: float
+    state: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a store keeps what.
+
+    Args:
+        root: The store's folder.
+    """
+
+    root: Path
+
+    @property
+    def packages(self) -> Path:
+        return self.root / "packages"
+
+    @property
+    def graphs(self) -> Path:
+        return self.root / "graphs"
+
+    @property
+    def staging(self) -> Path:
+        return self.root / "staging"
+
+    @property
+    def failed(self) -> Path:
+        return self.root / "failed"
+
+    @property
+    def used(self) -> Path:
+        return self.root / "used"
+
+    @property
+    def digests(self) -> Path:
+        return self.root / "digests"
+
+    @property
+    def sources(self) -> Path:
+        return self.root / "sources"
+
+    def touch(self, key: str) -> None:
+        """Note that something is used now."""
+        with suppress(OSError):  # a store that is shared read-only remembers nothing
+            self.used.mkdir(parents=True, exist_ok=True)
+            (self.used / key).touch()
+
+    def last_used(self, path: Path) -> float:
+        """Tell when the entry at `path` was last used, or else made."""
+        for witness in (self.used / path.name, path):
+            with suppress(OSError):
+                return witness.stat().st_mtime
+        return time.time()
+
+
+def entries(layout: Layout) -> list[Entry]:
+    """List everything a store holds, by kind and key."""
+    return list(_entries(layout))
+
+
+def _entries(layout: Layout) -> Iterator[Entry]:
+    for kind, state, path in _states(layout):
+        used, size = layout.last_used(path), _size(path)
+        yield Entry(kind=kind, key=path.name, path=path, size=size, used=used, state=state)
+
+
+def _states(layout: Layout) -> Iterator[tuple[str, str, Path]]:
+    for path in _children(layout.packages):
+        yield "package", "damaged" if _package_problem(path) else "complete", path
+    for path in _children(layout.graphs):
+        yield "graph", "damaged" if graph_problems(path) else "complete", path
+    for path in _children(layout.failed):
+        yield "failed", "failed", path
+    for path in staging_folders(layout.staging):
+        yield "staging", "abandoned" if abandoned(path) else "live", path
+
+
+def unneeded(layout: Layout, max_idle: float | None, keep: Collection[str]) -> list[Entry]:
+    """List what can go: abandoned staging, failed builds, and what was unused for long.
+
+    Args:
+        layout: The store.
+        max_idle: Seconds that packages and graphs may lie unused; None for any number.
+        keep: Keys to leave in any case.
+    """
+    busy = {Path(path) for path in used_paths(layout.root)}
+    busy.update(*[path.parents for path in busy])
+    limit = None if max_idle is None else time.time() - max_idle
+    return [
+        entry
+        for entry in _entries(layout)
+        if (entry.state in ("abandoned", "failed") or _is_idle(entry, limit))
+        and entry.key not in keep
+        and entry.path.resolve() not in busy
+    ]
+
+
+def _is_idle(entry: Entry, limit: float | None) -> bool:
+    return limit is not None and entry.kind in ("package", "graph") and entry.used < limit
+
+
+def discard_entry(layout: Layout, entry: Entry) -> None:
+    """Remove an entry: its name at once, its files after."""
+    if entry.kind == "staging":
+        discard(entry.path)
+    else:
+        retire(entry.path, layout.staging)
+
+
+def forget(layout: Layout, max_idle: float) -> None:
+    """Drop digests computed longer ago than that, and notes about entries that are gone."""
+    limit = time.time() - max_idle
+    for note in _children(layout.used, folders=False):
+        if not (layout.packages / note.name).exists() and not (layout.graphs / note.name).exists():
+            note.unlink(missing_ok=True)
+    for note in _children(layout.sources, folders=False):
+        if not (layout.packages / note.name).exists():
+            note.unlink(missing_ok=True)
+    for note in _children(layout.digests, folders=False):
+        with suppress(OSError):
+            if note.stat().st_mtime < limit:
+                note.unlink()
+
+
+def verify(layout: Layout, progress: Progress | None = None) -> dict[str, list[str]]:
+    """Read every byte of every package and graph.
+
+    Args:
+        layout: The store.
+        progress: Told of the bytes read.
+
+    Returns:
+        Problems by key; an empty list for what is intact.
+    """
+    found = {path.name: _package_problems(path, progress) for path in _children(layout.packages)}
+    for path in _children(layout.graphs):
+        found[path.name] = graph_problems(path, progress)
+    return found
+
+
+def _package_problems(folder: Path, progress: Progress | None) -> list[str]:
+    problem = _package_problem(folder)
+    return [problem] if problem else Package.open(folder).verify(progress)
+
+
+def _package_problem(folder: Path) -> str:
+    try:
+        key = Package.open(folder).build_key
+    except PackageError as error:
+        return str(error)
+    return "" if key == folder.name else f"its key is {key!r}, expected its name {folder.name!r}"
+
+
+def write_graph_index(folder: Path) -> None:
+    """Note size and digest of every file of a traced graph, in the graph's folder."""
+    index = {
+        name: [(folder / name).stat().st_size, sha256_file(folder / name)]
+        for name in sorted(walk(folder))
+        if name != _INDEX_NAME
+    }
+    write_durably(folder / _INDEX_NAME, json.dumps(index, indent=1).encode())
+
+
+def graph_problems(folder: Path, progress: Progress | None = None) -> list[str]:
+    """Say what is wrong with a traced graph, which is small enough to be read whole each time."""
+    try:
+        index = json.loads((folder / _INDEX_NAME).read_bytes())
+        return [
+            f"{name!r} is not what was stored"
+            for name, (size, digest) in index.items()
+            if (folder / name).stat().st_size != size
+            or sha256_file(folder / name, progress) != digest
+        ]
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        return [f"graph {folder.name!r} cannot be read: {error}"]
+
+
+def _children(folder: Path, *, folders: bool = True) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() == folders)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for name in walk(folder):
+        with suppress(OSError):
+            total += (folder / name).lstat().st_size
+    return total

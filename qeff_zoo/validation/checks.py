@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Behind `qeff-zoo validate`: a package against its checkpoint again, or a recipe against its tiny models."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo import pipeline, registry
+from qeff_zoo.api import find_package
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.errors import CheckpointError, PackageError
+from qeff_zoo.package import Package
+from qeff_zoo.plan import Request
+from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.recipe import Recipe, Tiny
+from qeff_zoo.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a comparison found.
+
+    Args:
+        subject: What was compared, for a person.
+        level: "tiny" or "checkpoint".
+        checks: As in a manifest's `validation`, each with the model it is of.
+        reported: What was measured without being judged.
+        recorded: Where the record was written, if it was.
+    """
+
+    subject: str
+    level: str
+    checks: list[dict[str, Any]]
+    reported: list[dict[str, Any]]
+    recorded: Path | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check did, and there were some."""
+        return bool(self.checks) and all(check["passed"] for check in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer for a program."""
+        recorded = {"recorded": str(self.recorded)} if self.recorded else {}
+        return {
+            "subject": self.subject,
+            "level": self.level,
+            "passed": self.passed,
+            "checks": self.checks,
+            "reported": self.reported,
+            **recorded,
+        }
+
+
+def check(
+    subject: str,
+    *,
+    checkpoint: str | None = None,
+    record: bool = False,
+    reporter: Reporter | None = None,
+) -> Outcome:
+    """Compare a package, or a recipe's tiny models, with Hugging Face.
+
+    Args:
+        subject: A package's folder, build key or model name; or a recipe's `model_type`.
+        checkpoint: Where the package's checkpoint is now; None for where it was when the package was built here.
+        record: Write `validated_models/ORG/NAME.json`.
+        reporter: Shows progress.
+
+    Raises:
+        PackageError: There is no such package.
+        CheckpointError: Its checkpoint is not to be found, or is another one.
+    """
+    watch = Stopwatch(reporter or Silent())
+    if not Path(subject).exists() and registry.file_name(subject) in registry.list_model_types():
+        if record or checkpoint:
+            raise PackageError(
+                f"{subject!r} is a recipe; --record and --checkpoint are for packages. Leave them out, or name one."
+            )
+        return _check_recipe(registry.find_recipe(subject), watch)
+    return _check_package(find_package(subject), checkpoint, watch, record=record)
+
+
+def _check_package(
+    package: Package, checkpoint: str | None, watch: Stopwatch, *, record: bool
+) -> Outcome:
+    from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.validation import records
+
+    source = _source(package, checkpoint)
+    with watch.stage("validate", unit="step") as advance:
+        found = validation.validate(package, source.folder, progress=advance)
+    return Outcome(
+        subject=package.name,
+        level=found.level,
+        checks=found.checks,
+        reported=[dict(found.reported)],
+        recorded=records.write(package, found) if record else None,
+    )
+
+
+def _source(package: Package, given: str | None) -> Checkpoint:
+    """Open the checkpoint that a package was built from, and make sure that it is the one."""
+    store, spec = Store(), package.manifest["spec"]["source"]
+    known = given or spec.get("model_id") or store.source(package.build_key)
+    if known is None:
+        raise CheckpointError(
+            f"Where the checkpoint of {package.name!r} lies is not known on this machine. Expected a package that was "
+            f"built here, or from the Hub. Name the folder with --checkpoint."
+        )
+    checkpoint = open_checkpoint(str(known), revision=None if given else spec.get("revision"))
+    checkpoint.fetch()
+    if (digest := checkpoint.weights_digest(store.file_digest)) != spec["weights"]:
+        raise CheckpointError(
+            f"The weights in {str(known)!r} are {digest}, but package {package.name!r} was built from "
+            f"{spec['weights']}. Name the folder of the right checkpoint with --checkpoint, or build again."
+        )
+    return checkpoint
+
+
+def _check_recipe(recipe: Recipe, watch: Stopwatch) -> Outcome:
+    """Build every tiny model of a recipe with random weights, in a store that goes away, and compare it."""
+    from qeff_zoo.validation import ladder as validation
+
+    checks, reported = [], []
+    for tiny in recipe.tiny:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            watch.stage(f"{recipe.model_type} {tiny.name}"),
+        ):
+            found = validation.validate(*_tiny_package(recipe, tiny, Path(folder)), level="tiny")
+        checks += [{"model": tiny.name, **item} for item in found.checks]
+        reported.append({"model": tiny.name, **found.reported})
+    return Outcome(subject=recipe.model_type, level="tiny", checks=checks, reported=reported)
+
+
+def _tiny_package(recipe: Recipe, tiny: Tiny, folder: Path) -> tuple[Package, Path]:
+    from qeff_zoo.validation import tiny_models
+
+    checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
+    shape = (
+        {"seq_lens": (8, 24)}
+        if recipe.task == "feature-extraction"
+        else {"prefill_seq_len": 8, "ctx_len": 48}
+    )
+    built = pipeline.build(
+        str(checkpoint), Request(**shape), validate=False, store=Store(folder / "store")
+    )
+    return built.package, checkpoint

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far two answers lie apart, how far they may, and the verdict.
+
+Thresholds are multiples of a noise floor: the distance between answers of the reference that are
+equally right (see `qeff_zoo.validation.reference`). The table below only bounds them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.package.manifest import holds
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Check: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What agreement means for weights stored in one way.
+
+    Args:
+        factor: Times the noise floor.
+        least: Relative error that is always allowed: a lower floor was measured on too little.
+        most: Relative error that is never allowed: a higher floor is no noise.
+    """
+
+    factor: float
+    least: float
+    most: float
+
+
+#: The one table, by what numbers pass through that the reference's do not: nothing but other sums, int8, or int4.
+TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
+    {
+        "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),
+        # A package rounds as its reference does; where they differ, two roundings lie 1.4 times as far apart as one
+        # lies from none.
+        "int8": Tolerance(factor=3, least=1e-3, most=1),
+        "int4": Tolerance(factor=3, least=1e-3, most=8),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """Distances between answers that are equally right, the largest of all positions.
+
+    Args:
+        error: See `relative_errors`.
+        divergence: See `divergences`, or `cosine_distances` for embeddings.
+    """
+
+    error: float
+    divergence: float
+
+
+def relative_errors(expected: Array, got: Array) -> Array:
+    """Return per row the largest difference, in units of the spread of the expected values.
+
+    Args:
+        expected: (rows, values), with the spread as standard deviation.
+        got: Same shape.
+    """
+    spread = expected.astype(np.float64).std(axis=1)
+    largest = np.abs(expected.astype(np.float64) - got).max(axis=1)
+    errors: Array = largest / np.maximum(spread, np.finfo(np.float32).tiny)
+    return errors
+
+
+def divergences(expected: Array, got: Array) -> Array:
+    """Return per row the Kullback-Leibler divergence of the predictions, expected from got, in nats."""
+    left, right = _log_softmax(expected), _log_softmax(got)
+    divergence: Array = np.maximum(0, (np.exp(left) * (left - right)).sum(axis=1))
+    return divergence
+
+
+def cosine_distances(expected: Array, got: Array) -> Array:
+    """Return per row one minus the cosine."""
+    left, right = _normalized(expected), _normalized(got)
+    # Half the squared chord: exact where one minus a product would cancel.
+    distances: Array = np.square(left - right).sum(axis=1) / 2
+    return distances
+
+
+def measure_floor(pairs: Sequence[tuple[Array, Array]], *, embeddings: bool) -> Floor:
+    """Measure how far equally right answers lie apart.
+
+    Args:
+        pairs: Answers to the same questions.
+        embeddings: They are embeddings, not logits.
+    """
+    distance = cosine_distances if embeddings else divergences
+    return Floor(
+        error=max(float(relative_errors(*pair).max()) for pair in pairs),
+        divergence=max(float(distance(*pair).max()) for pair in pairs),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """Compares answers with one reference.
+
+    Args:
+        level: Of the validation.
+        tolerance: From `TOLERANCES`.
+        floor: Measured.
+        mutation: What was done to the canary.
+        against: The reference, as in the manifest.
+        embeddings: Answers are embeddings, not logits.
+    """
+
+    level: str
+    tolerance: Tolerance
+    floor: Floor
+    mutation: str
+    against: Mapping[str, Any]
+    embeddings: bool
+
+    @property
+    def allowed_error(self) -> float:
+        """Threshold of the relative error."""
+        bounds = self.tolerance
+        return _bounded(bounds.factor * self.floor.error, bounds.least, bounds.most)
+
+    @property
+    def allowed_divergence(self) -> float:
+        """Threshold of the divergence, which grows with the square of the error."""
+        bounds = self.tolerance
+        measured = bounds.factor**2 * self.floor.divergence
+        return _bounded(measured, bounds.least**2, bounds.most**2)
+
+    def judge(self, stage: str, expected: Array, got: Array, canary: Array) -> list[Check]:
+        """Return the checks of one stage; each knows whether it passed.
+
+        Args:
+            stage: Its name.
+            expected: The reference's answers.
+            got: The package's.
+            canary: The damaged reference's.
+        """
+
+        def check(metric: str, op: str, threshold: float, values: tuple[float, float]) -> Check:
+            return self._check(stage, metric, op, threshold, *values)
+
+        errors = [float(relative_errors(expected, other).max()) for other in (got, canary)]
+        checks = [check("max_relative_error", "<=", self.allowed_error, (errors[0], errors[1]))]
+        distance = cosine_distances if self.embeddings else divergences
+        metric = "max_cosine_distance" if self.embeddings else "max_kl_divergence"
+        apart = [float(distance(expected, other).max()) for other in (got, canary)]
+        checks.append(check(metric, "<=", self.allowed_divergence, (apart[0], apart[1])))
+        if not self.embeddings:
+            agreed, note = self._agreement(expected, got)
+            wrong, _ = self._agreement(expected, canary)
+            checks.append({**check("top1_agreement", ">=", 1.0, (agreed, wrong)), "note": note})
+        return checks
+
+    def _agreement(self, expected: Array, got: Array) -> tuple[float, str]:
+        """Return how often the most likely tokens agree, where noise does not decide which it is."""
+        second, first = np.partition(expected, -2, axis=1)[:, -2:].T
+        # Noise may raise one logit and lower the other.
+        noise = 2 * max(self.floor.error, self.tolerance.least) * expected.std(axis=1)
+        clear = first - second > noise
+        agree = expected.argmax(axis=1) == got.argmax(axis=1)
+        note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
+        return float(agree[clear].mean()) if clear.any() else 1.0, note
+
+    def _check(
+        self, stage: str, metric: str, op: str, threshold: float, value: float, canary: float
+    ) -> Check:
+        check: Check = {
+            "level": self.level,
+            "stage": stage,
+            "metric": metric,
+            "value": _number(value),
+            "op": op,
+            "threshold": _number(threshold),
+            "threshold_from": "noise-floor",
+            "against": dict(self.against),
+        }
+        check["passed"] = holds(check["value"], op, check["threshold"])
+        if not holds(_number(canary), op, check["threshold"]):
+            check["canary"] = {"mutation": self.mutation, "value": _number(canary), "failed": True}
+        return check
+
+    def uncaught(self, stage: str, expected: Array, canary: Array) -> Check:
+        """Return a check that fails, for a stage of which no check notices the canary."""
+        error = float(relative_errors(expected, canary).max())
+        return {
+            "level": self.level,
+            "stage": stage,
+            "metric": "canary_relative_error",
+            "value": _number(error),
+            "op": ">=",
+            "threshold": _number(max(2 * self.allowed_error, 2 * error)),
+            "threshold_from": "noise-floor",
+            "passed": False,
+            "note": f"nothing in this stage notices {self.mutation}, so passing it proves nothing",
+            "against": dict(self.against),
+        }
+
+
+def _bounded(value: float, least: float, most: float) -> float:
+    """Keep a threshold between its bounds; a noise that is no number allows nothing."""
+    return min(max(value, least), most) if math.isfinite(value) else least
+
+
+def _number(value: float) -> float | None:
+    """Return a number with as many digits as mean something; None for what is not one."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _log_softmax(logits: Array) -> Array:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    return wide
+
+
+def _normalized(vectors: Array) -> Array:
+    wide = vectors.astype(np.float64)
+    scaled: Array = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-300)
+    return scaled

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The evidence of a validation, and the files it is kept in."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.package import Package
+from qeff_zoo.validation.parity import Array, Check
+
+_QUOTED, _TOP = "prefill", 10  # stage and logits that a record quotes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The evidence that a package is right, or is not.
+
+    Args:
+        level: Of the validation.
+        checks: As in the manifest's `validation`.
+        reported: What was measured without being judged: the noise floors, how far greedy answers agree.
+        versions: Of what was compared.
+        sequences: Token ids of what was run.
+        arrays: What was answered: the largest logits, or whole embeddings.
+    """
+
+    level: str
+    checks: list[Check]
+    reported: Mapping[str, Any]
+    versions: Mapping[str, str]
+    sequences: list[list[int]] = field(repr=False)
+    arrays: Mapping[str, Array] = field(repr=False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check did, and there were some."""
+        return bool(self.checks) and all(check["passed"] for check in self.checks)
+
+    @property
+    def failures(self) -> list[str]:
+        """One line for each check that failed."""
+        return [
+            f"{check['stage']}: {check['metric']} is {check['value']}, expected "
+            f"{check['op']} {check['threshold']} (against {check['against']['dtype']})"
+            for check in self.checks
+            if not check["passed"]
+        ]
+
+    def save_evidence(self, folder: Path) -> Path:
+        """Write the arrays to `evidence/validation.npz` of a package's folder."""
+        path = folder / "evidence" / "validation.npz"
+        path.parent.mkdir(exist_ok=True)
+        np.savez_compressed(path, allow_pickle=False, **self.arrays)
+        return path
+
+
+def write(package: Package, record: Record, folder: Path = Path("validated_models")) -> Path:
+    """Write a record to `ORG/NAME.json`, beside those of the checkpoint's other targets and storages.
+
+    Args:
+        package: What was validated.
+        record: What came of it.
+        folder: Of all records.
+    """
+    organization, _, name = package.name.rpartition("/")
+    path = folder / (organization or "local") / f"{name}.json"
+    entry = _entry(package, record)
+    kept = json.loads(path.read_bytes())["records"] if path.is_file() else []
+    others = [one for one in kept if _identity(one) != _identity(entry)]
+    source = package.manifest["spec"]["source"]
+    content = {
+        "model_id": source.get("model_id"),
+        "name": package.name,
+        "model_type": package.model_type,
+        "task": package.task,
+        "records": sorted([*others, entry], key=_identity),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_durably(path, (text + "\n").encode())
+    return path
+
+
+def _entry(package: Package, record: Record) -> dict[str, Any]:
+    return {
+        "target": package.target,
+        "weights": package.manifest["weights"]["storage"],
+        "revision": package.manifest["spec"]["source"].get("revision"),
+        "build_key": package.build_key,
+        "plan": package.manifest["spec"],
+        "level": record.level,
+        "verdict": "validated" if record.passed else "failed",
+        "checks": record.checks,
+        "reported": record.reported,
+        "versions": record.versions,
+        "prompts": record.sequences,
+        "reference": _top_answers(record),
+    }
+
+
+def _identity(entry: Mapping[str, Any]) -> tuple[str, str]:
+    return (entry["target"], entry["weights"])
+
+
+def _top_answers(record: Record) -> list[dict[str, Any]]:
+    """Quote the reference's largest logits after each prompt of one call, and the package's for the same tokens."""
+    if f"{_QUOTED}.tokens" not in record.arrays:  # embeddings
+        return []
+    columns = [
+        record.arrays[f"{_QUOTED}.{name}"] for name in ("positions", "tokens", "expected", "got")
+    ]
+    return [
+        {
+            "sequence": int(position[0]),
+            "position": int(position[1]),
+            "tokens": tokens[:_TOP].tolist(),
+            "logits": _rounded(expected),
+            "package": _rounded(got),
+        }
+        for position, tokens, expected, got in zip(*columns, strict=True)
+    ]
+
+
+def _rounded(logits: Array) -> list[float]:
+    return [float(f"{value:.6g}") for value in logits[:_TOP]]

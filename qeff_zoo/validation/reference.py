@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference: transformers' own model, unpatched, in a process of its own.
+
+    python -m qeff_zoo.validation.reference request.json answer.npz
+
+In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
+and sequence, an array of logits or one embedding. The weights are loaded once. Variants:
+
+    reference   float32, eager attention, each sequence alone and whole
+    rounded     of quantized packages: the same with the weights that the package rounds rounded, and
+                the left sides of products where it rounds those
+    noise       as right, but not the same: every sum in another order, sequences in padded batches;
+                of quantized packages with rounded weights
+    double      as right, in float64; of small models that are not quantized
+    canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
+"""
+
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+
+from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
+from qeff_zoo.validation.rounding import RoundedMatrix
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_SMALL = 50_000_000  # parameters: float64 fits easily, and takes no time
+_TOGETHER = 4  # sequences of a padded batch
+_OURS = (
+    "qeff_zoo.transforms",
+    "qeff_zoo.export.ops",
+    "qeff_zoo.export.loader",
+    "qeff_zoo.export.exporter",
+)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer one request.
+
+    Args:
+        arguments: The request's file, and the answer's.
+    """
+    request = json.loads(Path(arguments[0]).read_bytes())
+    torch.set_grad_enabled(False)
+    model = _load(Path(request["checkpoint"]), request["task"])
+    kind = _Logits if request["task"] == "text-generation" else _Embeddings
+    answers = kind(model, request)
+    greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
+    arrays, mutation = _run_variants(model, request, answers)
+    about = {
+        "class": type(model).__name__,
+        "transformers": transformers.__version__,
+        "torch": importlib.metadata.version("torch"),
+        "mutation": mutation,
+        "greedy": greedy,
+    }
+    ours = [name for name in sys.modules if name.startswith(_OURS)]
+    assert not ours, f"The reference must be Hugging Face's own; it imported {ours}."
+    np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
+
+
+def _load(folder: Path, task: str) -> Any:
+    """Load a checkpoint in float32; every weight that answers depend on must be there."""
+    auto = (
+        transformers.AutoModelForCausalLM if task == "text-generation" else transformers.AutoModel
+    )
+    loading: Any = auto.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    model, loaded = loading
+    missing = [name for name in loaded["missing_keys"] if not name.startswith("pooler.")]
+    if missing:
+        raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    return model.eval()
+
+
+def _run_variants(
+    model: Any, request: Mapping[str, Any], answers: "_Logits | _Embeddings"
+) -> tuple[dict[str, Array], str]:
+    """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
+    runs = {"reference": answers.alone()}
+    matrices = [RoundedMatrix(**matrix) for matrix in request["matrices"]]
+    multiplied = round_weights(model, matrices)
+    as_the_package = Arithmetic(multiplied, request["activation_block"], halved=False)
+    if matrices:
+        with as_the_package:
+            runs["rounded"] = answers.alone()
+    with Arithmetic(set(), None, halved=True):
+        runs["noise"] = answers.together()
+    with swapped_heads(model) as mutation, as_the_package:
+        runs["canary"] = answers.alone()
+    if not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
+        model.double()
+        runs["double"] = answers.alone()
+    arrays = {
+        f"{variant}.{number}": array
+        for variant, found in runs.items()
+        for number, array in enumerate(found)
+    }
+    return arrays, mutation
+
+
+class _Logits:
+    """Answers of a causal language model: logits at the positions that matter.
+
+    Args:
+        model: Hugging Face's.
+        request: With `sequences` and `positions`.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        self._model = model
+        self._sequences: list[list[int]] = request["sequences"]
+        self._positions: list[list[int]] = request["positions"]
+
+    def alone(self) -> list[Array]:
+        """Run each sequence by itself, without padding; return (positions, vocab) each."""
+        return [self._run([number])[0] for number in range(len(self._sequences))]
+
+    def together(self) -> list[Array]:
+        """Run sequences in padded batches."""
+        numbers = list(range(len(self._sequences)))
+        groups = [numbers[at : at + _TOGETHER] for at in range(0, len(numbers), _TOGETHER)]
+        return [array for group in groups for array in self._run(group)]
+
+    def _run(self, numbers: list[int]) -> list[Array]:
+        inputs = _padded([self._sequences[number] for number in numbers])
+        wanted = [self._positions[number] for number in numbers]
+        rows = [row for row, positions in enumerate(wanted) for _ in positions]
+        columns = [position for positions in wanted for position in positions]
+
+        def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            return (args[0][rows, columns][None],)  # (1, all positions, hidden)
+
+        with _hooked(self._model.get_output_embeddings(), keep):
+            logits = self._model(**inputs, use_cache=False).logits[0].float().numpy()
+        _tick()
+        ends = np.cumsum([len(positions) for positions in wanted])
+        return list(np.split(logits, ends[:-1]))
+
+
+class _Embeddings:
+    """Answers of an encoder: one pooled vector per sequence.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `sequences`, and in `pooling` what to do otherwise than the checkpoint says.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        self._model = model
+        self._sequences: list[list[int]] = request["sequences"]
+        told = {**_read_pooling(Path(request["checkpoint"])), **request["pooling"]}
+        self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
+
+    def alone(self) -> list[Array]:
+        """Run each sequence by itself, without padding; return (1, hidden) each."""
+        return [array for sequence in self._sequences for array in self._run([sequence])]
+
+    def together(self) -> list[Array]:
+        """Run sequences in padded batches."""
+        groups = [
+            self._sequences[at : at + _TOGETHER] for at in range(0, len(self._sequences), _TOGETHER)
+        ]
+        return [array for group in groups for array in self._run(group)]
+
+    def _run(self, sequences: list[list[int]]) -> list[Array]:
+        hidden = self._model(**_padded(sequences)).last_hidden_state
+        _tick()
+        return [
+            self._pool(states[: len(sequence)])[None].float().numpy()
+            for states, sequence in zip(hidden, sequences, strict=True)
+        ]
+
+    def _pool(self, states: Tensor) -> Tensor:
+        """Reduce the states of the tokens alone, (tokens, hidden)."""
+        by_mode: dict[str, Callable[[], Tensor]] = {
+            "cls": lambda: states[0],
+            "max": lambda: states.amax(0),
+            "mean": lambda: states.sum(0) / len(states),
+        }
+        pooled = by_mode[self._pooling]()
+        return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
+
+
+def _read_pooling(folder: Path) -> dict[str, Any]:
+    """Read how sentence-transformers would pool, which takes the mean where nothing is said."""
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return {"pooling": "mean", "normalize": False}
+    modules = json.loads(listed.read_bytes())
+    paths = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
+    settings = json.loads((folder / PurePosixPath(paths["Pooling"]) / "config.json").read_bytes())
+    chosen = [name for name, value in settings.items() if "pooling_mode_" in name and value]
+    mode = settings.get("pooling_mode") or chosen[0].split("_")[2]
+    return {"pooling": mode, "normalize": "Normalize" in paths}
+
+
+def _padded(sequences: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    width = max(map(len, sequences))
+    input_ids = torch.zeros(len(sequences), width, dtype=torch.long)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, sequence in enumerate(sequences):
+        input_ids[row, : len(sequence)] = torch.tensor(sequence)
+        attention_mask[row, : len(sequence)] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+@contextmanager
+def _hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    handle = module.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _greedy(model: Any, request: Mapping[str, Any]) -> list[int]:
+    """Continue a prompt by the most likely token, with transformers' own cache."""
+    tokens, past, generated = torch.tensor([request["prompt"]]), None, []
+    for _ in range(request["length"]):
+        output = model(input_ids=tokens, past_key_values=past, use_cache=True)
+        tokens, past = output.logits[:, -1:].argmax(-1), output.past_key_values
+        generated.append(int(tokens))
+        _tick()
+    return generated
+
+
+def _tick() -> None:
+    """Tell the process that waits for us that another call is done."""
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

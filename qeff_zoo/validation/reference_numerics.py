@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Hugging Face model in other numerics: its weights rounded, its sums reordered, two of its heads swapped.
+
+Only the reference process imports this. What is rounded or reordered is as right as the original
+and shows how far right answers lie apart; what has its heads swapped is wrong and must be noticed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.pytorch_utils import Conv1D
+
+from qeff_zoo.validation.rounding import RoundedMatrix
+from qeff_zoo.weights.quantization import Storage, round_trip
+
+_STORAGES: Mapping[int, Storage] = {4: "int4", 8: "int8"}
+_INT8_MAX = 127
+_aten = torch.ops.aten
+_PRODUCTS = {
+    _aten.mm.default: _aten.mm.default,
+    _aten.addmm.default: _aten.mm.default,
+    _aten.bmm.default: _aten.bmm.default,
+}
+
+
+def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[int]:
+    """Give weights the values that a package's integers have, in place.
+
+    Args:
+        model: With the weights as they are.
+        matrices: What to round. Of tied weights only the uses that the package rounds are.
+
+    Returns:
+        Storages of the weights that the package multiplies by, for `Arithmetic`.
+    """
+    multiplied: set[int] = set()
+    for matrix in matrices:
+        parameter = _parameter(model, matrix)
+        stored = parameter.data
+        if stored.dim() > 2:  # one matrix of a stack
+            part = stored[int(matrix.name.rpartition(".")[2])]
+            part.copy_(_rounded(part, matrix, input_major=part.shape[0] != matrix.rows))
+        else:
+            holders = [
+                module
+                for module in model.modules()
+                if module._parameters.get("weight") is parameter
+                and (matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied)
+            ]
+            input_major = isinstance(holders[0], Conv1D) or stored.shape[0] != matrix.rows
+            stored = _rounded(stored, matrix, input_major=input_major)
+            fresh = nn.Parameter(stored, requires_grad=False)
+            for holder in holders:
+                holder._parameters["weight"] = fresh
+        if matrix.multiplied:
+            multiplied.add(stored.untyped_storage().data_ptr())
+    return multiplied
+
+
+def _parameter(model: nn.Module, matrix: RoundedMatrix) -> nn.Parameter:
+    named = dict(model.named_parameters(remove_duplicate=False))
+    return named[matrix.name] if matrix.name in named else named[matrix.name.rpartition(".")[0]]
+
+
+def _rounded(stored: Tensor, matrix: RoundedMatrix, *, input_major: bool) -> Tensor:
+    values = (stored.T if input_major else stored).contiguous().numpy()
+    rounded = round_trip(values, _STORAGES[matrix.bits], matrix.block_size)
+    return torch.from_numpy(rounded.T.copy() if input_major else rounded)
+
+
+class Arithmetic(TorchDispatchMode):
+    """Computes matrix products in another way.
+
+    Args:
+        rounded: Storages of the weights whose products round their left side to int8, as MatMulNBits does.
+        block: Columns that share a scale there; None to round nothing.
+        halved: Compute every product as the sum of two halves: as right as in one go, but not the same.
+    """
+
+    def __init__(self, rounded: set[int], block: int | None, *, halved: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rounded = rounded if block else set()
+        self._block, self._halved = block or 1, halved
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func not in _PRODUCTS or kwargs:
+            return func(*args, **(kwargs or {}))
+        *bias, left, right = args
+        if right.untyped_storage().data_ptr() in self._rounded:
+            left = _to_int8_and_back(left, self._block)
+        if not self._halved:
+            return func(*bias, left, right)
+        multiply, half = _PRODUCTS[func], left.shape[-1] // 2
+        product = multiply(left[..., :half], right[..., :half, :])
+        product = product + multiply(left[..., half:], right[..., half:, :])
+        return bias[0] + product if bias else product
+
+
+def _to_int8_and_back(values: Tensor, block: int) -> Tensor:
+    columns = values.shape[-1]
+    padded = nn.functional.pad(values, (0, -columns % block)).unflatten(-1, (-1, block))
+    scale: Tensor = padded.abs().amax(-1, keepdim=True) / _INT8_MAX
+    rounded: Tensor = torch.round(padded / scale.where(scale > 0, 1.0)) * scale
+    return rounded.flatten(-2)[..., :columns]
+
+
+@contextmanager
+def swapped_heads(model: Any) -> Iterator[str]:
+    """Swap the first and the last head of the first attention for a while; yields what was done."""
+    heads = int(model.config.get_text_config().num_attention_heads)
+    name, projection = _attention_output(model, heads)
+
+    def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        by_head = args[0].unflatten(-1, (heads, -1)).clone()
+        by_head[..., [0, heads - 1], :] = by_head[..., [heads - 1, 0], :]
+        return (by_head.flatten(-2),)
+
+    handle = projection.register_forward_pre_hook(swap)
+    try:
+        yield f"heads 0 and {heads - 1} swapped before {name}"
+    finally:
+        handle.remove()
+
+
+def _attention_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
+    """Find the layer that joins the heads: the last matrix of the first attention module."""
+    for path, module in model.named_modules():
+        if "Attention" not in type(module).__name__:
+            continue
+        layers = [
+            (f"{path}.{name}", layer)
+            for name, layer in module.named_modules()
+            if isinstance(layer, nn.Linear | Conv1D)
+        ]
+        if layers:
+            name, layer = layers[-1]
+            width = layer.nx if isinstance(layer, Conv1D) else layer.in_features
+            if heads > 1 and width % heads == 0:
+                return name, layer
+    raise ValueError(f"{type(model).__name__} has no attention with several heads to swap.")

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running a package on the cases: which tokens went in, and what it answered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
+from qeff_zoo.runtime.decoder import Array, Decoder, Piece
+from qeff_zoo.validation import cases, sample_texts
+
+#: Called after every step with 1; how many there will be is not known before.
+Progress: TypeAlias = Callable[[int], None]
+#: Which answer: number of the sequence, index into its positions.
+Key: TypeAlias = tuple[int, int]
+
+_GREEDY_PROMPT, _GREEDY_LENGTH = 16, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What a package answered, and to what.
+
+    Args:
+        sequences: Token ids.
+        positions: Of each sequence, those with an answer, ascending.
+        keys: By stage, of every answer.
+        answers: By stage, (answers, vocab or hidden).
+        greedy: Prompt and continuation.
+    """
+
+    sequences: list[list[int]]
+    positions: list[list[int]]
+    keys: Mapping[str, list[Key]]
+    answers: Mapping[str, Array]
+    greedy: tuple[list[int], list[int]] | None = None
+
+
+def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
+    """Run the package; its memory is free again before the reference starts."""
+    session = open_session(package, threads=threads)
+    if isinstance(session, EmbeddingSession):
+        return _try_encoder(session, step)
+    return _try_decoder(session, step)
+
+
+def _try_decoder(session: TextGenerationSession, step: Progress) -> Trial:
+    decoder = session.decoder
+    stages = cases.decoder_stages(decoder.sizes)
+    sequences = sample_texts.draw(
+        cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
+    )
+    ends: list[set[int]] = [set() for _ in sequences]
+    for span in (span for stage in stages for call in stage.calls for span in call.spans):
+        ends[span.sequence].add(span.stop - 1)
+    positions = [sorted(found) for found in ends]
+    keys: dict[str, list[Key]] = {}
+    answers: dict[str, Array] = {}
+    for stage in stages:
+        spans = [span for call in stage.calls for span in call.spans]
+        keys[stage.name] = [
+            (span.sequence, positions[span.sequence].index(span.stop - 1)) for span in spans
+        ]
+        answers[stage.name] = np.stack(
+            [row for call in stage.calls for row in _call(decoder, call, sequences, step)]
+        )
+    prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
+    greedy = session.generate([prompt], generation_len=_GREEDY_LENGTH)[0].token_ids
+    return Trial(
+        sequences=sequences,
+        positions=positions,
+        keys=keys,
+        answers=answers,
+        greedy=(prompt, greedy),
+    )
+
+
+def _call(
+    decoder: Decoder, call: cases.Call, sequences: Sequence[Sequence[int]], step: Progress
+) -> list[Array]:
+    pieces = {
+        span.row: Piece(sequences[span.sequence][span.start : span.stop], span.start)
+        for span in call.spans
+    }
+    prefills = call.kind == "prefill"
+    logits = decoder.prefill(pieces, padded=call.padded) if prefills else decoder.decode(pieces)
+    step(1)
+    return [logits[span.row] for span in call.spans]
+
+
+def _try_encoder(session: EmbeddingSession, step: Progress) -> Trial:
+    stages, lengths = cases.encoder_stages(session.sizes)
+    sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
+    answers: dict[str, Array] = {}
+    for stage in stages:
+        found = []
+        for call in stage.calls:
+            rows = [sequences[number] for number in call.sequences]
+            found.append(session.run(rows, call.seq_len))
+            step(1)
+        answers[stage.name] = np.concatenate(found)
+    return Trial(
+        sequences=sequences,
+        positions=[[0] for _ in sequences],
+        keys={
+            stage.name: [(number, 0) for call in stage.calls for number in call.sequences]
+            for stage in stages
+        },
+        answers=answers,
+    )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where every tensor of a data file will lie, decided before a byte is written.
+
+The file is a safetensors file, so anything can read it, and every tensor is aligned, so that a
+graph can point into it (ONNX external data: offset and length) and a runtime can map it.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
+from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.weights.expressions import Expression, Tensors, shape_of, sources_of
+from qeff_zoo.weights.quantization import BITS, FLOAT_DTYPES, FLOATS, Storage, block_count
+
+_PAGE = 4096
+_LINE = 64  # bytes of a cache line: alignment of the small tensors
+_LARGE = 1 << 20  # bytes from which on a tensor starts on a page
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One initializer and what it is made of.
+
+    Args:
+        name: Name in the file; int8 and int4 also have `<name>.scales`.
+        expression: Its value, over checkpoint tensors.
+        storage: How it is stored.
+        add: Added to every value in float32 (Gemma's norms store weight - 1).
+        block_size: Columns that share a scale, for int8 and int4.
+    """
+
+    name: str
+    expression: Expression
+    storage: Storage = "float32"
+    add: float = 0.0
+    block_size: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of the file.
+
+    Args:
+        dtype: Safetensors dtype.
+        shape: Lengths of the axes.
+        offset: First byte, counted from the start of the file.
+        nbytes: Number of bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """Where everything will lie in the file.
+
+    Args:
+        slots: By name.
+        entries: Every tensor of the file in the order of its bytes, `__pad.N` fillers too.
+        header: The first bytes of the file, all that come before the first tensor.
+        nbytes: Length of the file.
+    """
+
+    slots: Mapping[str, Slot]
+    entries: Mapping[str, Entry]
+    header: bytes
+    nbytes: int
+
+
+def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
+    """Decide where every tensor lies.
+
+    Tensors of 1 MiB and more come first and start on a page, the others follow and start on a cache
+    line; both in the order given. Where a tensor does not end on such a boundary a filler follows,
+    since the format forbids holes.
+
+    Args:
+        slots: What the file will hold.
+        tensors: The checkpoint's.
+
+    Raises:
+        CheckpointError: A tensor is missing, or shapes do not fit together.
+        UnsupportedModelError: A checkpoint tensor has a dtype that cannot be stored as asked.
+    """
+    sizes = [size for slot in slots for size in _sizes(slot, tensors)]
+    sizes.sort(key=lambda size: size[1].nbytes < _LARGE)
+    placed: dict[str, Entry] = {}
+    position = fillers = 0
+    for name, size in sizes:
+        boundary = _LINE if size.nbytes < _LARGE else _PAGE
+        if gap := -position % boundary:
+            placed[f"__pad.{fillers}"] = Entry("U8", (gap,), position, gap)
+            fillers += 1
+            position += gap
+        if name in placed:
+            raise ValueError(f"Two tensors are named {name!r}, expected every name once.")
+        placed[name] = Entry(size.dtype, size.shape, position, size.nbytes)
+        position += size.nbytes
+    header = _header(placed)
+    entries = {
+        name: Entry(entry.dtype, entry.shape, len(header) + entry.offset, entry.nbytes)
+        for name, entry in placed.items()
+    }
+    return FileLayout(
+        MappingProxyType({slot.name: slot for slot in slots}),
+        MappingProxyType(entries),
+        header,
+        len(header) + position,
+    )
+
+
+def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
+    shape = shape_of(slot.expression, tensors)
+    found = {name: tensors[name].dtype for name in sources_of(slot.expression)}
+    if slot.storage == "keep":
+        dtype = found[next(iter(found))]
+        refused = [name for name in found if found[name] != dtype or DTYPE_BITS[dtype] < 8]
+    else:
+        dtype = FLOAT_DTYPES.get(slot.storage, "U8")
+        refused = [name for name in found if found[name] not in FLOATS]
+    if refused:
+        raise UnsupportedModelError(
+            f"Cannot store {slot.name!r} as {slot.storage}: "
+            f"tensor {refused[0]!r} has dtype {found[refused[0]]!r}. "
+            f"Expected one of {', '.join(sorted(FLOATS))}. Use an unquantized checkpoint."
+        )
+    if slot.storage in BITS:
+        if len(shape) < 2:
+            raise ValueError(
+                f"Slot {slot.name!r} has shape {list(shape)}, {slot.storage} needs a matrix."
+            )
+        *lead, columns = shape
+        lead.append(block_count(columns, slot.block_size))
+        yield slot.name, _size(dtype, (*lead, slot.block_size * BITS[slot.storage] // 8))
+        yield f"{slot.name}.scales", _size("F32", tuple(lead))
+    else:
+        yield slot.name, _size(dtype, shape)
+
+
+def _size(dtype: str, shape: tuple[int, ...]) -> Entry:
+    return Entry(dtype, shape, 0, math.prod(shape) * DTYPE_BITS[dtype] // 8)
+
+
+def _header(placed: Mapping[str, Entry]) -> bytes:
+    listed = {
+        name: {
+            "dtype": entry.dtype,
+            "shape": entry.shape,
+            "data_offsets": (entry.offset, entry.offset + entry.nbytes),
+        }
+        for name, entry in placed.items()
+    }
+    text = json.dumps(listed, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _PAGE)
+    return len(text).to_bytes(8, "little") + text

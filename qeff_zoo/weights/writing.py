@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights: checkpoint tensors stream into one data file, each byte written once, in little memory.
+
+`plan_file` says where every tensor will lie; `write` fills the file and digests it on the way.
+
+    layout = plan_file([Slot("w", "model.w", "int4")], checkpoint.tensors)
+    written = write(layout, checkpoint, Path("weights.safetensors"))
+"""
+
+import hashlib
+import math
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from types import MappingProxyType
+
+import numpy as np
+
+from qeff_zoo.errors import CheckpointError, StoreError
+from qeff_zoo.weights.expressions import (
+    Expression,
+    Read,
+    TensorSource,
+    blocks,
+    rows,
+    shape_of,
+    sources_of,
+)
+from qeff_zoo.weights.layout import Entry, FileLayout, Slot, plan_file
+from qeff_zoo.weights.quantization import Array, store, to_float32
+
+__all__ = [
+    "Entry",
+    "FileLayout",
+    "Slot",
+    "TensorSource",
+    "Written",
+    "evaluate",
+    "plan_file",
+    "write",
+]
+
+_BLOCK = (
+    1 << 18
+)  # elements of a piece: all that is made of it stays in the cache until it is written
+_PENDING = 4  # pieces on their way
+_WORKERS = 2
+_CHUNK = 1 << 20  # bytes read back at once
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `write` did.
+
+    Args:
+        sha256: Digest of the whole file, hexadecimal.
+        nbytes: Length of the file.
+        clipped: How many values were too large for float16, by name, where there were any.
+        seconds: Wall time.
+    """
+
+    sha256: str
+    nbytes: int
+    clipped: Mapping[str, int]
+    seconds: float
+
+
+def write(
+    layout: FileLayout,
+    source: TensorSource,
+    path: Path,
+    progress: Callable[[int], None] | None = None,
+) -> Written:
+    """Write the file and flush it to the disk.
+
+    Args:
+        layout: As planned from the tensors of `source`.
+        source: The checkpoint.
+        path: The new file; removed again when anything fails.
+        progress: Called with the number of bytes that were added, from this thread.
+
+    Raises:
+        CheckpointError: A value to be quantized is infinite or not a number.
+        StoreError: There is no room, or the file cannot be written.
+    """
+    begun = time.perf_counter()
+    try:
+        with path.open("x+b", buffering=0) as file:
+            _reserve(file.fileno(), layout.nbytes)
+            filling = _Filling(layout, source, file.fileno())
+            filling.run(progress or (lambda added: None))
+            os.fsync(file.fileno())
+    except BaseException as error:
+        if not isinstance(error, FileExistsError):
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"Cannot write {str(path)!r} of {layout.nbytes:,} bytes: {error.strerror}. "
+                "Expected a new file with room for all of it. "
+                "Free some space, or choose another place with QEFF_HOME or -o."
+            ) from error
+        raise
+    seconds = time.perf_counter() - begun
+    return Written(
+        filling.digest.hexdigest(), layout.nbytes, MappingProxyType(dict(filling.clipped)), seconds
+    )
+
+
+def _reserve(descriptor: int, nbytes: int) -> None:
+    """Take the room at once, so that a full disk is known before the work is done."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, nbytes)
+    else:  # macOS
+        os.ftruncate(descriptor, nbytes)
+
+
+def evaluate(expression: Expression, source: TensorSource) -> Array:
+    """Compute a whole tensor as float32.
+
+    Args:
+        expression: The tensor.
+        source: The checkpoint.
+    """
+    return rows(expression, partial(_read_float32, source), source.tensors)
+
+
+def _read_float32(source: TensorSource, name: str, start: int | None, stop: int | None) -> Array:
+    return to_float32(source.read(name, start, stop), source.tensors[name].dtype)
+
+
+class _Filling:
+    """Workers convert pieces and write them in place, the caller's thread digests them in order."""
+
+    def __init__(self, layout: FileLayout, source: TensorSource, descriptor: int) -> None:
+        self.layout = layout
+        self.source = source
+        self.descriptor = descriptor
+        self.digest = hashlib.sha256()
+        self.clipped: Counter[str] = Counter()
+        # Pieces are converted in these: memory from the heap is given back and cleared over again.
+        self.buffers: SimpleQueue[Array] = SimpleQueue()
+        for _ in range(_PENDING + 1):
+            self.buffers.put(np.empty(_BLOCK, np.float32))
+
+    def run(self, progress: Callable[[int], None]) -> None:
+        """Write and digest everything."""
+        pending: deque[Callable[[], int]] = deque()
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            for step in self._steps(pool):
+                pending.append(step)
+                if len(pending) > _PENDING:
+                    progress(pending.popleft()())
+            while pending:
+                progress(pending.popleft()())
+
+    def _steps(self, pool: ThreadPoolExecutor) -> Iterator[Callable[[], int]]:
+        """Start the work piece by piece; a step, called in order, digests and counts its bytes."""
+        _write_at(self.descriptor, self.layout.header, 0)
+        yield partial(self._add, self.layout.header)
+        for name, entry in self.layout.entries.items():
+            if name in self.layout.slots:
+                yield from self._slot_steps(pool, self.layout.slots[name])
+            elif name.removesuffix(".scales") in self.layout.slots:  # written with their integers
+                yield partial(self._reread, entry)
+            else:  # a filler: the file is zero where nothing was written
+                yield partial(self._add, bytes(entry.nbytes))
+
+    def _slot_steps(self, pool: ThreadPoolExecutor, slot: Slot) -> Iterator[Callable[[], int]]:
+        tensors = self.source.tensors
+        tensor = _tensor(slot, self.source)
+        first = 0  # element
+        for piece in blocks(slot.expression, tensors, _BLOCK):
+            yield partial(self._finish, slot.name, pool.submit(self._fill, tensor, piece, first))
+            part, start, stop = piece
+            first += (stop - start) * math.prod(shape_of(part, tensors)[1:])
+        yield partial(self._release, sources_of(slot.expression))
+
+    def _fill(self, tensor: "_Tensor", piece: tuple[Expression, int, int], first: int) -> "_Filled":
+        part, start, stop = piece
+        slot = tensor.slot
+        raw = rows(part, tensor.read, self.source.tensors, start, stop)
+        buffer = self.buffers.get()
+        if buffer.size < raw.size:
+            buffer = np.empty(raw.size, np.float32)
+        try:
+            stored = store(raw, tensor.dtype, slot.storage, slot.add, slot.block_size, buffer)
+        except ValueError as error:
+            raise CheckpointError(
+                f"Cannot store {slot.name!r} as {slot.storage}: {error} "
+                f"Expected finite numbers in {', '.join(map(repr, sources_of(part)))}. "
+                "Get the checkpoint again from its source."
+            ) from error
+        data = _bytes(stored.data)
+        self._place(slot.name, data, first, tensor.elements)
+        if stored.scales is not None:
+            self._place(f"{slot.name}.scales", _bytes(stored.scales), first, tensor.elements)
+        return _Filled(data, buffer, stored.clipped)
+
+    def _place(self, name: str, data: memoryview, first: int, elements: int) -> None:
+        # Where elements share bytes a piece is whole rows: its share of elements is that of bytes.
+        entry = self.layout.entries[name]
+        _write_at(self.descriptor, data, entry.offset + entry.nbytes * first // elements)
+
+    def _finish(self, name: str, future: "Future[_Filled]") -> int:
+        filled = future.result()
+        if filled.clipped:
+            self.clipped[name] += filled.clipped
+        self._add(filled.data)
+        self.buffers.put(filled.buffer)
+        return len(filled.data)
+
+    def _add(self, data: bytes | memoryview) -> int:
+        self.digest.update(data)
+        return len(data)
+
+    def _reread(self, entry: Entry) -> int:
+        end = entry.offset + entry.nbytes
+        for start in range(entry.offset, end, _CHUNK):
+            self._add(os.pread(self.descriptor, min(_CHUNK, end - start), start))
+        return entry.nbytes
+
+    def _release(self, names: Sequence[str]) -> int:
+        for name in names:
+            self.source.release(name)
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """The bytes of a piece, the buffer they may lie in, and how many values were clipped."""
+
+    data: memoryview
+    buffer: Array
+    clipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A slot, how its checkpoint tensors are read, the dtype that gives, and its elements."""
+
+    slot: Slot
+    read: Read
+    dtype: str
+    elements: int
+
+
+def _tensor(slot: Slot, source: TensorSource) -> _Tensor:
+    dtypes = {source.tensors[name].dtype for name in sources_of(slot.expression)}
+    elements = math.prod(shape_of(slot.expression, source.tensors))
+    if len(dtypes) == 1:
+        return _Tensor(slot, source.read, dtypes.pop(), elements)
+    return _Tensor(slot, partial(_read_float32, source), "F32", elements)
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def _write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
