@@ -14,16 +14,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.arguments import parser
 from qeff_zoo.errors import GenerationError, ZooError
-
-_EPILOG = "Run `qeff-zoo COMMAND --help` for the options of a command."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
-        code = int(arguments.run(arguments) or 0)
+        code = int(_COMMANDS[arguments.command](arguments) or 0)
         sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
     except ZooError as error:
         print(f"qeff-zoo: {error}", file=sys.stderr)
@@ -37,41 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="qeff-zoo",
-        description="Build, validate and run compiled packages of Hugging Face models.",
-        epilog=_EPILOG,
-    )
-    parser.add_argument(
-        "-V", "--version", action=_Version, nargs=0, help="print the version and exit"
-    )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (
-        _add_list, _add_show, _add_plan, _add_build, _add_export, _add_run, _add_validate, _add_inspect, _add_cache,
-        _add_doctor, _add_new,
-    ):  # fmt: skip
-        add(commands)
-    return parser
-
-
-class _Version(argparse.Action):
-    def __call__(self, *_: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"qeff-zoo {version('qeff-zoo')}")
-        sys.exit(0)
-
-
-def _command(
-    commands: Any, name: str, run: Callable[..., int | None], text: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=run)
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    return parser
-
-
 def _print_json(answer: Any) -> None:
     print(json.dumps(answer, indent=2, ensure_ascii=False))
 
@@ -83,8 +47,6 @@ def _table(rows: list[list[Any]], headers: list[str]) -> str:
 
 
 # --- list, show -----------------------------------------------------------------------------------
-def _add_list(commands: Any) -> None:
-    _command(commands, "list", _list, "list the architectures that have a recipe")
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -108,11 +70,6 @@ def _facts(recipe: Any) -> dict[str, Any]:
         "task": recipe.task,
         "quant_methods": list(recipe.quant_methods),
     }
-
-
-def _add_show(commands: Any) -> None:
-    parser = _command(commands, "show", _show, "show what a recipe says")
-    parser.add_argument("model_type")
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -150,46 +107,12 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 # --- plan, build, export --------------------------------------------------------------------------
-def _add_choices(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
-    )
-    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
-    group = parser.add_argument_group("choices", "left out, the recipe makes them")
-    group.add_argument("--target", help="what to compile for (default: ort)")
-    group.add_argument("--weights", help="fp32, int8 or int4 (default: fp32)")
-    group.add_argument("--profile", help="one of the recipe's shapes (default: latency)")
-    for name, text in (
-        ("prefill-seq-len", "prompt tokens taken by one call"),
-        ("ctx-len", "prompt and generated tokens together"),
-        ("batch-size", "rows of one call"),
-        ("full-batch-size", "slots of continuous batching"),
-    ):
-        group.add_argument(f"--{name}", type=int, metavar="N", help=text)
-    group.add_argument(
-        "--seq-lens", type=_integers, metavar="N,N", help="sequence lengths of an encoder"
-    )
-    group.add_argument("--pooling", help="mean, cls or max (default: as the checkpoint says)")
-    group.add_argument(
-        "--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings"
-    )
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 def _request(arguments: argparse.Namespace) -> Any:
     from qeff_zoo.plan import Request
 
     return Request(**{item.name: getattr(arguments, item.name) for item in fields(Request)})
-
-
-def _add_plan(commands: Any) -> None:
-    parser = _command(
-        commands, "plan", _plan, "show every choice of a build, and who made it, without building"
-    )
-    _add_choices(parser)
 
 
 def _plan(arguments: argparse.Namespace) -> None:
@@ -202,18 +125,6 @@ def _plan(arguments: argparse.Namespace) -> None:
     rows = [[name, field["value"], field["by"]] for name, field in plan.explained().items()]
     print(_table(rows, ["field", "value", "set by"]))
     print(f"\nbuild_key  {plan.build_key}")
-
-
-def _add_build(commands: Any) -> None:
-    parser = _command(commands, "build", _build, "turn a checkpoint into a validated package")
-    _add_choices(parser)
-    parser.add_argument(
-        "--no-validate", action="store_true", help="do not compare with Hugging Face"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def _build(arguments: argparse.Namespace) -> None:
@@ -236,18 +147,6 @@ def _build(arguments: argparse.Namespace) -> None:
     state = "was in the store already" if built.hit else f"built, validated: {package.validated}"
     print(f"{package.name}: {state} ({took:.1f} s)", file=sys.stderr)
     print(package.path)
-
-
-def _add_export(commands: Any) -> None:
-    parser = _command(commands, "export", _export, "write the portable ONNX graph of a model")
-    _add_choices(parser)
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
-    )
-    parser.add_argument(
-        "--graph-only", action="store_true", help="no weights; a config.json is enough"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -285,24 +184,6 @@ def _reporter(arguments: argparse.Namespace) -> Any:
 
 
 # --- run ------------------------------------------------------------------------------------------
-def _add_run(commands: Any) -> None:
-    parser = _command(commands, "run", _run, "run a package on prompts or texts")
-    parser.add_argument(
-        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
-    )
-    parser.add_argument(
-        "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
-    )
-    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
-    parser.add_argument(
-        "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
-    )
-    parser.add_argument(
-        "--chat", action="store_true", help="put each prompt into the chat template"
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
-    )
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -373,23 +254,6 @@ def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> Non
 
 
 # --- validate, inspect ----------------------------------------------------------------------------
-def _add_validate(commands: Any) -> None:
-    parser = _command(
-        commands,
-        "validate",
-        _validate,
-        "compare a package, or a recipe's tiny models, with Hugging Face",
-    )
-    parser.add_argument(
-        "package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models"
-    )
-    parser.add_argument(
-        "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
-    )
-    parser.add_argument(
-        "--record", action="store_true", help="write validated_models/ORG/NAME.json"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -414,16 +278,6 @@ def _validate(arguments: argparse.Namespace) -> int:
     return 0 if outcome.passed else 1
 
 
-def _add_inspect(commands: Any) -> None:
-    parser = _command(commands, "inspect", _inspect, "explain a package")
-    parser.add_argument(
-        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="read every byte and compare it with its digest"
-    )
-
-
 def _inspect(arguments: argparse.Namespace) -> int:
     from qeff_zoo.api import find_package
     from qeff_zoo.package.description import describe
@@ -445,28 +299,6 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 # --- cache, doctor, new ---------------------------------------------------------------------------
-def _add_cache(commands: Any) -> None:
-    parser = commands.add_parser(
-        "cache", help="list, clean or check the store", description="The store of packages."
-    )
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _command(verbs, "ls", _cache_ls, "list what the store holds")
-    gc = _command(
-        verbs, "gc", _cache_gc, "remove failed and abandoned builds, and what was long unused"
-    )
-    gc.add_argument(
-        "--older-than",
-        type=float,
-        metavar="DAYS",
-        help="also packages and graphs unused for so long",
-    )
-    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
-    _command(
-        verbs,
-        "verify",
-        _cache_verify,
-        "read every byte of the store and compare it with its digest",
-    )
 
 
 def _cache_ls(arguments: argparse.Namespace) -> None:
@@ -522,10 +354,6 @@ def _cache_verify(arguments: argparse.Namespace) -> int:
     return 1 if any(found.values()) else 0
 
 
-def _add_doctor(commands: Any) -> None:
-    _command(commands, "doctor", _doctor, "say what this machine can do, and what is missing")
-
-
 def _doctor(arguments: argparse.Namespace) -> None:
     from dataclasses import asdict
 
@@ -543,16 +371,6 @@ def _doctor(arguments: argparse.Namespace) -> None:
         )
 
 
-def _add_new(commands: Any) -> None:
-    parser = _command(
-        commands, "new", _new, "write the skeleton of a recipe from its nearest relative"
-    )
-    parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes"
-    )
-
-
 def _new(arguments: argparse.Namespace) -> None:
     from qeff_zoo import scaffold
 
@@ -566,3 +384,20 @@ def _new(arguments: argparse.Namespace) -> None:
     for note in proposal.notes:
         print(note, file=sys.stderr)
     print(path)
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
+    "list": _list,
+    "show": _show,
+    "plan": _plan,
+    "build": _build,
+    "export": _export,
+    "run": _run,
+    "validate": _validate,
+    "inspect": _inspect,
+    "cache ls": _cache_ls,
+    "cache gc": _cache_gc,
+    "cache verify": _cache_verify,
+    "doctor": _doctor,
+    "new": _new,
+}

@@ -5,4 +5,4 @@ OPSET = 18
 #: Semantic ops, which targets lower.
 SEMANTIC = "qeff_zoo"
 #: Functions that repeated layers are folded into.
-LAYERS = "qeff_zoo.export.layers"
+LAYERS = "qeff_zoo.layers"

@@ -30,7 +30,7 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
         **variant: What the task's `tracing` takes, e.g. `continuous_batching`.
 
     Returns:
-        The portable graph: standard ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.export.layers`; initializers
+        The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
         without data, named as in `model.state_dict()`.
 
     Raises:

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""argv -> what was asked: commands and their options, named as the Python parameters are.
+
+Out: a namespace with `command`, such as "build" or "cache ls", and one attribute for each option.
+"""
+
+import argparse
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+_EPILOG = "Run `qeff-zoo COMMAND --help` for the options of a command."
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="qeff-zoo",
+        description="Build, validate and run compiled packages of Hugging Face models.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"qeff-zoo {version('qeff-zoo')}"
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (
+        _add_list, _add_show, _add_plan, _add_build, _add_export, _add_run, _add_validate, _add_inspect, _add_cache,
+        _add_doctor, _add_new,
+    ):  # fmt: skip
+        add(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, group: str = "") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(command=f"{group} {name}".strip())
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    return parser
+
+
+def _add_list(commands: Any) -> None:
+    _command(commands, "list", "list the architectures that have a recipe")
+
+
+def _add_show(commands: Any) -> None:
+    parser = _command(commands, "show", "show what a recipe says")
+    parser.add_argument("model_type")
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    group = parser.add_argument_group("choices", "left out, the recipe makes them")
+    group.add_argument("--target", help="what to compile for (default: ort)")
+    group.add_argument("--weights", help="fp32, int8 or int4 (default: fp32)")
+    group.add_argument("--profile", help="one of the recipe's shapes (default: latency)")
+    for name, text in (
+        ("prefill-seq-len", "prompt tokens taken by one call"),
+        ("ctx-len", "prompt and generated tokens together"),
+        ("batch-size", "rows of one call"),
+        ("full-batch-size", "slots of continuous batching"),
+    ):
+        group.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    group.add_argument(
+        "--seq-lens", type=_integers, metavar="N,N", help="sequence lengths of an encoder"
+    )
+    group.add_argument("--pooling", help="mean, cls or max (default: as the checkpoint says)")
+    group.add_argument(
+        "--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings"
+    )
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _add_plan(commands: Any) -> None:
+    parser = _command(
+        commands, "plan", "show every choice of a build, and who made it, without building"
+    )
+    _add_choices(parser)
+
+
+def _add_build(commands: Any) -> None:
+    parser = _command(commands, "build", "turn a checkpoint into a validated package")
+    _add_choices(parser)
+    parser.add_argument(
+        "--no-validate", action="store_true", help="do not compare with Hugging Face"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_export(commands: Any) -> None:
+    parser = _command(commands, "export", "write the portable ONNX graph of a model")
+    _add_choices(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
+    )
+    parser.add_argument(
+        "--graph-only", action="store_true", help="no weights; a config.json is enough"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_run(commands: Any) -> None:
+    parser = _command(commands, "run", "run a package on prompts or texts")
+    parser.add_argument(
+        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
+    )
+    parser.add_argument(
+        "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
+    )
+    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
+    parser.add_argument(
+        "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="put each prompt into the chat template"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
+    )
+
+
+def _add_validate(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "validate",
+        "compare a package, or a recipe's tiny models, with Hugging Face",
+    )
+    parser.add_argument(
+        "package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="write validated_models/ORG/NAME.json"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_inspect(commands: Any) -> None:
+    parser = _command(commands, "inspect", "explain a package")
+    parser.add_argument(
+        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte and compare it with its digest"
+    )
+
+
+def _add_cache(commands: Any) -> None:
+    parser = commands.add_parser(
+        "cache", help="list, clean or check the store", description="The store of packages."
+    )
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _command(verbs, "ls", "list what the store holds", "cache")
+    gc = _command(
+        verbs, "gc", "remove failed and abandoned builds, and what was long unused", "cache"
+    )
+    gc.add_argument(
+        "--older-than",
+        type=float,
+        metavar="DAYS",
+        help="also packages and graphs unused for so long",
+    )
+    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    _command(
+        verbs,
+        "verify",
+        "read every byte of the store and compare it with its digest",
+        "cache",
+    )
+
+
+def _add_doctor(commands: Any) -> None:
+    _command(commands, "doctor", "say what this machine can do, and what is missing")
+
+
+def _add_new(commands: Any) -> None:
+    parser = _command(commands, "new", "write the skeleton of a recipe from its nearest relative")
+    parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes"
+    )
