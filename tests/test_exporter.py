@@ -262,7 +262,7 @@ config = {
                         "original_max_position_embeddings": 8192},
 }
 graph = exporter.export_graph(config, find_recipe("llama"))
-calls = [node.op_type for node in graph.graph if node.domain == "qeff_zoo.export.layers"]
+calls = [node.op_type for node in graph.graph if node.domain == "qeff_zoo.layers"]
 weights = [v for v in graph.graph.initializers.values() if external_data.is_placeholder(v)]
 elements = 0
 for value in weights:

@@ -53,7 +53,7 @@ class Toy(nn.Module):
     def __init__(
         self,
         layer: Callable[[int], nn.Module] = Layer,
-        count: int = 5,
+        count: int = 3,
         prepare: Callable[[Any, int], None] = lambda layer, index: None,
         run: Callable[..., Tensor] = straight,
     ) -> None:

@@ -264,7 +264,7 @@ def _minimal(model_type: str, tiny: dict[str, Any], kept: Iterable[str]) -> dict
 
     whole = meaning(tiny)
     if (whole.get("pad_token_id") or 0) >= _SIZES["vocab_size"]:
-        tiny["pad_token_id"] = None
+        tiny["pad_token_id"] = 0
         whole = meaning(tiny)
     for key in [key for key in tiny if key not in set(kept)]:
         rest = {name: value for name, value in tiny.items() if name != key}
