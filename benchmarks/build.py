@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def main() -> None:
     facts = machine(_PACKAGES)
     for seed in (0, 1):
         make(arguments.cache / f"llama-{arguments.size}-{seed}", SIZES[arguments.size], seed)
-    cases = our_cases(arguments.size, arguments.cache)
+    cases = graph_cases(arguments.size, arguments.cache)
+    cases |= build_cases(arguments.size, arguments.cache) | start_cases()
     if arguments.peers and not _has_builder(arguments.peers):
         print(f"{arguments.peers} has no onnxruntime-genai; peers are left out.", file=sys.stderr)
     elif arguments.peers:
@@ -144,68 +146,74 @@ def perform(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def our_cases(size: str, cache: Path) -> dict[str, Case]:
-    """List what is measured of ours, in order: a cached graph and a hit rest on the build before."""
+def build_cases(size: str, cache: Path) -> dict[str, Case]:
+    """List builds, in order: a cached graph rests on the build before."""
     work = cache / "work"
+    store = work / "store"
     base, tuned = (str(cache / f"llama-{size}-{seed}") for seed in (0, 1))
-
-    def clear() -> None:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-
-    def forget_all_but_graphs() -> None:
-        if not (work / "store" / "graphs").is_dir():  # asked for alone
-            subprocess.run(
-                build(base, "fp32"), check=True, env=environment, stdout=subprocess.DEVNULL
-            )
-        for folder in ("packages", "digests"):
-            shutil.rmtree(work / "store" / folder, ignore_errors=True)
-
-    def build_unmeasured() -> None:
-        subprocess.run(build(tuned, "fp32"), check=True, env=environment, stdout=subprocess.DEVNULL)
-
-    def graph(model: str) -> list[str]:
-        return _command(do="graph", model=model, output=str(work / "graph"))
 
     def build(model: str, weights: str) -> list[str]:
         return _command(do="build", model=model, weights=weights)
 
-    environment = {**os.environ, "QEFF_HOME": str(work / "store")}
-    shallow, deep = (str(_deep_config(cache, layers)) for layers in (16, 126))
-    zoo = [sys.executable, "-m", "qeff_zoo"]
+    def build_unmeasured(model: str) -> None:
+        environment = {**os.environ, "QEFF_HOME": str(store)}
+        command = build(model, "fp32")
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+
+    def forget_all_but_graphs() -> None:
+        if not (store / "graphs").is_dir():  # asked for alone
+            build_unmeasured(base)
+        for folder in ("packages", "digests"):
+            shutil.rmtree(store / folder, ignore_errors=True)
+
+    clear = partial(_clear, work)
     return {
-        "graph": Case(command=graph(f"{base}/config.json"), limits=_GRAPH, prepare=clear),
         "fp32": Case(command=build(base, "fp32"), limits=_COLD, prepare=clear),
         "fp32_graph_cached": Case(
             command=build(tuned, "fp32"), limits=_CACHED, prepare=forget_all_but_graphs
         ),
         "hit": Case(
-            command=build(tuned, "fp32"), limits={"wall_seconds": 2}, prepare=build_unmeasured
+            command=build(tuned, "fp32"),
+            limits={"wall_seconds": 2},
+            prepare=partial(build_unmeasured, tuned),
         ),
         "int4": Case(
             command=build(base, "int4"), limits={**_COLD, "cpu_seconds": 40}, prepare=clear
         ),
-        "graph_405b_16_layers": Case(command=graph(shallow), limits=_DEEP, prepare=clear),
-        "graph_405b_126_layers": Case(command=graph(deep), limits=_DEEP, prepare=clear),
-        "help": Case(command=[*zoo, "--help"], limits=_START),
-        "list": Case(command=[*zoo, "list"], limits=_START),
-        "show": Case(command=[*zoo, "show", "llama"], limits=_START),
     }
+
+
+def graph_cases(size: str, cache: Path) -> dict[str, Case]:
+    """List what is made from a configuration alone."""
+    work = cache / "work"
+
+    def case(config: Path, limits: Mapping[str, float]) -> Case:
+        command = _command(do="graph", model=str(config), output=str(work / "graph"))
+        return Case(command=command, limits=limits, prepare=partial(_clear, work))
+
+    return {
+        "graph": case(cache / f"llama-{size}-0" / "config.json", _GRAPH),
+        "graph_405b_16_layers": case(_deep_config(cache, 16), _DEEP),
+        "graph_405b_126_layers": case(_deep_config(cache, 126), _DEEP),
+    }
+
+
+def start_cases() -> dict[str, Case]:
+    """List commands that only start."""
+    zoo = [sys.executable, "-m", "qeff_zoo"]
+    commands = {"help": ["--help"], "list": ["list"], "show": ["show", "llama"]}
+    return {name: Case(command=[*zoo, *words], limits=_START) for name, words in commands.items()}
 
 
 def peer_cases(size: str, cache: Path, python: str) -> dict[str, Case]:
     """List the same builds by onnxruntime-genai."""
     work, model = cache / "work", str(cache / f"llama-{size}-0")
 
-    def clear() -> None:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-
     builder = [python, "-m", "onnxruntime_genai.models.builder", "-i", model, "-e", "cpu"]
     folders = ["-o", str(work / "peer"), "-c", str(work / "peer-cache")]
     return {
         f"onnxruntime-genai_{weights}": Case(
-            command=[*builder, *folders, "-p", weights], prepare=clear
+            command=[*builder, *folders, "-p", weights], prepare=partial(_clear, work)
         )
         for weights in ("fp32", "int4")
     }
@@ -260,6 +268,11 @@ def _ratio(
             "cpu_seconds": {"limit": round(limit, 2), "within": found["cpu_seconds"] <= limit}
         },
     }
+
+
+def _clear(work: Path) -> None:
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
 
 
 def _command(**request: str) -> list[str]:

@@ -17,6 +17,14 @@ from typing import Any
 from qeff_zoo.arguments import parser
 from qeff_zoo.errors import GenerationError, ZooError
 
+#: Packages that a command may lack -> the extra that brings them.
+_EXTRAS = {
+    **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2"), "run"),
+    **dict.fromkeys(
+        ("accelerate", "onnx", "onnx_ir", "onnxscript", "torch", "transformers"), "build"
+    ),
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -26,6 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
     except ZooError as error:
         print(f"qeff-zoo: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        first = (
+            "torch==2.13.0 " if extra == "build" else ""
+        )  # unpinned, pip may bring gigabytes of CUDA
+        print(
+            f"qeff-zoo: This command needs {error.name!r}, which is not installed. Expected the extra {extra!r}. "
+            f"Run `pip install {first}'qeff-zoo[{extra}]'`.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("qeff-zoo: interrupted; nothing half-made was kept.", file=sys.stderr)

@@ -500,3 +500,26 @@ def test_a_reader_that_leaves_is_no_news(unbuffered: str) -> None:
     os.close(writing)
 
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(("package", "extra"), [("onnxruntime", "run"), ("torch", "build")])
+def test_a_missing_extra_is_named(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setitem(cli._COMMANDS, "list", missing)
+    assert cli.main(["list"]) == 1
+    assert f"qeff-zoo[{extra}]" in capsys.readouterr().err
+
+
+def test_a_missing_module_of_ours_is_not_taken_for_an_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'qeff_zoo.gone'", name="qeff_zoo.gone")
+
+    monkeypatch.setitem(cli._COMMANDS, "list", missing)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["list"])

@@ -9,7 +9,6 @@ are, whether norm weights have an offset, and that the tiny configuration runs. 
 import difflib
 import importlib.util
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,12 +24,12 @@ from qeff_zoo.scaffold import counting
 from qeff_zoo.scaffold.counting import Counted
 from qeff_zoo.scaffold.shrinking import deepen, fields_of, parse, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
+from qeff_zoo.scaffold.subject import EMBEDDING, GENERATION, Subject, examine, family_of, parents_of
 
 MAX_LINES = 40
-_GENERATION, _EMBEDDING = "text-generation", "feature-extraction"
 _SHAPES = {
-    _GENERATION: ("DECODER_SHAPES", DECODER_SHAPES),
-    _EMBEDDING: ("ENCODER_SHAPES", ENCODER_SHAPES),
+    GENERATION: ("DECODER_SHAPES", DECODER_SHAPES),
+    EMBEDDING: ("ENCODER_SHAPES", ENCODER_SHAPES),
 }
 # From awkward to plain, until the model runs.
 _PLAINER = ((), ("head_dim",), ("num_key_value_heads",), ("head_dim", "num_key_value_heads"))
@@ -60,25 +59,11 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Subject:
-    """The architecture that a recipe is drafted for."""
-
-    config: Mapping[str, Any]
-    task: str
-    architectures: tuple[str, ...]
-    family: str  # folder below transformers.models
-
-    @property
-    def model_type(self) -> str:
-        return str(self.config["model_type"])
-
-
 @dataclass(kw_only=True)
 class _Draft:
     """A recipe under construction."""
 
-    subject: _Subject
+    subject: Subject
     nearest: Recipe | None
     tiny: dict[str, Any]
     counted: list[Counted]
@@ -107,7 +92,7 @@ def propose(model: str) -> Proposal:
             f"Run `qeff-zoo show {name}` to see it, and extend it where it falls short."
         )
     with _quiet():
-        subject = _examine(config)
+        subject = examine(config)
         draft = _draft(subject)
         text = _text(draft)
     lines = text.count("\n")
@@ -151,60 +136,7 @@ def write(proposal: Proposal, folder: Path) -> Path:
     return path
 
 
-def _examine(config: Mapping[str, Any]) -> _Subject:
-    """Find out what kind of model it is, and refuse what no recipe can describe yet."""
-    from transformers import CONFIG_MAPPING, __version__
-    from transformers.models.auto import modeling_auto as auto
-
-    model_type = str(config["model_type"])
-    causal, masked = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if model_type not in CONFIG_MAPPING:
-        raise UnsupportedModelError(
-            f"transformers {__version__} has no model_type {model_type!r}, and code from a checkpoint is never run. "
-            f"Expected an architecture of its own. Update transformers if it was added since."
-        )
-    try:
-        parsed = parse(config)
-    except ValueError as error:
-        raise UnsupportedModelError(
-            f"transformers {__version__} does not accept this config of model_type {model_type!r}: {error}. "
-            f"Expected the config.json of a published checkpoint. Correct it."
-        ) from error
-    if not _is_text(parsed):
-        raise UnsupportedModelError(
-            f"model_type {model_type!r} has several towers or no text; expected one tower of text. Give the config of "
-            f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
-        )
-    named = tuple(config.get("architectures") or ())
-    says_causal = tuple(name for name in named if name.endswith(("ForCausalLM", "LMHeadModel")))
-    if model_type in causal and (says_causal or model_type not in masked):
-        task, architectures = _GENERATION, says_causal or (causal[model_type],)
-    else:
-        task, architectures = _EMBEDDING, named or (auto.MODEL_MAPPING_NAMES[model_type],)
-    return _Subject(
-        config=config, task=task, architectures=architectures, family=_family(model_type)
-    )
-
-
-def _is_text(parsed: Any) -> bool:
-    """Say whether a configuration describes one tower that reads tokens."""
-    from transformers import AutoConfig
-
-    if AutoConfig in parsed.sub_configs.values() or parsed.is_encoder_decoder:
-        return False
-    try:
-        return parsed.get_text_config() is parsed and hasattr(parsed, "vocab_size")
-    except ValueError:  # several texts
-        return False
-
-
-def _family(model_type: str) -> str:
-    from transformers import CONFIG_MAPPING
-
-    return str(CONFIG_MAPPING[model_type].__module__).split(".")[2]
-
-
-def _draft(subject: _Subject) -> _Draft:
+def _draft(subject: Subject) -> _Draft:
     """Draft with the most awkward tiny configuration that runs, or with the most awkward one if none does."""
     drafts, problems = [], []
     for plain in _PLAINER:
@@ -228,7 +160,7 @@ def _draft(subject: _Subject) -> _Draft:
     return drafts[0]
 
 
-def _draft_with(subject: _Subject, plain: tuple[str, ...]) -> _Draft:
+def _draft_with(subject: Subject, plain: tuple[str, ...]) -> _Draft:
     tiny = shrink(subject.config, plain=plain)
     double = shrink(subject.config, times=2, plain=plain)
     configs = (tiny, double, deepen(subject.config, tiny))
@@ -238,14 +170,14 @@ def _draft_with(subject: _Subject, plain: tuple[str, ...]) -> _Draft:
     return _Draft(subject=subject, nearest=nearest, tiny=tiny, counted=counted, notes=notes)
 
 
-def _rank(subject: _Subject, tiny: Mapping[str, Any]) -> list[Recipe]:
+def _rank(subject: Subject, tiny: Mapping[str, Any]) -> list[Recipe]:
     """Sort our recipes of the same task, the nearest first."""
-    parents = _parents(subject.family)
+    parents = parents_of(subject.family)
     fields = fields_of(subject.config)
 
     def nearness(recipe: Recipe) -> float:
         keys = set(recipe.tiny[0].config)
-        family = _family(recipe.model_type)
+        family = family_of(recipe.model_type)
         alike = len(keys & set(tiny)) / len(keys | set(tiny))
         named = difflib.SequenceMatcher(None, recipe.model_type, subject.model_type).ratio()
         return (
@@ -270,20 +202,6 @@ def _fits(recipe: Recipe, fields: set[str]) -> bool:
     return set(recipe.tiny[0].config) - {"head_dim"} <= fields
 
 
-def _parents(family: str) -> set[str]:
-    """Return the families whose modelling code transformers derives this one's from."""
-    spec = importlib.util.find_spec(f"transformers.models.{family}")
-    folders = spec.submodule_search_locations if spec else None
-    texts = (
-        file.read_text(encoding="utf-8")
-        for folder in folders or ()
-        for file in Path(folder).glob("modular_*.py")
-    )
-    return {
-        name for text in texts for name in re.findall(r"from \.\.(\w+)\.modeling_\w+ import", text)
-    }
-
-
 def _try(draft: _Draft) -> None:
     """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
     from qeff_zoo.export import layers, loader
@@ -295,7 +213,7 @@ def _try(draft: _Draft) -> None:
     recipe: Recipe = module.RECIPE
     config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
     model = loader.load_meta(config, recipe)
-    if recipe.task == _GENERATION and not text_generation.probe(model):
+    if recipe.task == GENERATION and not text_generation.probe(model):
         raise UnsupportedModelError(f"{type(model).__name__} keeps no keys and values.")
     repeated, _ = layers.reduce(model, everything=True)
     kinds = repeated.kinds if repeated else ()

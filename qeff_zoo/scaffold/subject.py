@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recipe is drafted for: an architecture, as its configuration and transformers describe it."""
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo import registry
+from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.scaffold.shrinking import parse
+
+GENERATION, EMBEDDING = "text-generation", "feature-extraction"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The architecture that a recipe is drafted for."""
+
+    config: Mapping[str, Any]
+    task: str
+    architectures: tuple[str, ...]
+    family: str  # folder below transformers.models
+
+    @property
+    def model_type(self) -> str:
+        return str(self.config["model_type"])
+
+
+def examine(config: Mapping[str, Any]) -> Subject:
+    """Find out what kind of model it is, and refuse what no recipe can describe yet."""
+    from transformers import CONFIG_MAPPING, __version__
+    from transformers.models.auto import modeling_auto as auto
+
+    model_type = str(config["model_type"])
+    causal, masked = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if model_type not in CONFIG_MAPPING:
+        raise UnsupportedModelError(
+            f"transformers {__version__} has no model_type {model_type!r}, and code from a checkpoint is never run. "
+            f"Expected an architecture of its own. Update transformers if it was added since."
+        )
+    try:
+        parsed = parse(config)
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"transformers {__version__} does not accept this config of model_type {model_type!r}: {error}. "
+            f"Expected the config.json of a published checkpoint. Correct it."
+        ) from error
+    if not _is_text(parsed):
+        raise UnsupportedModelError(
+            f"model_type {model_type!r} has several towers or no text; expected one tower of text. Give the config of "
+            f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
+        )
+    named = tuple(config.get("architectures") or ())
+    says_causal = tuple(name for name in named if name.endswith(("ForCausalLM", "LMHeadModel")))
+    if model_type in causal and (says_causal or model_type not in masked):
+        task, architectures = GENERATION, says_causal or (causal[model_type],)
+    else:
+        task, architectures = EMBEDDING, named or (auto.MODEL_MAPPING_NAMES[model_type],)
+    return Subject(
+        config=config, task=task, architectures=architectures, family=family_of(model_type)
+    )
+
+
+def _is_text(parsed: Any) -> bool:
+    """Say whether a configuration describes one tower that reads tokens."""
+    from transformers import AutoConfig
+
+    if AutoConfig in parsed.sub_configs.values() or parsed.is_encoder_decoder:
+        return False
+    try:
+        return parsed.get_text_config() is parsed and hasattr(parsed, "vocab_size")
+    except ValueError:  # several texts
+        return False
+
+
+def family_of(model_type: str) -> str:
+    from transformers import CONFIG_MAPPING
+
+    return str(CONFIG_MAPPING[model_type].__module__).split(".")[2]
+
+
+def parents_of(family: str) -> set[str]:
+    """Return the families whose modelling code transformers derives this one's from."""
+    spec = importlib.util.find_spec(f"transformers.models.{family}")
+    folders = spec.submodule_search_locations if spec else None
+    texts = (
+        file.read_text(encoding="utf-8")
+        for folder in folders or ()
+        for file in Path(folder).glob("modular_*.py")
+    )
+    return {
+        name for text in texts for name in re.findall(r"from \.\.(\w+)\.modeling_\w+ import", text)
+    }
