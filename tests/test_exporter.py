@@ -250,8 +250,9 @@ def test_hollow_keeps_shapes_and_ties_and_takes_no_memory() -> None:
 
 _LARGE = """
 import json, sys
-from qeff_zoo import exporter, external_data
+from qeff_zoo.export import exporter
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.weights import external_data
 
 config = {
     "model_type": "llama", "hidden_size": 16384, "intermediate_size": 53248, "vocab_size": 128256,

@@ -17,20 +17,35 @@ GENERATION, EMBEDDING = "text-generation", "feature-extraction"
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The architecture that a recipe is drafted for."""
+    """The architecture that a recipe is drafted for.
+
+    Args:
+        config: Raw config.json of a real model.
+        task: Hub pipeline tag.
+        architectures: Class names that the recipe covers.
+        family: Folder below `transformers.models`.
+    """
 
     config: Mapping[str, Any]
     task: str
     architectures: tuple[str, ...]
-    family: str  # folder below transformers.models
+    family: str
 
     @property
     def model_type(self) -> str:
+        """`model_type` of the configuration."""
         return str(self.config["model_type"])
 
 
 def examine(config: Mapping[str, Any]) -> Subject:
-    """Find out what kind of model it is, and refuse what no recipe can describe yet."""
+    """Find out what kind of model a configuration describes, and refuse what no recipe can describe yet.
+
+    Args:
+        config: Raw config.json.
+
+    Raises:
+        UnsupportedModelError: transformers does not have or accept it, or it is not one tower of text.
+    """
     from transformers import CONFIG_MAPPING, __version__
     from transformers.models.auto import modeling_auto as auto
 
@@ -77,13 +92,18 @@ def _is_text(parsed: Any) -> bool:
 
 
 def family_of(model_type: str) -> str:
+    """Return the folder below `transformers.models` where a model_type lives."""
     from transformers import CONFIG_MAPPING
 
     return str(CONFIG_MAPPING[model_type].__module__).split(".")[2]
 
 
 def parents_of(family: str) -> set[str]:
-    """Return the families whose modelling code transformers derives this one's from."""
+    """Return the families whose modelling code transformers derives this one's from.
+
+    Args:
+        family: Folder below `transformers.models`.
+    """
     spec = importlib.util.find_spec(f"transformers.models.{family}")
     folders = spec.submodule_search_locations if spec else None
     texts = (
