@@ -75,20 +75,27 @@ def _import(folder: Path, name: str) -> ModuleType:
 
 @cache
 def _import_user(file: Path) -> ModuleType:
-    """Import a user's recipe as a sibling of ours, so that `from .llama import RECIPE` works there too."""
-    spec = importlib.util.spec_from_file_location(f"{_PACKAGE}.{file.stem}", file)
+    """Import a user's recipe as if it lay among ours, so that `from .llama import RECIPE` works there too.
+
+    Siblings are looked for among ours first, then in the user's folder. Its own name is another, so that it may derive
+    from the one it replaces.
+    """
+    package = importlib.import_module(_PACKAGE)
+    spec = importlib.util.spec_from_file_location(f"{_PACKAGE}.{file.stem} of {file.parent}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    shadowed = sys.modules.get(spec.name)
-    sys.modules[spec.name] = module
+    module.__package__ = _PACKAGE
+    before, path = set(sys.modules), list(package.__path__)
+    package.__path__.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
     finally:
-        if shadowed is None:
-            del sys.modules[spec.name]
-        else:
-            sys.modules[spec.name] = shadowed
+        package.__path__[:] = path
+        for name in set(sys.modules) - before:  # the user's siblings do not stay in anybody's way
+            if str(file.parent) == str(Path(getattr(sys.modules[name], "__file__", None) or "/").parent):
+                del sys.modules[name]
+                vars(package).pop(name.rpartition(".")[2], None)
     return module
 
 

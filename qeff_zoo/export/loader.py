@@ -8,15 +8,17 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
+from huggingface_hub.errors import StrictDataclassError
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
 from qeff_zoo import transforms
-from qeff_zoo.errors import CheckpointError, ExportError
+from qeff_zoo.errors import CheckpointError, ExportError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.transforms.attention import IMPLEMENTATION
 
 _LARGE = 1 << 20  # elements
+_CHANGING_ROPE = {"dynamic", "longrope"}
 _AUTO_CLASSES = {"text-generation": AutoModelForCausalLM, "feature-extraction": AutoModel}
 
 
@@ -37,9 +39,20 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
     model = build_meta(config, recipe.task)
     # Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
     model.config._attn_implementation = IMPLEMENTATION
+    _refuse_changing_rope(model)
     for transform in recipe.transforms:
         transforms.apply(transform, model)
     return model
+
+
+def _refuse_changing_rope(model: Any) -> None:
+    """Refuse frequencies that transformers changes from call to call, by the length it sees."""
+    kinds = {getattr(module, "rope_type", None) for module in model.modules()}
+    if changing := sorted(_CHANGING_ROPE & {kind for kind in kinds if isinstance(kind, str)}):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} scales RoPE by {changing[0]!r}, whose frequencies depend on the length of each call. "
+            f"Expected a scaling that is the same for all lengths, such as 'linear', 'yarn' or 'llama3'."
+        )
 
 
 def build_meta(config: Mapping[str, Any], task: str) -> Any:
@@ -51,7 +64,7 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
     }
     try:
         parsed = CONFIG_MAPPING[config["model_type"]].from_dict(raw)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
         raise CheckpointError(
             f"transformers does not accept this config of model_type {config['model_type']!r}: {error}. "
             f"Expected the config.json that belongs to the checkpoint; correct it."

@@ -17,6 +17,8 @@ def recognize(model: ir.Model) -> int:
         )
         if transpose is None or transpose.op_type != "Transpose":
             continue
+        if list(transpose.attributes.get_ints("perm", [1, 0])) != [1, 0]:
+            continue
         weight = transpose.inputs[0]
         if weight is None or not weight.is_initializer() or len(weight.shape or ()) != 2:
             continue

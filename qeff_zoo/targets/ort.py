@@ -95,6 +95,8 @@ class _Lowering:
     def slot(self, name: str, expression: Expression, storage: str, add: float = 0.0) -> Slot:
         """Return the slot for a value, the same one for tied weights."""
         identity = f"{expression} {storage} {add}"
+        if identity not in self._same and name in self.slots:
+            name = f"{name}.{storage}"  # the same weight stored in two ways
         known = self._same.setdefault(identity, name)
         if known not in self.slots:
             self.slots[known] = Slot(known, expression, storage, add, _BLOCK)  # type: ignore[arg-type]
