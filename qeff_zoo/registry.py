@@ -93,7 +93,9 @@ def _import_user(file: Path) -> ModuleType:
     finally:
         package.__path__[:] = path
         for name in set(sys.modules) - before:  # the user's siblings do not stay in anybody's way
-            if str(file.parent) == str(Path(getattr(sys.modules[name], "__file__", None) or "/").parent):
+            if str(file.parent) == str(
+                Path(getattr(sys.modules[name], "__file__", None) or "/").parent
+            ):
                 del sys.modules[name]
                 vars(package).pop(name.rpartition(".")[2], None)
     return module

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _STATE = re.compile(r"[a-z_]+\.(\d+)(_RetainedState)?")
 
 
+def is_chain(calls: "list[Call]") -> bool:
+    """Tell whether what a layer hands on is read by the next traced layer alone."""
+    return all(
+        all(user is following.node for value in _carried(call) for user in value.consumers())
+        for call, following in pairwise(calls)
+    )
+
+
 def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> None:
     """Insert calls of all other layers.
 

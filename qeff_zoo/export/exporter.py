@@ -47,8 +47,9 @@ def _attempt(
     config: Mapping[str, Any], recipe: Recipe, *, everything: bool, **variant: Any
 ) -> ir.Model | None:
     model = loader.load_meta(config, recipe)
-    repeated, uses = layers.reduce(model, everything=everything)
-    tracing = tasks.module_of(recipe.task).tracing(model, **variant)
+    task = tasks.module_of(recipe.task)
+    repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
+    tracing = task.tracing(model, **variant)
     loader.hollow(model)
     graph = _trace(tracing, set(model.state_dict()))
     if uses:  # a layer computed with its index

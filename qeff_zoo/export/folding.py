@@ -62,7 +62,7 @@ def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
     by_kind: dict[int, set[str]] = {}
     for call in calls:
         by_kind.setdefault(repeated.kinds[call.layer], set()).add(call.node.op_type)
-    if any(len(names) > 1 for names in by_kind.values()):
+    if any(len(names) > 1 for names in by_kind.values()) or not chaining.is_chain(calls):
         return False
     chaining.extend(model.graph, calls, repeated)
     return True

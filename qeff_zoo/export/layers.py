@@ -6,13 +6,19 @@ config's per-layer lists say the same of both. Of each kind the first and the la
 show is code that computes with the layer's index; the index is therefore watched while tracing.
 """
 
+import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedConfig
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
@@ -118,16 +124,19 @@ def find(model: nn.Module, count: int) -> tuple[str, nn.ModuleList] | None:
     return None
 
 
-def reduce(model: Any, *, everything: bool = False) -> tuple[RepeatedLayers | None, list[int]]:
+def reduce(
+    model: Any, run: Callable[[], Any] | None = None, *, everything: bool = False
+) -> tuple[RepeatedLayers | None, list[int]]:
     """Keep of every kind of repeated layer the first and the last, in place.
 
     Args:
         model: A meta-device model; its config's per-layer lists are cut along.
+        run: Calls the model once, on meta, to see how it calls its layers; None if they are known to be a chain.
         everything: Keep all layers.
 
     Returns:
-        What was found (None for a model without a list of `num_hidden_layers`), and a list that is no longer empty
-        after tracing if some layer computed with its index.
+        What was found (None for a model without a list of `num_hidden_layers`, or one that does not call them one
+        after the other), and a list that is no longer empty after tracing if some layer computed with its index.
     """
     config = model.config.get_text_config()
     count = int(getattr(config, "num_hidden_layers", 0))
@@ -142,11 +151,13 @@ def reduce(model: Any, *, everything: bool = False) -> tuple[RepeatedLayers | No
         if isinstance(value, list) and len(value) == count
     }
     signatures = [
-        (_signature(layer, i), *(repr(values[i]) for values in per_layer.values()))
+        (_signature(layer, i, config), *(repr(values[i]) for values in per_layer.values()))
         for i, layer in enumerate(layers)
     ]
     numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
     kinds = tuple(numbers[signature] for signature in signatures)
+    if run is not None and not _is_chain(layers, kinds, run):
+        return None, uses
     ends = {
         index
         for kind in set(kinds)
@@ -165,6 +176,67 @@ def reduce(model: Any, *, everything: bool = False) -> tuple[RepeatedLayers | No
     return RepeatedLayers(path, kinds, traced), uses
 
 
+def _is_chain(layers: nn.ModuleList, kinds: Sequence[int], run: Callable[[], Any]) -> bool:
+    """Tell whether a model, at full depth, calls each layer once and in order, handing results straight on.
+
+    All else that a layer is given must be what the others of its kind are given. Then a layer that is not traced is
+    called like the one of its kind that is.
+    """
+    owners = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
+    if sum(map(len, owners)) != len(set().union(*owners)):  # a weight of several layers
+        return False
+    calls: list[tuple[int, list[Any]]] = []
+    results: list[list[Any]] = []
+    hooks = []
+    for index, layer in enumerate(layers):
+
+        def before(_: Any, args: Any, kwargs: Any, index: int = index) -> None:
+            calls.append((index, tree_leaves((args, kwargs))))
+
+        def after(_: Any, __: Any, ___: Any, output: Any) -> None:
+            results.append(tree_leaves(output))
+
+        hooks.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+        hooks.append(layer.register_forward_hook(after, with_kwargs=True))
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [index for index, _ in calls] == list(range(len(layers))) and _hand_on(
+        [given for _, given in calls], results, kinds
+    )
+
+
+def _hand_on(calls: list[list[Any]], results: list[list[Any]], kinds: Sequence[int]) -> bool:
+    """Tell whether each call is given the results of the one before at the same places, and shared things elsewhere."""
+    carried = [
+        {
+            place: next(i for i, result in enumerate(before) if result is item)
+            for place, item in enumerate(given)
+            if isinstance(item, torch.Tensor) and any(result is item for result in before)
+        }
+        for before, given in zip(results, calls[1:], strict=False)
+    ]
+    if any(places != carried[0] or not places for places in carried):
+        return False
+    places = carried[0] if carried else {}
+    for kind, given in zip(kinds, calls, strict=True):
+        like = calls[kinds.index(kind)]
+        if len(given) != len(like) or not all(
+            place in places or _same(item, other)
+            for place, (item, other) in enumerate(zip(given, like, strict=True))
+        ):
+            return False
+    return True
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return one is other
+    return one is other or bool(one == other)
+
+
 def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:
     for module in layer.modules():
         for name in _INDEX_NAMES:
@@ -172,14 +244,14 @@ def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:
                 module.__dict__[name] = WatchedIndex(index, uses)
 
 
-def _signature(layer: nn.Module, index: int) -> str:
+def _signature(layer: nn.Module, index: int, config: Any) -> str:
     digest = hashlib.sha256()
-    for line in _describe(layer, index):
+    for line in _describe(layer, index, config):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
 
 
-def _describe(layer: nn.Module, index: int) -> Iterator[str]:
+def _describe(layer: nn.Module, index: int, config: Any) -> Iterator[str]:
     for path, module in layer.named_modules():
         yield f"{path}: {type(module).__module__}.{type(module).__qualname__}"
         for name, parameter in module.named_parameters(recurse=False):
@@ -188,18 +260,29 @@ def _describe(layer: nn.Module, index: int) -> Iterator[str]:
             yield f"  {name} {_value(buffer)}"
         for name, value in sorted(vars(module).items()):
             is_index = name in _INDEX_NAMES and value == index
-            if name not in _OF_EVERY_MODULE and name != "config" and not is_index:
-                yield f"  {name}={_value(value)}"
+            if name not in _OF_EVERY_MODULE and not is_index:
+                yield f"  {name}={'shared' if value is config else _value(value)}"
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool | int | float | str | type(None)):
+    """Describe an attribute so that two descriptions agree only for values that compute alike."""
+    if isinstance(value, bool | int | float | str | bytes | type(None) | type | torch.dtype | Enum):
         return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [_value(item) for item in value]
+        return f"{type(value).__name__}[{', '.join(items if isinstance(value, list | tuple) else sorted(items))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, torch.Tensor):
         data = b"meta" if value.is_meta else value.reshape(-1).view(torch.uint8).numpy().tobytes()
         return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()}"
-    return getattr(value, "__qualname__", type(value).__qualname__)
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.shape} {value.dtype} {value.tobytes().hex()}"
+    if isinstance(value, functools.partial):
+        return f"partial {_value(value.func)} {_value(value.args)} {_value(value.keywords)}"
+    if isinstance(value, MethodType):
+        return f"method {_value(value.__func__)}"
+    if isinstance(value, PreTrainedConfig):
+        return hashlib.sha256(repr(sorted(value.to_dict().items())).encode()).hexdigest()
+    # Of anything else only the same object is surely alike; then more layers are traced than need be.
+    return f"{type(value).__qualname__} {id(value)}"

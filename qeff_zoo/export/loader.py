@@ -50,7 +50,7 @@ def _refuse_changing_rope(model: Any) -> None:
     kinds = {getattr(module, "rope_type", None) for module in model.modules()}
     if changing := sorted(_CHANGING_ROPE & {kind for kind in kinds if isinstance(kind, str)}):
         raise UnsupportedModelError(
-            f"{type(model).__name__} scales RoPE by {changing[0]!r}, whose frequencies depend on the length of each call. "
+            f"{type(model).__name__} scales RoPE by {changing[0]!r}, whose frequencies depend on a call's length. "
             f"Expected a scaling that is the same for all lengths, such as 'linear', 'yarn' or 'llama3'."
         )
 

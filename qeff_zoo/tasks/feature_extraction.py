@@ -54,6 +54,13 @@ class Embed(nn.Module):
         return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
+def probe(model: Any) -> None:
+    """Run the model on meta once."""
+    tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long, device="meta")
+    with torch.no_grad():
+        model(input_ids=tokens, attention_mask=tokens.clone())
+
+
 def tracing(model: Any, *, pooling: str = "mean", normalize: bool = False) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols."""
     tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long)
