@@ -21,7 +21,7 @@ import pytest
 from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import cli, pipeline
+from qeff_zoo import arguments, cli, pipeline
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
@@ -169,7 +169,7 @@ def _parsers(
 
 
 def test_the_table_of_commands_is_complete_and_every_answer_can_be_json() -> None:
-    parsers = dict(_parsers(arguments_parser()))
+    parsers = dict(_parsers(arguments.parser()))
 
     assert tuple(parsers) == COMMANDS
     for path, parser in parsers.items():
@@ -184,7 +184,7 @@ def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFix
 
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: qeff-zoo {' '.join(path)} ")
-    *_, parser = (parser for name, parser in _parsers(arguments_parser()) if name == path)
+    *_, parser = (parser for name, parser in _parsers(arguments.parser()) if name == path)
     assert all(action.help for action in parser._actions if action.option_strings), path
 
 
