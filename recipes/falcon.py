@@ -18,6 +18,9 @@ _TINY = {
     "max_position_embeddings": 128,
     "initializer_range": 0.2,
 }
+_OLD = {"new_decoder_architecture": False}
+_NEW = {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}
+_ALIBI = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 
 RECIPE = Recipe(
     model_type="falcon",
@@ -27,21 +30,8 @@ RECIPE = Recipe(
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
     tiny=(
-        Tiny(config={**_TINY, "multi_query": True, "new_decoder_architecture": False}),
-        Tiny(
-            config={**_TINY, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
-            name="new_decoder",
-        ),
-        Tiny(
-            config={
-                **_TINY,
-                "alibi": True,
-                "multi_query": False,
-                "new_decoder_architecture": False,
-                "parallel_attn": False,
-                "bias": True,
-            },
-            name="alibi",
-        ),
+        Tiny(config=_TINY | _OLD | {"multi_query": True}),
+        Tiny(config=_TINY | _NEW, name="new_decoder"),
+        Tiny(config=_TINY | _OLD | _ALIBI, name="alibi"),
     ),
 )

@@ -311,6 +311,11 @@ def own_config(layer: Any, index: int) -> None:
     layer.config = LlamaConfig(rms_norm_eps=FACTORS[index])
 
 
+def tripled(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+    return output * 3
+
+
+BY_IDENTITY: dict[nn.Module, float] = {}
 BY_TEXT = {str(index): factor for index, factor in enumerate(FACTORS)}
 DIFFERING: dict[str, Callable[[], Toy]] = {
     "times the index": finishing(lambda layer, x: x * (layer.layer_idx + 1)),
@@ -340,6 +345,18 @@ DIFFERING: dict[str, Callable[[], Toy]] = {
         attribute("end", [functools.partial(torch.mul, other=factor) for factor in FACTORS]),
     ),
     "config": finishing(lambda layer, x: x * layer.config.rms_norm_eps, own_config),
+    "lambda": finishing(
+        lambda layer, x: layer.end(x),
+        attribute("end", [lambda x, factor=factor: x * factor for factor in FACTORS]),
+    ),
+    "hook": finishing(
+        lambda layer, x: x,
+        lambda layer, index: index == 1 and layer.project.register_forward_hook(tripled),
+    ),
+    "by identity": finishing(
+        lambda layer, x: x * BY_IDENTITY[layer],
+        lambda layer, index: BY_IDENTITY.__setitem__(layer, FACTORS[index]),
+    ),
 }
 
 
