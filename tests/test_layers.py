@@ -315,7 +315,6 @@ def tripled(_: nn.Module, __: Any, output: Tensor) -> Tensor:
     return output * 3
 
 
-BY_IDENTITY: dict[nn.Module, float] = {}
 BY_TEXT = {str(index): factor for index, factor in enumerate(FACTORS)}
 DIFFERING: dict[str, Callable[[], Toy]] = {
     "times the index": finishing(lambda layer, x: x * (layer.layer_idx + 1)),
@@ -352,10 +351,6 @@ DIFFERING: dict[str, Callable[[], Toy]] = {
     "hook": finishing(
         lambda layer, x: x,
         lambda layer, index: index == 1 and layer.project.register_forward_hook(tripled),
-    ),
-    "by identity": finishing(
-        lambda layer, x: x * BY_IDENTITY[layer],
-        lambda layer, index: BY_IDENTITY.__setitem__(layer, FACTORS[index]),
     ),
 }
 

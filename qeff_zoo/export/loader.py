@@ -47,8 +47,11 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
 
 def _refuse_changing_rope(model: Any) -> None:
     """Refuse frequencies that transformers changes from call to call, by the length it sees."""
-    kinds = {getattr(module, "rope_type", None) for module in model.modules()}
-    if changing := sorted(_CHANGING_ROPE & {kind for kind in kinds if isinstance(kind, str)}):
+    kinds: set[str] = set()
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)  # one, or one for each layer type
+        kinds.update(kind.values() if isinstance(kind, dict) else [kind] if kind else [])
+    if changing := sorted(_CHANGING_ROPE & kinds):
         raise UnsupportedModelError(
             f"{type(model).__name__} scales RoPE by {changing[0]!r}, whose frequencies depend on a call's length. "
             f"Expected a scaling that is the same for all lengths, such as 'linear', 'yarn' or 'llama3'."
