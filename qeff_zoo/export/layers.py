@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 _INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
 
