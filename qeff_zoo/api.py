@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python API: `build`, `load`, `validate`, `find_package`. Light to import; the work imports what it needs."""
+"""The Python API: `build`, `load`, `find_package`. Light to import; the work imports what it needs."""
 
 import os
 from pathlib import Path
