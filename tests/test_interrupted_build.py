@@ -19,6 +19,7 @@ from fixtures_builds import TIMEOUT, Models, files_below, kept
 
 import qeff_zoo
 from qeff_zoo import package
+from qeff_zoo.disk import staging
 from qeff_zoo.errors import StoreError
 from qeff_zoo.store import Store
 
@@ -223,6 +224,36 @@ def test_interrupted_it_cleans_up_and_says_so(models: Models, home: Path, stage:
     assert stderr == "qeff-zoo: interrupted; nothing half-made was kept.\n"
     assert files_below(home / "staging") == files_below(home / "packages") == []
     assert files_below(home / "graphs") == before
+
+
+def test_interrupted_at_any_line_staging_is_taken_back(tmp_path: Path) -> None:
+    """Ctrl-C comes between two lines: a window of one line is one that users hit."""
+    line = 0
+    interrupted = True
+    while interrupted:
+        line += 1
+        lines = iter(range(1, 10**6))
+
+        def at(
+            frame: Any, event: str, _: Any, line: int = line, lines: Iterator[int] = lines
+        ) -> Any:
+            if frame.f_code is not staging.staged.__wrapped__.__code__:  # type: ignore[attr-defined]
+                return None
+            if event == "line" and next(lines) == line:
+                raise KeyboardInterrupt
+            return at
+
+        interrupted = False
+        sys.settrace(at)
+        try:
+            with staging.staged(tmp_path, "build"):
+                sys.settrace(None)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            sys.settrace(None)
+        assert files_below(tmp_path) == []
+    assert line > 5
 
 
 # --- no room --------------------------------------------------------------------------------------

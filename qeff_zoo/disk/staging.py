@@ -37,8 +37,8 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
     root.mkdir(parents=True, exist_ok=True)
     folder = root / f"{prefix}-{secrets.token_hex(8)}"
     owner = _owner_note(folder)
-    owner.write_text(json.dumps(asdict(Owner.current())), encoding="utf-8")
-    try:
+    try:  # from before the first thing is made: an interrupt may come after any line
+        owner.write_text(json.dumps(asdict(Owner.current())), encoding="utf-8")
         folder.mkdir()
         yield folder
     finally:
