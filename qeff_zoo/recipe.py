@@ -101,6 +101,16 @@ def experts(count: Callable[[Any], int]) -> Transform:
     return Transform(name="experts", count=count)
 
 
+def recurrence(count: Callable[[Any], int]) -> Transform:
+    """Declare that the scans of `count(config)` state-space or linear-attention layers become semantic ops."""
+    return Transform(name="recurrence", count=count)
+
+
+def window_cache(count: Callable[[Any], int]) -> Transform:
+    """Declare that `count(config)` sliding-window layers keep a cache of their window only."""
+    return Transform(name="window_cache", count=count)
+
+
 DECODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=128, ctx_len=4096),
     "throughput": Shape(prefill_seq_len=128, ctx_len=4096, full_batch_size=16),

@@ -320,21 +320,30 @@ class Steps:
         assert logits.shape[:2] == (len(input_ids), 1)
         assert set(present) == set(self.states)
         for name, past in self.states.items():
-            check_writes(past, present[name], position_ids, batch_index)
+            check_writes(name, past, present[name], position_ids, batch_index)
         self.states = present
         return logits[:, 0]
 
 
 def check_writes(
-    past: Array, present: Array, position_ids: Array, batch_index: Array | None = None
+    name: str,
+    past: Array,
+    present: Array,
+    position_ids: Array,
+    batch_index: Array | None = None,
 ) -> None:
     """Assert that every token was written where it belongs, and that no other byte changed."""
     assert past.shape == present.shape
-    written = np.zeros((past.shape[0], past.shape[2]), bool)
     slots = np.arange(len(position_ids)) if batch_index is None else np.asarray(batch_index)
+    keyed = name.startswith("past_")
+    written = np.zeros((past.shape[0], past.shape[2] if keyed else 1), bool)
     for slot, positions in zip(slots, position_ids, strict=True):
-        written[slot, positions[positions >= 0]] = True
-    by_row = np.moveaxis(past, 2, 1), np.moveaxis(present, 2, 1)
+        # A window's rows are written modulo its size; other states change as a whole.
+        written[slot, positions[positions >= 0] % written.shape[1]] = True
+    rows = 2 if keyed else 1
+    by_row = [
+        np.moveaxis(state[:, None] if not keyed else state, rows, 1) for state in (past, present)
+    ]
     np.testing.assert_array_equal(by_row[1][~written], by_row[0][~written])
     assert (by_row[1][written] != by_row[0][written]).any(-1).all()
 
@@ -347,11 +356,13 @@ def garbage(shape: Sequence[int]) -> Array:
 def session_steps(session: Any, slots: int, ctx_len: int = CTX_LEN) -> Steps:
     """Generate with an ONNX Runtime session."""
     outputs = [output.name for output in session.get_outputs()]
-    states = {}
-    for value in session.get_inputs():
-        if value.name.startswith("past_"):
-            _, heads, _, head_dim = value.shape
-            states[value.name] = garbage((slots, heads, ctx_len, head_dim))
+    states = {
+        value.name: garbage(
+            [slots, *(ctx_len if size == "ctx_len" else size for size in value.shape[1:])]
+        )
+        for value in session.get_inputs()
+        if f"{value.name}_RetainedState" in outputs
+    }
 
     def call(
         input_ids: Array, position_ids: Array, batch_index: Array | None, past: dict[str, Array]
@@ -378,25 +389,19 @@ def torch_steps(subject: Subject, slots: int, ctx_len: int = CTX_LEN) -> Steps:
     probed = task.probe(loader.load_meta(subject.config, subject.recipe))
     step = task.Step(subject.transformed, list(probed)).eval()
     states = {
-        f"past_{part}.{layer}": garbage((slots, heads, ctx_len, head_dim))
-        for layer, pair in probed.items()
-        for part, (heads, head_dim) in zip(("key", "value"), pair, strict=True)
+        name: garbage([slots, *(ctx_len if size == "ctx_len" else size for size in shape[1:])])
+        for name, shape in probed.items()
     }
 
     def call(
         input_ids: Array, position_ids: Array, batch_index: Array | None, past: dict[str, Array]
     ) -> tuple[Array, dict[str, Array]]:
         rows = len(input_ids) if batch_index is None else slots
-        pairs = [
-            tuple(
-                torch.from_numpy(past[f"past_{part}.{layer}"][:rows]) for part in ("key", "value")
-            )
-            for layer in probed
-        ]
+        given = [torch.from_numpy(state[:rows]) for state in past.values()]
         index = None if batch_index is None else torch.from_numpy(batch_index)
         with torch.no_grad():
             logits, *present = step(
-                torch.from_numpy(input_ids), torch.from_numpy(position_ids), pairs, index
+                torch.from_numpy(input_ids), torch.from_numpy(position_ids), given, index
             )
         new = {
             name: np.concatenate([state.numpy(), past[name][rows:]])
@@ -417,6 +422,21 @@ def reference(model: Any, ids: Array) -> Array:
     with torch.no_grad():
         logits = model(input_ids=torch.from_numpy(ids), use_cache=False).logits
     return logits.double().numpy()
+
+
+def modules_called(model: Any) -> dict[str, Any]:
+    """Return the modules that one forward of Hugging Face's model calls, by name."""
+    called: dict[str, Any] = {}
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _, name=name: called.update({name: module}))
+        for name, module in model.named_modules()
+    ]
+    try:
+        reference(model, tokens(length=2))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called
 
 
 def noise(subject: Subject, ids: Array) -> float:

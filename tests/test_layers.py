@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repeated layers: which are alike, which are traced, and that what a signature cannot show is noticed."""
 
-import copy
 import functools
 import operator
 from collections.abc import Callable
@@ -244,20 +243,19 @@ def steps_of(graph: ir.Model, weights: dict[str, Tensor], folder: Any) -> Steps:
 
 
 def torch_steps(model: Toy) -> Steps:
-    probed = text_generation.probe(copy.deepcopy(model).to("meta"))
+    probed = text_generation.probe(model)
     step = text_generation.Step(model, list(probed)).eval()
 
     def call(
         input_ids: Array, position_ids: Array, _: Any, past: dict[str, Array]
     ) -> tuple[Array, dict[str, Array]]:
-        tensors = [torch.from_numpy(state) for state in past.values()]
-        pairs = list(zip(tensors[::2], tensors[1::2], strict=True))
-        logits, *present = step(torch.from_numpy(input_ids), torch.from_numpy(position_ids), pairs)
+        given = [torch.from_numpy(state) for state in past.values()]
+        logits, *present = step(torch.from_numpy(input_ids), torch.from_numpy(position_ids), given)
         return logits.numpy(), {
             name: state.numpy() for name, state in zip(past, present, strict=True)
         }
 
-    names = [f"past_{part}.{layer}" for layer in probed for part in ("key", "value")]
+    names = list(probed)
     return Steps(call, {name: parity.garbage((2, 1, parity.CTX_LEN, 8)) for name in names})
 
 

@@ -17,7 +17,7 @@ from qeff_zoo.export.layers import RepeatedLayers
 if TYPE_CHECKING:
     from qeff_zoo.export.folding import Call
 
-_STATE = re.compile(r"[a-z_]+\.(\d+)(_RetainedState)?")
+_STATE = re.compile(r"[a-z_0-9]+\.(\d+)(_RetainedState)?")
 
 
 def is_chain(calls: "list[Call]") -> bool:
@@ -123,7 +123,7 @@ class _Chain:
         name, weight = value.name or "", f"{self.path}.{template}."
         if name.startswith(weight):
             return f"{self.path}.{layer}.{name.removeprefix(weight)}"
-        state = re.fullmatch(rf"([a-z_]+)\.{template}(_RetainedState)?", name)
+        state = re.fullmatch(rf"([a-z_0-9]+)\.{template}(_RetainedState)?", name)
         return f"{state[1]}.{layer}{state[2] or ''}" if state else None
 
 

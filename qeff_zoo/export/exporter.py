@@ -50,7 +50,6 @@ def _attempt(
     task = tasks.module_of(recipe.task)
     repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
     tracing = task.tracing(model, **variant)
-    loader.hollow(model)
     graph = _trace(tracing, set(model.state_dict()))
     if uses:  # a layer computed with its index
         return None

@@ -16,7 +16,7 @@ from qeff_zoo.export.domains import LAYERS as DOMAIN
 from qeff_zoo.export.layers import RepeatedLayers
 from qeff_zoo.weights.external_data import is_placeholder
 
-_STATE = re.compile(r"^(?P<name>[a-z_]+)\.(?P<layer>\d+)$")
+_STATE = re.compile(r"^(?P<name>[a-z_0-9]+)\.(?P<layer>\d+)$")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
         recipe: Of the config's `model_type`.
 
     Returns:
-        A `PreTrainedModel` in evaluation mode: parameters on meta in float32, buffers real.
+        A `PreTrainedModel` in evaluation mode: parameters in float32 of one element each (see `hollow`), buffers real.
 
     Raises:
         CheckpointError: transformers does not accept the config.
@@ -40,6 +40,7 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
     # Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
     model.config._attn_implementation = IMPLEMENTATION
     _refuse_changing_rope(model)
+    hollow(model)
     for transform in recipe.transforms:
         transforms.apply(transform, model)
     return model
@@ -66,7 +67,9 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
         if key not in {"quantization_config", "auto_map"}
     }
     try:
-        parsed = CONFIG_MAPPING[config["model_type"]].from_dict(raw)
+        kind = CONFIG_MAPPING[config["model_type"]]
+        # JSON has no infinity; transformers writes one in a way of its own.
+        parsed = kind.from_dict(kind._decode_special_floats(raw))
     except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
         raise CheckpointError(
             f"transformers does not accept this config of model_type {config['model_type']!r}: {error}. "

@@ -24,6 +24,7 @@ class SemanticOp:
     Args:
         name: ONNX op type in the domain `qeff_zoo`.
         inputs: Number of inputs.
+        outputs: Number of outputs.
         attributes: Names of float attributes.
         body: ONNX function in onnx.parser's text form, opset 18.
     """
@@ -31,6 +32,7 @@ class SemanticOp:
     name: str
     inputs: int
     body: str
+    outputs: int = 1
     attributes: tuple[str, ...] = ()
 
 
@@ -210,6 +212,150 @@ SLOT_READ = SemanticOp(
 )
 
 
+# --- slot replace: rows (B, …) become the slots that batch_index (B, 1) names, of past (slots, …) ---
+@torch.library.custom_op("qeff_zoo::slot_replace", mutates_args=())
+def slot_replace(past: Tensor, batch_index: Tensor, rows: Tensor) -> Tensor:
+    """Return `past` with whole slots replaced."""
+    present = past.clone()
+    present[batch_index[:, 0]] = rows.to(past.dtype)
+    return present
+
+
+@slot_replace.register_fake
+def _(past: Tensor, batch_index: Tensor, rows: Tensor) -> Tensor:
+    return torch.empty_like(past)
+
+
+SLOT_REPLACE = SemanticOp(
+    name="SlotReplace",
+    inputs=3,
+    body="""
+    SlotReplace (past, batch_index, rows) => (present) {
+        rows_like = CastLike (rows, past)
+        present = ScatterND (past, batch_index, rows_like)
+    }""",
+)
+
+
+# --- linear recurrence: state (B, H, K, V) decays by decay (B, S, H, K or 1), takes key (B, S, H or 1, K) times value
+# (B, S, H, V), and is read by query (B, S, H or 1, K): output (B, S, H, V), and the last state. With beta (B, S, H) it
+# takes the delta rule's correction of what the key reads, in place of the value. Always in float32. ---
+def _recur(
+    state: Tensor, decay: Tensor, key: Tensor, value: Tensor, query: Tensor, beta: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    wide = state.float()
+    outputs = []
+    for t in range(value.shape[1]):
+        wide = wide * decay[:, t].float().unsqueeze(-1)
+        row = value[:, t].float().unsqueeze(-2)
+        if beta is not None:
+            read = key[:, t].float().unsqueeze(-2) @ wide
+            row = (row - read) * beta[:, t].float().unsqueeze(-1).unsqueeze(-1)
+        wide = wide + key[:, t].float().unsqueeze(-1) * row
+        outputs.append((query[:, t].float().unsqueeze(-2) @ wide).squeeze(-2))
+    return torch.stack(outputs, 1).to(value.dtype), wide.to(state.dtype, copy=True)
+
+
+@torch.library.custom_op("qeff_zoo::linear_recurrence", mutates_args=())
+def linear_recurrence(
+    state: Tensor, decay: Tensor, key: Tensor, value: Tensor, query: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what is read after each token, and the last state."""
+    return _recur(state, decay, key, value, query, None)
+
+
+@linear_recurrence.register_fake
+def _(
+    state: Tensor, decay: Tensor, key: Tensor, value: Tensor, query: Tensor
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(value), torch.empty_like(state)
+
+
+@torch.library.custom_op("qeff_zoo::delta_recurrence", mutates_args=())
+def delta_recurrence(
+    state: Tensor, decay: Tensor, key: Tensor, value: Tensor, query: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `linear_recurrence`, by the delta rule with rate `beta`."""
+    return _recur(state, decay, key, value, query, beta)
+
+
+@delta_recurrence.register_fake
+def _(
+    state: Tensor, decay: Tensor, key: Tensor, value: Tensor, query: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(value), torch.empty_like(state)
+
+
+_RECURRENCE = """
+    {name} (state, decay, key, value, query{beta}) => (y, last) {{
+        wide_state = Cast <to = 1> (state)
+        wide_decay = Cast <to = 1> (decay)
+        wide_key = Cast <to = 1> (key)
+        wide_value = Cast <to = 1> (value)
+        wide_query = Cast <to = 1> (query)
+        {wide_beta}
+        wide_last, wide_y = Scan <
+            num_scan_inputs = {count},
+            scan_input_axes = [{axes}],
+            scan_output_axes = [1],
+            body = token (
+                float[b, h, k, v] before, float[b, h, d] decay_t, float[b, g, k] key_t,
+                float[b, h, v] value_t, float[b, g, k] query_t{beta_t}
+            ) => (float[b, h, k, v] after, float[b, h, v] y_t) {{
+                last_axis = Constant <value_ints = [-1]> ()
+                row_axis = Constant <value_ints = [-2]> ()
+                decay_column = Unsqueeze (decay_t, last_axis)
+                key_column = Unsqueeze (key_t, last_axis)
+                query_row = Unsqueeze (query_t, row_axis)
+                value_row = Unsqueeze (value_t, row_axis)
+                decayed = Mul (before, decay_column)
+                {written}
+                update = Mul (key_column, written)
+                after = Add (decayed, update)
+                y_row = MatMul (query_row, after)
+                y_t = Squeeze (y_row, row_axis)
+            }}
+        > (wide_state, wide_decay, wide_key, wide_value, wide_query{wide_beta_input})
+        y = CastLike (wide_y, value)
+        last = CastLike (wide_last, state)
+    }}"""
+LINEAR_RECURRENCE = SemanticOp(
+    name="LinearRecurrence",
+    inputs=5,
+    outputs=2,
+    body=_RECURRENCE.format(
+        name="LinearRecurrence",
+        count=4,
+        axes="1, 1, 1, 1",
+        beta="",
+        wide_beta="",
+        beta_t="",
+        wide_beta_input="",
+        written="written = Identity (value_row)",
+    ),
+)
+DELTA_RECURRENCE = SemanticOp(
+    name="DeltaRecurrence",
+    inputs=6,
+    outputs=2,
+    body=_RECURRENCE.format(
+        name="DeltaRecurrence",
+        count=5,
+        axes="1, 1, 1, 1, 1",
+        beta=", beta",
+        wide_beta="wide_beta = Cast <to = 1> (beta)",
+        beta_t=", float[b, h] beta_t",
+        wide_beta_input=", wide_beta",
+        written="""matrix_axes = Constant <value_ints = [2, 3]> ()
+                rate = Unsqueeze (beta_t, matrix_axes)
+                key_row = Unsqueeze (key_t, row_axis)
+                read = MatMul (key_row, decayed)
+                missing = Sub (value_row, read)
+                written = Mul (missing, rate)""",
+    ),
+)
+
+
 # --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ---
 @torch.library.custom_op("qeff_zoo::attention", mutates_args=())
 def attention(
@@ -234,8 +380,32 @@ def _(
     return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
 
+# As `attention`, with attention sinks (H): one score more for each head, of a key without a value.
+@torch.library.custom_op("qeff_zoo::sink_attention", mutates_args=())
+def sink_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor, scale: float
+) -> Tensor:
+    """Grouped-query attention whose softmax shares its weight with a sink for each head."""
+    batch, heads, seq, _ = query.shape
+    groups, ctx = key.shape[1], key.shape[2]
+    grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])
+    scores = (grouped @ key.transpose(2, 3)).reshape(batch, heads, seq, ctx)
+    sink = sinks.view(1, -1, 1, 1).expand(batch, -1, seq, 1)
+    every = torch.cat([scores + mask, sink.to(scores.dtype)], dim=-1)
+    weights = torch.softmax(every.float(), dim=-1)[..., :-1].to(query.dtype)
+    mixed = weights.reshape(batch, groups, -1, ctx) @ value
+    return mixed.reshape(batch, heads, seq, -1).transpose(1, 2).contiguous()
+
+
+@sink_attention.register_fake
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor, scale: float
+) -> Tensor:
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+
 _ATTENTION = """
-    {name} <scale{attributes}> (query, key, value, mask) => (y) {{
+    {name} <scale{attributes}> (query, key, value, mask{inputs}) => (y) {{
         factor = Constant <value_float: float = @scale> ()
         factor_like = CastLike (factor, query)
         scaled = Mul (query, factor_like)
@@ -255,7 +425,7 @@ _ATTENTION = """
         {cap}
         masked = Add (capped, mask)
         wide = Cast <to = 1> (masked)
-        probability = Softmax <axis = -1> (wide)
+        {softmax}
         weights = CastLike (probability, value)
         grouped_weights_shape = Concat <axis = 0> (batch_shape, group_shape, rest, ctx_shape)
         grouped_weights = Reshape (weights, grouped_weights_shape)
@@ -264,11 +434,18 @@ _ATTENTION = """
         mixed = Reshape (grouped_mixed, mixed_shape)
         y = Transpose <perm = [0, 2, 1, 3]> (mixed)
     }}"""
+_SOFTMAX = "probability = Softmax <axis = -1> (wide)"
 ATTENTION = SemanticOp(
     name="Attention",
     inputs=4,
     attributes=("scale",),
-    body=_ATTENTION.format(name="Attention", attributes="", cap="capped = Identity (scores)"),
+    body=_ATTENTION.format(
+        name="Attention",
+        attributes="",
+        inputs="",
+        cap="capped = Identity (scores)",
+        softmax=_SOFTMAX,
+    ),
 )
 SOFTCAP_ATTENTION = SemanticOp(
     name="SoftcapAttention",
@@ -277,6 +454,8 @@ SOFTCAP_ATTENTION = SemanticOp(
     body=_ATTENTION.format(
         name="SoftcapAttention",
         attributes=", softcap",
+        inputs="",
+        softmax=_SOFTMAX,
         cap="""cap = Constant <value_float: float = @softcap> ()
         cap_like = CastLike (cap, scores)
         relative = Div (scores, cap_like)
@@ -285,7 +464,42 @@ SOFTCAP_ATTENTION = SemanticOp(
     ),
 )
 
-ALL = (LINEAR, RMS_NORM, CACHE_WRITE, SLOT_WRITE, SLOT_READ, ATTENTION, SOFTCAP_ATTENTION)
+SINK_ATTENTION = SemanticOp(
+    name="SinkAttention",
+    inputs=5,
+    attributes=("scale",),
+    body=_ATTENTION.format(
+        name="SinkAttention",
+        attributes="",
+        inputs=", sinks",
+        cap="capped = Identity (scores)",
+        softmax="""sink_shape = Constant <value_ints = [1, -1, 1, 1]> ()
+        sink_column = Reshape (sinks, sink_shape)
+        wide_sink = Cast <to = 1> (sink_column)
+        one = Constant <value_ints = [1]> ()
+        column_shape = Concat <axis = 0> (query_rows, one)
+        sink = Expand (wide_sink, column_shape)
+        every = Concat <axis = -1> (wide, sink)
+        shares = Softmax <axis = -1> (every)
+        begin = Constant <value_ints = [0]> ()
+        axis = Constant <value_ints = [3]> ()
+        probability = Slice (shares, begin, ctx_shape, axis)""",
+    ),
+)
+
+ALL = (
+    LINEAR,
+    RMS_NORM,
+    CACHE_WRITE,
+    SLOT_WRITE,
+    SLOT_READ,
+    SLOT_REPLACE,
+    LINEAR_RECURRENCE,
+    DELTA_RECURRENCE,
+    ATTENTION,
+    SOFTCAP_ATTENTION,
+    SINK_ATTENTION,
+)
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
@@ -319,7 +533,13 @@ def translations() -> dict[Any, Callable[..., Any]]:
             past, index, position_ids, new
         ),
         ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
+        ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
+        ours.linear_recurrence.default: lambda *inputs: op.LinearRecurrence(*inputs),
+        ours.delta_recurrence.default: lambda *inputs: op.DeltaRecurrence(*inputs),
         ours.attention.default: attend,
+        ours.sink_attention.default: lambda query, key, value, mask, sinks, scale: op.SinkAttention(
+            query, key, value, mask, sinks, scale=scale
+        ),
     }
 
 
@@ -337,8 +557,11 @@ def _register_schemas() -> None:
                 DOMAIN,
                 1,
                 inputs=[schema.FormalParameter(f"x{i}", f"T{i}") for i in range(op.inputs)],
-                outputs=[schema.FormalParameter("y", "T0")],
-                type_constraints=[(f"T{i}", tensor_types, "") for i in range(op.inputs)],
+                outputs=[schema.FormalParameter(f"y{i}", f"U{i}") for i in range(op.outputs)],
+                type_constraints=[
+                    *((f"T{i}", tensor_types, "") for i in range(op.inputs)),
+                    *((f"U{i}", tensor_types, "") for i in range(op.outputs)),
+                ],
                 attributes=[
                     schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes
                 ],

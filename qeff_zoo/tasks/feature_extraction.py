@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
 from qeff_zoo.tasks import Tracing
@@ -55,9 +56,9 @@ class Embed(nn.Module):
 
 
 def probe(model: Any) -> None:
-    """Run the model on meta once."""
-    tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long, device="meta")
-    with torch.no_grad():
+    """Run the model once without computing anything."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long)
         model(input_ids=tokens, attention_mask=tokens.clone())
 
 

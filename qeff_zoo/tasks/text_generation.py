@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `text-generation` contract: tokens and positions in, the last valid position's logits and the KV states out.
+"""The `text-generation` contract: tokens and positions in, the last valid position's logits and the states out.
 
 IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i64, -1 is padding
      [batch_index (batch_size, 1) i64]      the cache slot of each row, for continuous batching
-     past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim)
+     past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim); of layers that
+                                            keep a window only, so many rows in place of ctx_len
+     conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
-     past_key.i_RetainedState, past_value.i_RetainedState
+     <state>_RetainedState                  for every state
 """
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
 from qeff_zoo.tasks import Tracing
-from qeff_zoo.transforms.retained_state import Probe, RetainedState
+from qeff_zoo.transforms.retained_state import Probe, RetainedState, States, Windows
+from qeff_zoo.transforms.window_cache import windows_of
 
 _BATCH, _SEQ, _CTX, _SLOTS = 2, 6, 10, 3  # example sizes: at least 2, or torch.export specializes
 
@@ -25,22 +30,23 @@ class Step(nn.Module):
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        layers: Layer indices in the order of the states.
+        names: Of the states, in their order.
     """
 
-    def __init__(self, model: Any, layers: list[int]) -> None:
+    def __init__(self, model: Any, names: list[str]) -> None:
         super().__init__()
-        self.model, self.layers = model, layers
+        self.model, self.names = model, names
 
     def forward(
         self,
         input_ids: Tensor,
         position_ids: Tensor,
-        past: list[tuple[Tensor, Tensor]],
+        past: list[Tensor],
         batch_index: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        """Return logits of each row's highest position, then the new states, key and value in turn."""
-        state = RetainedState(dict(zip(self.layers, past, strict=True)), position_ids, batch_index)
+        """Return logits of each row's highest position, then the new states."""
+        given = dict(zip(self.names, past, strict=True))
+        state = RetainedState(given, position_ids, batch_index, windows_of(self.model))
         newest = position_ids.argmax(1, keepdim=True)  # (batch, 1)
 
         def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -49,64 +55,77 @@ class Step(nn.Module):
 
         head = self.model.get_output_embeddings().register_forward_pre_hook(keep_newest)
         try:
-            output = self.model(
-                input_ids=input_ids,
-                position_ids=position_ids.clamp(min=0),
-                past_key_values=state,
-                use_cache=True,
-            )
+            output = _call(self.model, input_ids, position_ids.clamp(min=0), state)
         finally:
             head.remove()
-        return (
-            output.logits,
-            *(tensor for layer in self.layers for tensor in state.present[layer]),
-        )
+        return (output.logits, *(state.present[name] for name in self.names))
 
 
-def probe(model: Any) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
-    """Return per layer index (kv_heads, head_dim) of key and value, by running the model on meta once."""
-    position_ids = torch.arange(_SEQ, device="meta").expand(_BATCH, _SEQ)
-    state = Probe(position_ids)
-    with torch.no_grad():
-        model(
-            input_ids=torch.zeros_like(position_ids),
-            position_ids=position_ids,
-            past_key_values=state,
-            use_cache=True,
-        )
+def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
+    """Call a model by the names it gives its arguments: state-space models call their cache otherwise."""
+    known = inspect.signature(model.forward).parameters
+    cache = "cache_params" if "cache_params" in known else "past_key_values"
+    positions = {} if cache == "cache_params" else {"position_ids": position_ids}
+    return model(input_ids=input_ids, use_cache=True, **positions, **{cache: state})
+
+
+def probe(model: Any) -> dict[str, tuple[int | str, ...]]:
+    """Return the shape of every state, by running the model once without computing anything.
+
+    Args:
+        model: From `loader.load_meta`.
+
+    Returns:
+        Names in the graph's order, and per axis a size or a symbol, "batch_size" and "ctx_len".
+    """
+    windows = windows_of(model)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
+        state = Probe(position_ids, windows)
+        _call(model, torch.zeros_like(position_ids), position_ids, state)
     return {
-        layer: ((key.shape[1], key.shape[3]), (value.shape[1], value.shape[3]))
-        for layer, (key, value) in sorted(state.present.items())
+        name: _shape(name, state.present, windows)
+        for name in sorted(state.present, key=lambda name: int(name.rpartition(".")[2]))
     }
+
+
+def _shape(name: str, states: States, windows: Windows) -> tuple[int | str, ...]:
+    kind, _, layer = name.rpartition(".")
+    sizes: list[int | str] = ["batch_size", *states[name].shape[1:]]
+    if kind in ("past_key", "past_value"):
+        sizes[2] = windows.get(int(layer), "ctx_len")
+    return tuple(sizes)
 
 
 def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
     Args:
-        model: Meta-device model, possibly with fewer layers than its config says.
+        model: From `loader.load_meta`, possibly with fewer layers than its config says.
         continuous_batching: Address cache slots through `batch_index`.
     """
     states = probe(model)
-    rows = _SLOTS if continuous_batching else _BATCH
-    past = [
-        tuple(torch.zeros(rows, heads, _CTX, dim) for heads, dim in pair)
-        for pair in states.values()
-    ]
+    batch, seq, ctx = Dim("batch_size", min=2), Dim("seq_len", min=2), Dim("ctx_len", min=2)
+    slots = Dim("full_batch_size", min=2) if continuous_batching else batch
+    sizes = {"batch_size": _SLOTS if continuous_batching else _BATCH, "ctx_len": _CTX}
+    symbols = {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     inputs: dict[str, Any] = {
         "input_ids": torch.zeros_like(position_ids),
         "position_ids": position_ids,
-        "past": past,
+        "past": [
+            torch.zeros([size if isinstance(size, int) else sizes[size] for size in shape])
+            for shape in states.values()
+        ],
     }
-    batch, seq, ctx = Dim("batch_size", min=2), Dim("seq_len", min=2), Dim("ctx_len", min=2)
-    slots = Dim("full_batch_size", min=2) if continuous_batching else batch
     shapes: dict[str, Any] = {
         "input_ids": {0: batch, 1: seq},
         "position_ids": {0: batch, 1: seq},
-        "past": [({0: slots, 2: ctx}, {0: slots, 2: ctx}) for _ in past],
+        "past": [
+            {axis: symbols[size] for axis, size in enumerate(shape) if isinstance(size, str)}
+            for shape in states.values()
+        ],
     }
-    names = [f"past_{part}.{layer}" for layer in states for part in ("key", "value")]
     if continuous_batching:
         inputs["batch_index"] = torch.zeros(_BATCH, 1, dtype=torch.long)
         shapes["batch_index"] = {0: batch}
@@ -117,8 +136,8 @@ def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
         input_names=[
             "input_ids",
             "position_ids",
-            *names,
+            *states,
             *(["batch_index"] if continuous_batching else []),
         ],
-        output_names=["logits", *(f"{name}_RetainedState" for name in names)],
+        output_names=["logits", *(f"{name}_RetainedState" for name in states)],
     )

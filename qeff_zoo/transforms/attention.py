@@ -16,7 +16,7 @@ from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 IMPLEMENTATION = "qeff_zoo"
 # Arguments of other attention flavours that change the result; a model that passes one is refused, not approximated.
-_UNSUPPORTED = ("s_aux", "position_bias", "head_mask", "block_mask")
+_UNSUPPORTED = ("position_bias", "head_mask", "block_mask")
 
 
 def attend(
@@ -28,6 +28,7 @@ def attend(
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention over the whole cache, as transformers' attention interface asks.
@@ -41,6 +42,7 @@ def attend(
         scaling: Factor of the scores; None for head_dim ** -0.5.
         dropout: Ignored; models run in evaluation mode.
         softcap: Bound of the scores by tanh; None for none.
+        s_aux: (heads,), attention sinks: a score more for each head, of a key without a value; None for none.
         **extra: Anything else a model passes.
 
     Returns:
@@ -52,9 +54,15 @@ def attend(
             f"{type(module).__name__} passes {present}, which the attention op does not compute."
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    return torch.ops.qeff_zoo.attention(
-        query, key, value, attention_mask, scale, float(softcap or 0.0)
-    ), None
+    cap = float(softcap or 0.0)
+    if s_aux is None:
+        return torch.ops.qeff_zoo.attention(query, key, value, attention_mask, scale, cap), None
+    if cap:
+        raise NotImplementedError(
+            f"{type(module).__name__} has attention sinks and a soft-cap, which no attention op computes."
+        )
+    sinks = s_aux.reshape(-1)
+    return torch.ops.qeff_zoo.sink_attention(query, key, value, attention_mask, sinks, scale), None
 
 
 def additive_mask(
@@ -63,7 +71,7 @@ def additive_mask(
     kv_length: int,
     mask_function: Callable[..., Tensor],
     q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
+    kv_offset: int | Tensor = 0,
     attention_mask: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
@@ -76,7 +84,7 @@ def additive_mask(
         kv_length: Cache rows.
         mask_function: True where a query may look, from (batch, head, query position, key position).
         q_offset: The positions themselves, (batch, seq), from a retained state; else where the queries begin.
-        kv_offset: Position of the first key.
+        kv_offset: Position of the first key; or of every key, (batch, kv), negative for none, from a retained window.
         attention_mask: (batch, kv), True where there is a token; encoders only.
         dtype: Of the result.
         device: Of the result.
@@ -88,9 +96,14 @@ def additive_mask(
         queries = q_offset.unsqueeze(1).unsqueeze(3)
     else:
         queries = (torch.arange(q_length, device=device) + q_offset).view(1, 1, -1, 1)
-    keys = (torch.arange(kv_length, device=device) + kv_offset).view(1, 1, 1, -1)
+    if isinstance(kv_offset, Tensor):
+        keys = kv_offset.unsqueeze(1).unsqueeze(2)
+    else:
+        keys = (torch.arange(kv_length, device=device) + kv_offset).view(1, 1, 1, -1)
     none = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
     allowed = mask_function(none, none, queries, keys)
+    if isinstance(kv_offset, Tensor):
+        allowed = allowed & (keys >= 0)
     if attention_mask is not None:
         allowed = allowed & attention_mask.bool().unsqueeze(1).unsqueeze(2)
     return torch.where(allowed, 0.0, torch.finfo(dtype).min).to(dtype)

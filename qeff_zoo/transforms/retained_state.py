@@ -1,66 +1,191 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache seam: what transformers needs of a cache, writing into tensors that the caller keeps between calls."""
+"""The cache seam: what transformers needs of a cache, reading and writing tensors that the caller keeps between calls.
 
-from typing import Any
+Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row that
+starts at position 0 finds them empty, whatever an earlier request left there.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from transformers import Cache
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.export.layers import plain
 
-#: Per layer index: (key, value), each (batch or slots, kv_heads, ctx_len, head_dim).
-States = dict[int, tuple[Tensor, Tensor]]
+#: By the graph's name of an input: `past_key.3`, `past_value.3`, `conv_state.3`, `recurrent_state.3`.
+States: TypeAlias = dict[str, Tensor]
+#: Cache rows of layers that keep a window only, by layer index.
+Windows: TypeAlias = Mapping[int, int]
 
 
-class RetainedState:
+class RetainedState(Cache):
     """Stands in for a transformers cache: new tokens go to their positions, attention sees the whole context.
 
     Args:
-        past: States before the call; empty to find out their shapes (see `Probe`).
-        position_ids: (batch, seq); -1 is padding and writes nothing.
+        past: States before the call, all with the batch (or the slots) first: keys and values (…, kv_heads, ctx_len or
+            window, head_dim), `conv_state` (…, channels, kernel), `recurrent_state` in any shape.
+        position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
         batch_index: (batch, 1), the cache slot of each row, for continuous batching.
+        windows: Layers whose keys and values are kept for so many newest positions only.
     """
 
-    is_compileable = True
+    is_compileable = True  # type: ignore[assignment]
 
     def __init__(
-        self, past: States, position_ids: Tensor, batch_index: Tensor | None = None
+        self,
+        past: States,
+        position_ids: Tensor,
+        batch_index: Tensor | None = None,
+        windows: Windows | None = None,
     ) -> None:
         self.past, self.position_ids, self.batch_index = past, position_ids, batch_index
+        self.windows = windows or {}
         self.present: States = {}
 
+    # --- attention: keys and values ----------------------------------------------------------------
     def update(
-        self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write (batch, kv_heads, seq, head_dim) at the positions; return the whole context of each row."""
+        """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may look at."""
         layer = plain(layer_idx)
-        present = tuple(
-            self._write(past, new) for past, new in zip(self.past[layer], (key, value), strict=True)
-        )
-        self.present[layer] = (present[0], present[1])
+        pair = (f"past_key.{layer}", key_states), (f"past_value.{layer}", value_states)
+        step = self._slide if layer in self.windows else self._write
+        key, value = (step(name, new) for name, new in pair)
+        return key, value
+
+    def _write(self, name: str, new: Tensor) -> Tensor:
+        past, slots = self.past[name], self.batch_index
+        if slots is None:
+            self.present[name] = torch.ops.qeff_zoo.cache_write(past, self.position_ids, new)
+        else:
+            self.present[name] = torch.ops.qeff_zoo.slot_write(past, slots, self.position_ids, new)
+        return self._rows(self.present[name])
+
+    def _slide(self, name: str, new: Tensor) -> Tensor:
+        """Return the window before this call and the new tokens, and keep the newest of both."""
+        before, window = self.past[name], self.past[name].shape[2]
+        seen = torch.cat([self._rows(before), new.to(before.dtype)], dim=2)
+        newest = self.position_ids.amax(1, keepdim=True)
+        kept = (self.position_ids >= 0) & (self.position_ids > newest - window)
+        rows = torch.where(kept, self.position_ids % window, -1)
+        # Written to what was read: a session writes states in place, and must not before they are read.
+        self._replace(name, torch.ops.qeff_zoo.cache_write(seen[:, :, :window], rows, new))
+        return seen
+
+    def _rows(self, state: Tensor) -> Tensor:
+        """Return this call's rows of a state."""
         if self.batch_index is None:
-            return self.present[layer]
-        return (
-            torch.ops.qeff_zoo.slot_read(present[0], self.batch_index),
-            torch.ops.qeff_zoo.slot_read(present[1], self.batch_index),
+            return state
+        return torch.ops.qeff_zoo.slot_read(state, self.batch_index)
+
+    # --- convolutions and recurrences --------------------------------------------------------------
+    def is_recording_past(self, *_: Any, **__: Any) -> bool:
+        """Tell transformers that states are never rolled back."""
+        return False
+
+    def get_conv_state(self, *_: Any, **__: Any) -> None:
+        """Give none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        *,
+        conv_kernel_size: int,
+        **_: Any,
+    ) -> Tensor:
+        """Return (batch, channels, kernel + seq): the columns before this call, then the new ones; keep the newest."""
+        name = _name("conv_state", layer_idx, state_idx)
+        before = self.before(name)
+        if before is None:
+            before = conv_states.new_zeros(*conv_states.shape[:2], conv_kernel_size)
+        seen = torch.cat([before, conv_states.to(before.dtype)], dim=2)
+        # What came before moves to the row's first token, over the padding that may stand there.
+        valid = self.position_ids >= 0
+        first = (valid.cumsum(1) == 0).sum(1)[:, None, None]
+        columns = torch.arange(conv_kernel_size + valid.shape[1], device=first.device)
+        moved = torch.where(
+            columns < first + conv_kernel_size, (columns - first).clamp(min=0), columns
         )
+        seen = seen.gather(2, moved.expand(-1, seen.shape[1], -1))
+        newest = first + valid.sum(1)[:, None, None] + columns[:conv_kernel_size]
+        self._replace(name, seen.gather(2, newest.expand(-1, seen.shape[1], -1)))
+        return seen
 
-    def _write(self, past: Tensor, new: Tensor) -> Any:
+    def get_recurrent_state(self, *_: Any, **__: Any) -> None:
+        """Give none: `transforms.recurrence` reads it with `before`, whatever the length."""
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
+    ) -> Tensor:
+        """Keep what a recurrence ended with; padding must not have changed it."""
+        self._replace(_name("recurrent_state", layer_idx, state_idx), recurrent_states)
+        return recurrent_states
+
+    def before(self, name: str) -> Tensor | None:
+        """Return this call's rows of a state as the call finds them: zeros where a row starts at position 0."""
+        past = self._rows(self.past[name])
+        fresh = (self.position_ids == 0).any(1).view(-1, *[1] * (past.dim() - 1))
+        return torch.where(fresh, torch.zeros((), dtype=past.dtype, device=past.device), past)
+
+    def _replace(self, name: str, rows: Tensor) -> None:
+        past = self.past[name]
         if self.batch_index is None:
-            return torch.ops.qeff_zoo.cache_write(past, self.position_ids, new)
-        return torch.ops.qeff_zoo.slot_write(past, self.batch_index, self.position_ids, new)
+            self.present[name] = rows.to(past.dtype)
+        else:
+            self.present[name] = torch.ops.qeff_zoo.slot_replace(past, self.batch_index, rows)
 
-    def _ctx_len(self) -> int:
-        return next(iter(self.past.values()))[0].shape[2]
+    # --- masks -------------------------------------------------------------------------------------
+    @property
+    def is_sliding(self) -> list[bool]:  # type: ignore[override]
+        """Tell which layers keep a window only; the masks of those are made for their keys."""
+        return [layer in self.windows for layer in range(max(self._layers(), default=-1) + 1)]
 
-    def get_query_offset(self, layer_idx: int = 0) -> Tensor:
+    @property
+    def is_linear(self) -> list[bool]:  # type: ignore[override]
+        """Tell which layers have no keys; masks are made for others."""
+        layers = self._layers()
+        return [
+            f"past_key.{layer}" not in self.past for layer in range(max(layers, default=-1) + 1)
+        ]
+
+    @property
+    def is_dummy(self) -> list[bool]:  # type: ignore[override]
+        """No layer is a stand-in."""
+        return [False] * len(self.is_linear)
+
+    def _layers(self) -> set[int]:
+        return {int(name.rpartition(".")[2]) for name in self.past}
+
+    def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
         """The true positions, (batch, seq): masks are evaluated there. Padding looks at position 0."""
         return self.position_ids.clamp(min=0)
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Number of keys a mask covers, and the position of the first."""
-        return self._ctx_len(), 0
+    def get_mask_sizes(  # type: ignore[override]
+        self, query_length: int, layer_idx: int = 0
+    ) -> tuple[int, int | Tensor]:
+        """Number of keys a mask covers, and the position of the first; of a window, all positions (batch, keys)."""
+        window = self.windows.get(layer_idx)
+        if window is None:
+            return self._ctx_len(), 0
+        # Rows hold the newest positions before this call: row r the largest that is r modulo the window.
+        positions = self.position_ids
+        last = positions.masked_fill(positions < 0, _FAR).amin(1, keepdim=True) - 1
+        rows = torch.arange(window, device=positions.device)
+        held = last - (last - rows) % window
+        return window + query_length, torch.cat([held, positions], dim=1)
+
+    def _ctx_len(self) -> int:
+        full = (
+            state
+            for name, state in self.past.items()
+            if name.startswith("past_key.") and int(name.rpartition(".")[2]) not in self.windows
+        )
+        return next((state.shape[2] for state in full), self.position_ids.shape[1])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Keys before this call's, such that with them there are as many as cache rows (ALiBi counts so)."""
@@ -70,22 +195,39 @@ class RetainedState:
         """Rows of the cache."""
         return self._ctx_len()
 
+    def has_previous_state(self, *_: Any, **__: Any) -> bool:
+        """Tell transformers to start from what `before` gives, not from nothing."""
+        return True
+
     def __len__(self) -> int:
-        return len(self.past)
+        return max(self._layers(), default=-1) + 1
+
+
+_FAR = 1 << 40  # beyond every position
+
+
+def _name(kind: str, layer_idx: int, state_idx: int) -> str:
+    return f"{kind}{f'_{state_idx}' if state_idx else ''}.{plain(layer_idx)}"
 
 
 class Probe(RetainedState):
-    """Notes the shape of every layer's state in one forward call, and stores nothing."""
+    """Notes the shape of every state in one forward call from position 0, and stores nothing."""
 
-    def __init__(self, position_ids: Tensor) -> None:
-        super().__init__({}, position_ids)
+    def __init__(self, position_ids: Tensor, windows: Windows | None = None) -> None:
+        super().__init__({}, position_ids, windows=windows)
 
-    def update(
-        self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Note the shapes and hand back what came."""
-        self.present[plain(layer_idx)] = (key, value)
-        return key, value
+    def _write(self, name: str, new: Tensor) -> Tensor:
+        self.present[name] = new
+        return new
 
-    def _ctx_len(self) -> int:
-        return int(self.position_ids.shape[1])
+    _slide = _write
+
+    def before(self, name: str) -> None:
+        """Nothing came before."""
+
+    def _replace(self, name: str, rows: Tensor) -> None:
+        self.present[name] = rows
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """As many keys as tokens."""
+        return query_length, 0
