@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import torch
-from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING
 
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint import open_checkpoint
@@ -107,7 +107,7 @@ def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
     parsed = CONFIG_MAPPING[config["model_type"]].from_dict(
         {key: value for key, value in config.items() if key != "model_type"}
     )
-    auto = AutoModel if task == "feature-extraction" else AutoModelForCausalLM
+    auto = tasks.auto_class(task, parsed)
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
 import qeff_zoo
+from qeff_zoo import tasks
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 
@@ -37,8 +38,7 @@ def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> P
     recipe = find_recipe(model_type)
     parsed = CONFIG_MAPPING[model_type].from_dict({**recipe.tiny[tiny].config, **config})
     torch.manual_seed(0)
-    auto = AutoModel if recipe.task == "feature-extraction" else AutoModelForCausalLM
-    model = auto.from_config(parsed, dtype=torch.float32)
+    model = tasks.auto_class(recipe.task, parsed).from_config(parsed, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             if (

@@ -10,16 +10,15 @@ import torch
 from accelerate import init_empty_weights
 from huggingface_hub.errors import StrictDataclassError
 from torch.overrides import TorchFunctionMode
-from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING
 
-from qeff_zoo import transforms
+from qeff_zoo import tasks, transforms
 from qeff_zoo.errors import CheckpointError, ExportError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.transforms.attention import IMPLEMENTATION
 
 _LARGE = 1 << 20  # elements
 _CHANGING_ROPE = {"dynamic", "longrope"}
-_AUTO_CLASSES = {"text-generation": AutoModelForCausalLM, "feature-extraction": AutoModel}
 
 
 def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
@@ -77,7 +76,7 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
         ) from error
     with _LargeOnMeta(), init_empty_weights(include_buffers=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = _AUTO_CLASSES[task].from_config(
+        model = tasks.auto_class(task, parsed).from_config(
             parsed, attn_implementation="eager", dtype=torch.float32
         )
     model = model.eval()

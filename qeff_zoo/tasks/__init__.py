@@ -2,9 +2,19 @@
 """Tasks: what goes into a graph and what comes out. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
+
+#: Every task, and transformers' automatic classes for it: the first that knows a configuration makes the model.
+AUTO_CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "text-generation": ("AutoModelForCausalLM",),
+        # Of T5 the text encoder alone, which is not what AutoModel makes.
+        "feature-extraction": ("AutoModelForTextEncoding", "AutoModel"),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,3 +39,16 @@ class Tracing:
 def module_of(task: str) -> ModuleType:
     """Return the module that defines a task, by its pipeline tag."""
     return importlib.import_module(f"{__name__}.{task.replace('-', '_')}")
+
+
+def auto_class(task: str, config: Any) -> Any:
+    """Return transformers' automatic class that makes a task's model.
+
+    Args:
+        task: Hub pipeline tag.
+        config: The model's, as transformers parses it.
+    """
+    import transformers
+
+    classes = [getattr(transformers, name) for name in AUTO_CLASSES[task]]
+    return next((one for one in classes if type(config) in one._model_mapping), classes[-1])

@@ -28,6 +28,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from qeff_zoo import tasks
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
 from qeff_zoo.validation.rounding import RoundedMatrix
 
@@ -70,9 +71,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _load(folder: Path, task: str) -> Any:
     """Load a checkpoint in float32; every weight that answers depend on must be there."""
-    auto = (
-        transformers.AutoModelForCausalLM if task == "text-generation" else transformers.AutoModel
-    )
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    auto = tasks.auto_class(task, config)
     loading: Any = auto.from_pretrained(
         folder,
         dtype=torch.float32,

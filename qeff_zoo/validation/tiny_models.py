@@ -12,11 +12,12 @@ from qeff_zoo.recipe import Recipe, Tiny
 # Runs in a process of its own: transformers there is not ours to change.
 _MAKE = """
 import json, sys, torch, transformers
+from qeff_zoo import tasks
 transformers.logging.disable_progress_bar()
 config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
-auto = {"text-generation": transformers.AutoModelForCausalLM, "feature-extraction": transformers.AutoModel}[task]
+config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
 torch.manual_seed(0)
-model = auto.from_config(transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config), dtype=torch.float32)
+model = tasks.auto_class(task, config).from_config(config, dtype=torch.float32)
 for parameter in model.parameters():
     if parameter.dim() == 1:  # norms and biases: away from their ones and zeros
         parameter.data += 0.1 * torch.randn_like(parameter)
