@@ -2,6 +2,7 @@
 """Tasks: what goes into a graph and what comes out. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,21 @@ class Tracing:
     dynamic_shapes: dict[str, Any]
     input_names: list[str]
     output_names: list[str]
+
+
+#: Configs' names for the number of positions that a model has a table or a mask for.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """Return the number of positions that a config gives its model, or None if it names none.
+
+    Args:
+        config: Raw config.json, or a text model's part of it.
+    """
+    return next(
+        (int(config[name]) for name in POSITIONS if isinstance(config.get(name), int)), None
+    )
 
 
 def module_of(task: str) -> ModuleType:
