@@ -17,6 +17,7 @@ from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import positions_of
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 1
@@ -319,10 +320,7 @@ def _fit_positions(checkpoint: Checkpoint, choices: _Choices, *, encoder: bool) 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
     """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    positions = next(
-        (int(config[name]) for name in names if isinstance(config.get(name), int)), None
-    )
+    positions = positions_of(config)
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
     if positions is None or not original or not factor:

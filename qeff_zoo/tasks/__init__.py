@@ -36,6 +36,21 @@ class Tracing:
     output_names: list[str]
 
 
+#: Configs' names for the number of positions that a model has a table or a mask for.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """Return the number of positions that a config gives its model, or None if it names none.
+
+    Args:
+        config: Raw config.json, or a text model's part of it.
+    """
+    return next(
+        (int(config[name]) for name in POSITIONS if isinstance(config.get(name), int)), None
+    )
+
+
 def module_of(task: str) -> ModuleType:
     """Return the module that defines a task, by its pipeline tag."""
     return importlib.import_module(f"{__name__}.{task.replace('-', '_')}")

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
-from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks import Tracing, positions_of
 from qeff_zoo.transforms.retained_state import Probe, RetainedState, States, Windows
 from qeff_zoo.transforms.window_cache import windows_of
 
+_ENDLESS = 1 << 31  # positions
 _BATCH, _SEQ, _CTX, _SLOTS = 2, 6, 10, 3  # example sizes: at least 2, or torch.export specializes
 
 
@@ -105,7 +106,10 @@ def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
         continuous_batching: Address cache slots through `batch_index`.
     """
     states = probe(model)
-    batch, seq, ctx = Dim("batch_size", min=2), Dim("seq_len", min=2), Dim("ctx_len", min=2)
+    # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
+    longest = (positions_of(model.config.get_text_config().to_dict()) or _ENDLESS) - 1
+    batch = Dim("batch_size", min=2)
+    seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
     slots = Dim("full_batch_size", min=2) if continuous_batching else batch
     sizes = {"batch_size": _SLOTS if continuous_batching else _BATCH, "ctx_len": _CTX}
     symbols = {"batch_size": slots, "ctx_len": ctx}
