@@ -8,7 +8,13 @@ from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Tiny
 
 RECIPE = Recipe(
     model_type="bert",
-    architectures=("BertModel", "BertForMaskedLM", "BertForPreTraining"),
+    architectures=(
+        "BertModel",
+        "BertForMaskedLM",
+        "BertForPreTraining",
+        "BertForSequenceClassification",
+        "BertForTokenClassification",
+    ),
     task="feature-extraction",
     special="Post-norm encoder with learned positions; mean, cls or max pooling as sentence-transformers' files say.",
     shapes=ENCODER_SHAPES,

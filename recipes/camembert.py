@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CamemBERT, `transformers.models.camembert`: a French RoBERTa."""
+
+from dataclasses import replace
+
+from .roberta import RECIPE as ROBERTA
+
+RECIPE = replace(
+    ROBERTA,
+    model_type="camembert",
+    architectures=(
+        "CamembertModel",
+        "CamembertForMaskedLM",
+        "CamembertForSequenceClassification",
+        "CamembertForTokenClassification",
+    ),
+    special="RoBERTa of French.",
+    tiny=ROBERTA.tiny,
+)
