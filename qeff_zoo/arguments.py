@@ -54,6 +54,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
     group = parser.add_argument_group("choices", "left out, the recipe makes them")
     group.add_argument("--target", help="what to compile for (default: ort)")
+    group.add_argument("--task", help="Hub pipeline tag (default: what the checkpoint is for)")
     group.add_argument("--weights", help="fp32, int8 or int4 (default: fp32)")
     group.add_argument("--profile", help="one of the recipe's shapes (default: latency)")
     for name, text in (
@@ -66,7 +67,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seq-lens", type=_integers, metavar="N,N", help="sequence lengths of an encoder"
     )
-    group.add_argument("--pooling", help="mean, cls or max (default: as the checkpoint says)")
+    group.add_argument(
+        "--pooling", help="mean, cls, max or lasttoken (default: as the checkpoint says)"
+    )
     group.add_argument(
         "--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings"
     )

@@ -17,14 +17,14 @@ from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import positions_of
+from qeff_zoo.tasks import choice, for_task, positions_of
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 1
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 STORAGES = ("fp32", "int8", "int4")
-POOLINGS = ("mean", "cls", "max")
+POOLINGS = ("mean", "cls", "max", "lasttoken")
 TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
@@ -35,6 +35,7 @@ class Request:
 
     Args:
         target: What to compile for.
+        task: Hub pipeline tag; None for what the checkpoint was trained for.
         profile: Name of one of the recipe's shapes.
         weights: "fp32", "int8" or "int4".
         prefill_seq_len: See `Shape`.
@@ -42,11 +43,12 @@ class Request:
         batch_size: See `Shape`.
         full_batch_size: See `Shape`.
         seq_lens: See `Shape`.
-        pooling: "mean", "cls" or "max".
+        pooling: "mean", "cls", "max" or "lasttoken".
         normalize: Whether embeddings have length 1.
     """
 
     target: str | None = None
+    task: str | None = None
     profile: str | None = None
     weights: str | None = None
     prefill_seq_len: int | None = None
@@ -63,7 +65,7 @@ class Plan:
     """A resolved build.
 
     Args:
-        recipe: Of the checkpoint's `model_type`.
+        recipe: Of the checkpoint's `model_type`, as it is for the task that was chosen.
         shape: Sizes the package is specialized for.
         spec: All that identifies the build, in JSON values; its digest is the build key.
         why: For every chosen field of the spec, by its path there, who set it.
@@ -104,7 +106,6 @@ class Plan:
         }
         tools = {f"toolchain.{name}": value for name, value in self.spec["toolchain"].items()}
         derived = {
-            "task.name": self.recipe.task,
             "recipe.model_type": self.recipe.model_type,
             **source,
             **tools,
@@ -124,6 +125,7 @@ class Plan:
             **{name: self.spec[name] for name in ("arch", "recipe", "exporter")},
             "toolchain": {name: self.spec["toolchain"][name] for name in _TRACERS},
             "variant": dict(self.variant),
+            "task": None if self.recipe.task == _default_task(self.recipe) else self.recipe.task,
             "structure": structure,
         }
         return "qg1-" + identity.digest(parts, "qz-graph-1")
@@ -160,8 +162,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         UnsupportedModelError: There is no recipe for the model.
         PlanError: Choices conflict; all conflicts at once.
     """
-    recipe = recipe_of(checkpoint)
     choices = _Choices()
+    recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
     _check_model(checkpoint, recipe, choices)
     choices.first("target", (request.target, "user"), ("ort", "default"))
     choices.first("weights", (request.weights, "user"), ("fp32", "default"))
@@ -217,6 +219,30 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
         ) from error
 
 
+def _default_task(recipe: Recipe) -> str:
+    """Return the task whose graphs have the recipe's key alone, as they had when it was the only one."""
+    return registry.find_recipe(recipe.model_type).task
+
+
+def _choose_task(
+    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: _Choices
+) -> Recipe:
+    """Choose the task, and return the recipe as it is for that."""
+    chosen = choice.choose(
+        checkpoint.name, recipe, checkpoint.architectures, checkpoint.companions, request.task
+    )
+    choices.set("task", chosen.task, chosen.by)
+    choices.problems += chosen.problems
+    if (chosen.task, recipe.task) == ("text-classification", "text-generation") and (
+        checkpoint.config.get("pad_token_id") is None
+    ):
+        choices.problems.append(
+            f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
+            f"is not padding. Expected one; set it to the id that its tokenizer pads with."
+        )
+    return for_task(recipe, chosen.task)
+
+
 def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> None:
     unknown = [name for name in checkpoint.architectures if name not in recipe.architectures]
     if unknown:
@@ -266,7 +292,7 @@ def _choose_shape(
     for name in [name for name, value in choices.value.items() if not value]:
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
-    _fit_positions(checkpoint, choices, encoder=encoder)
+    _fit_positions(checkpoint, recipe, choices, encoder=encoder)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
 
@@ -288,9 +314,13 @@ def _check_sizes(choices: _Choices, request: Request) -> None:
         )
 
 
-def _fit_positions(checkpoint: Checkpoint, choices: _Choices, *, encoder: bool) -> None:
+def _fit_positions(
+    checkpoint: Checkpoint, recipe: Recipe, choices: _Choices, *, encoder: bool
+) -> None:
     """Refuse sizes beyond the model's positions where the user set them; shorten those nobody asked for."""
     positions = _positions(checkpoint.config)
+    if positions is not None and recipe.positions_after_padding:
+        positions -= int(checkpoint.config.get("pad_token_id", 1)) + 1
     if encoder:
         lengths = choices.value["seq_lens"]
         if positions is not None and max(lengths, default=0) > positions:
@@ -367,8 +397,14 @@ def _toolchain(target: str) -> dict[str, str]:
 
 def _path(name: str) -> str:
     """Return where the spec holds a chosen field."""
-    places = {"target": "target.name", "weights": "quantization.weights", "pooling": "task.pooling"}
-    return places.get(name) or ("task.normalize" if name == "normalize" else f"shape.{name}")
+    places = {
+        "target": "target.name",
+        "weights": "quantization.weights",
+        "task": "task.name",
+        "pooling": "task.pooling",
+        "normalize": "task.normalize",
+    }
+    return places.get(name, f"shape.{name}")
 
 
 def _flag(name: str) -> str:

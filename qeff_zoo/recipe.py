@@ -65,11 +65,13 @@ class Recipe:
 
     Args:
         model_type: Hugging Face `model_type`; the file's name with `-` and `.` written `_`.
-        architectures: Class names of `config.architectures` that this recipe covers.
-        task: Hub pipeline tag; names a module of `qeff_zoo.tasks`.
+        architectures: Class names of `config.architectures` that this recipe covers; how they end also says which
+            tasks it serves besides `task`, see `qeff_zoo.tasks.tasks_of`.
+        task: Hub pipeline tag; names a module of `qeff_zoo.tasks`. The default where a checkpoint does not tell.
         special: In words, what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Applied in order.
         shapes: Named profiles; the first is the default.
+        positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
         quant_methods: `quantization_config.quant_method` values that work; "none" for unquantized checkpoints.
         tiny: Configurations of the tiny parity ladder.
         rev: Raised when a change here must rebuild packages although no other field shows it.
@@ -81,19 +83,25 @@ class Recipe:
     special: str
     transforms: tuple[Transform, ...] = ()
     shapes: Mapping[str, Shape]
+    positions_after_padding: bool = False
     quant_methods: tuple[str, ...] = ("none",)
     tiny: tuple[Tiny, ...]
     rev: int = 1
 
 
-def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0) -> Transform:
+def rms_norm(
+    count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = ""
+) -> Transform:
     """Declare that `count(config)` RMS norms become the semantic op.
 
     Args:
         count: Number of norm modules, from the text config.
         offset: Added to the weight before use (Gemma stores weight - 1).
+        suffix: What the name of their class ends with, where that is not RMSNorm.
     """
-    return Transform(name="rms_norm", count=count, parameters={"offset": offset} if offset else {})
+    given = {"offset": offset, "suffix": suffix}
+    parameters = {name: value for name, value in given.items() if value}
+    return Transform(name="rms_norm", count=count, parameters=parameters)
 
 
 def experts(count: Callable[[Any], int]) -> Transform:

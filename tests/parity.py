@@ -33,8 +33,9 @@ from qeff_zoo import tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.export import exporter, loader
 from qeff_zoo.recipe import Recipe, Tiny
-from qeff_zoo.registry import list_recipes
+from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.targets import ort
+from qeff_zoo.validation import tiny_models
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
 from qeff_zoo.weights.expressions import transpose
@@ -81,19 +82,32 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Recipe and variant, as tests are named."""
-        return f"{self.recipe.model_type}-{self.tiny.name}"
+        """Recipe, variant and any task but the recipe's own, as tests are named."""
+        own = find_recipe(self.recipe.model_type).task
+        task = "" if self.recipe.task == own else f"-{self.recipe.task}"
+        return f"{self.recipe.model_type}-{self.tiny.name}{task}"
 
     @property
     def config(self) -> dict[str, Any]:
         """What a config.json would say."""
-        return {"model_type": self.recipe.model_type, **self.tiny.config}
+        return tiny_models.config_of(self.recipe, self.tiny)
 
 
 @cache
 def all_cases() -> dict[str, Case]:
     """Return every tiny config of every recipe, by name."""
     found = [Case(recipe=recipe, tiny=tiny) for recipe in list_recipes() for tiny in recipe.tiny]
+    return {case.name: case for case in found}
+
+
+@cache
+def more_cases() -> dict[str, Case]:
+    """Return, for every task but its own that a recipe serves, its first tiny config, by name."""
+    found = [
+        Case(recipe=tasks.for_task(recipe, task), tiny=recipe.tiny[0])
+        for recipe in list_recipes()
+        for task in tasks.tasks_of(recipe)[1:]
+    ]
     return {case.name: case for case in found}
 
 
@@ -118,6 +132,13 @@ def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
             if parameter.dim() == 1:
                 parameter += 0.3 * torch.randn_like(parameter)
     return model.requires_grad_(False)
+
+
+def positions(subject: "Subject") -> int:
+    """Return how many tokens the longest text has, or 64 where nothing bounds them."""
+    config = subject.config
+    reserved = config["pad_token_id"] + 1 if subject.recipe.positions_after_padding else 0
+    return int(config.get("max_position_embeddings", 64)) - int(reserved)
 
 
 def in_float64(model: Any) -> Any:
@@ -284,7 +305,7 @@ class Subject:
 @cache
 def subject(name: str) -> Subject:
     """Return what is made of a case; once a process."""
-    case = all_cases()[name]
+    case = {**all_cases(), **more_cases()}[name]
     return Subject(case.config, case.recipe)
 
 

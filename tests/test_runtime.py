@@ -541,7 +541,7 @@ def test_a_folder_without_what_a_request_needs(folder: Path) -> None:
 
 def test_embeddings_that_cannot_be_computed(encoder: EmbeddingSession, tmp_path: Path) -> None:
     for texts, message in [
-        ([], "nothing to embed"),
+        ([], "nothing to read"),
         ([[]], "0 tokens; expected 1 to 40"),
         ([[5] * 41], "41 tokens; expected 1 to 40"),
         ([[999]], "Token id 999"),

@@ -383,7 +383,7 @@ def test_distances() -> None:
     assert divergences(LOGITS, moved)[0] == pytest.approx((p * np.log(p / q)).sum(), rel=1e-3)
     cosine = (LOGITS[0] @ moved[0]) / np.linalg.norm(LOGITS[0]) / np.linalg.norm(moved[0])
     assert cosine_distances(LOGITS, moved)[0] == pytest.approx(1 - cosine, abs=1e-7)
-    floor = measure_floor([(LOGITS, LOGITS), (LOGITS, moved)], embeddings=False)
+    floor = measure_floor([(LOGITS, LOGITS), (LOGITS, moved)], "logits")
     assert floor.error == pytest.approx(errors[0])
 
 

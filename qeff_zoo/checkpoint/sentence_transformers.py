@@ -12,6 +12,7 @@ _MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
 }
 
 
@@ -20,7 +21,7 @@ class Pooling:
     """How a sentence-transformers model reduces token states.
 
     Args:
-        pooling: "mean", "cls" or "max".
+        pooling: "mean", "cls", "max" or "lasttoken".
         normalize: Whether a normalization follows.
     """
 
@@ -55,7 +56,8 @@ def read_pooling(companions: Mapping[str, Path]) -> Pooling | None:
         key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
     ]
     if isinstance(config.get("pooling_mode"), str):  # the newer form of the file
-        modes = [f"pooling_mode_{config['pooling_mode']}_tokens".replace("cls_tokens", "cls_token")]
+        named = {mode: key for key, mode in _MODES.items()}
+        modes = [named.get(config["pooling_mode"], config["pooling_mode"])]
     if len(modes) != 1 or modes[0] not in _MODES:
         raise UnsupportedModelError(
             f"{name} asks for pooling {modes or 'none'}, expected one of {', '.join(_MODES)}. Other poolings are not "

@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package in, the session of its task out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
+from qeff_zoo.runtime.token_classification import TokenClassificationSession
 
-Session: TypeAlias = TextGenerationSession | EmbeddingSession
+Session: TypeAlias = (
+    TextGenerationSession
+    | EmbeddingSession
+    | TextClassificationSession
+    | TokenClassificationSession
+)
 
-_SESSIONS: Mapping[str, type[TextGenerationSession] | type[EmbeddingSession]] = MappingProxyType(
-    {"text-generation": TextGenerationSession, "feature-extraction": EmbeddingSession}
+_SESSIONS: Mapping[str, Callable[..., Session]] = MappingProxyType(
+    {
+        "text-generation": TextGenerationSession,
+        "feature-extraction": EmbeddingSession,
+        "text-classification": TextClassificationSession,
+        "token-classification": TokenClassificationSession,
+    }
 )
 
 # Measured on 75 million parameters and one core: int4 decodes 62 tokens a second prepacked and 2 as it lies in the

@@ -3,12 +3,38 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A text, or a pair of texts, as tokens.
+
+    Args:
+        ids: Token ids.
+        type_ids: For every token, 1 in the second text of a pair where the tokenizer tells them apart, else 0.
+        offsets: For every token, where it begins and ends in its text, in characters.
+        special: For every token, whether it was added to the text.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
+    offsets: list[tuple[int, int]]
+    special: list[bool]
+
+    @classmethod
+    def of_ids(cls, ids: Sequence[int]) -> "Encoded":
+        """Take token ids as they are; each is its own place."""
+        places = [(place, place + 1) for place in range(len(ids))]
+        return cls(
+            ids=list(ids), type_ids=[0] * len(ids), offsets=places, special=[False] * len(ids)
+        )
 
 
 class Tokenizer:
@@ -23,6 +49,10 @@ class Tokenizer:
         # A file keeps the settings of whoever saved it last; what to cut or pad is ours to say.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        settings = read_json(folder / "tokenizer_config.json")
+        self._cut_on = str(settings.get("truncation_side", "right"))
+        # transformers hands a model only what its tokenizer lists.
+        self._has_types = "token_type_ids" in settings.get("model_input_names", ["token_type_ids"])
 
     @classmethod
     def find(cls, folder: Path) -> "Tokenizer | None":
@@ -45,11 +75,27 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Turn texts into token ids, special tokens added, none longer than `max_length`."""
-        self._tokenizer.enable_truncation(max_length)
+        return [encoded.ids for encoded in self.encode_all(texts, max_length)]
+
+    def encode_all(self, texts: Sequence[str | tuple[str, str]], max_length: int) -> list[Encoded]:
+        """Turn texts and pairs into tokens, special tokens added, none longer than `max_length`.
+
+        Of a pair the longer text is cut first, as transformers does.
+        """
+        self._tokenizer.enable_truncation(max_length, direction=self._cut_on)
         try:
-            return [list(one.ids) for one in self._tokenizer.encode_batch(list(texts))]
+            found = self._tokenizer.encode_batch(list(texts))
         finally:
             self._tokenizer.no_truncation()
+        return [
+            Encoded(
+                ids=list(one.ids),
+                type_ids=list(one.type_ids) if self._has_types else [0] * len(one.ids),
+                offsets=list(one.offsets),
+                special=[bool(mark) for mark in one.special_tokens_mask],
+            )
+            for one in found
+        ]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Turn token ids into text, special tokens left out."""

@@ -3,9 +3,11 @@
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType
 from typing import Any
+
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
 
 #: Every task, and transformers' automatic classes for it: the first that knows a configuration makes the model.
 AUTO_CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -13,6 +15,18 @@ AUTO_CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "text-generation": ("AutoModelForCausalLM",),
         # Of T5 the text encoder alone, which is not what AutoModel makes.
         "feature-extraction": ("AutoModelForTextEncoding", "AutoModel"),
+        "text-classification": ("AutoModelForSequenceClassification",),
+        "token-classification": ("AutoModelForTokenClassification",),
+    }
+)
+#: How the names of transformers' classes end -> the task that they are made for.
+_SUFFIXES: Mapping[str, str] = MappingProxyType(
+    {
+        "ForCausalLM": "text-generation",
+        "LMHeadModel": "text-generation",
+        "ForSequenceClassification": "text-classification",
+        "ForTokenClassification": "token-classification",
+        "Model": "feature-extraction",  # no head
     }
 )
 
@@ -54,6 +68,30 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
 def module_of(task: str) -> ModuleType:
     """Return the module that defines a task, by its pipeline tag."""
     return importlib.import_module(f"{__name__}.{task.replace('-', '_')}")
+
+
+def task_of(architecture: str, recipe: Recipe) -> str:
+    """Return the task that a class of transformers is made for; the recipe's own where its name does not tell.
+
+    Args:
+        architecture: Class name.
+        recipe: Of its `model_type`.
+    """
+    told = (task for suffix, task in _SUFFIXES.items() if architecture.endswith(suffix))
+    return next(told, recipe.task)
+
+
+def tasks_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return every task that a recipe serves, its own first: those that its architectures are made for."""
+    made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
+    return tuple(dict.fromkeys([recipe.task, *made_for]))
+
+
+def for_task(recipe: Recipe, task: str) -> Recipe:
+    """Return a recipe as it is for one of its tasks."""
+    decodes = recipe.task == "text-generation"
+    shapes = ENCODER_SHAPES if decodes and task != recipe.task else recipe.shapes
+    return replace(recipe, task=task, shapes=shapes)
 
 
 def auto_class(task: str, config: Any) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `feature-extraction` contract: one embedding per text.
 
-IN   input_ids (batch_size, seq_len) i64    attention_mask (batch_size, seq_len) i64, 1 is a token
+IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders`
 OUT  output (batch_size, hidden)            pooled over the tokens, normalized if asked for
 """
 
@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
-from torch.export import Dim
 
-from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks import Tracing, encoders
+from qeff_zoo.tasks.encoders import run_once as probe
 
-_BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
+__all__ = ["Embed", "pool", "probe", "tracing"]
 
 
 def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
@@ -23,11 +22,15 @@ def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
     Args:
         hidden: Last hidden states.
         attention_mask: (batch, seq), 1 is a token.
-        pooling: "mean", "cls" (the first token) or "max", as in sentence-transformers.
+        pooling: "mean", "cls" (the first token), "lasttoken" or "max", as in sentence-transformers.
     """
     token = attention_mask.unsqueeze(-1).to(hidden.dtype)
     if pooling == "cls":
         return hidden[:, 0]
+    if pooling == "lasttoken":
+        places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+        last = (attention_mask * places).argmax(1)  # (batch)
+        return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
     if pooling == "max":
         return hidden.masked_fill(token == 0, torch.finfo(hidden.dtype).min).amax(1)
     if pooling == "mean":
@@ -55,23 +58,6 @@ class Embed(nn.Module):
         return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
-def probe(model: Any) -> None:
-    """Run the model once without computing anything."""
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long)
-        model(input_ids=tokens, attention_mask=tokens.clone())
-
-
 def tracing(model: Any, *, pooling: str = "mean", normalize: bool = False) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols."""
-    tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long)
-    # Learned positions bound the sequence, and torch.export wants to be told.
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    batch, seq = Dim("batch_size", min=2), Dim("seq_len", min=2, max=longest)
-    return Tracing(
-        module=Embed(model, pooling, normalize).eval(),
-        inputs={"input_ids": tokens, "attention_mask": tokens.clone()},
-        dynamic_shapes={"input_ids": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
-        input_names=["input_ids", "attention_mask"],
-        output_names=["output"],
-    )
+    return encoders.describe(model, Embed(model, pooling, normalize), "output")

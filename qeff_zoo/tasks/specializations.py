@@ -5,6 +5,12 @@ from typing import Any
 
 from qeff_zoo.recipe import Shape
 
+_NAMES = {
+    "feature-extraction": "Embedding",
+    "text-classification": "Classification",
+    "token-classification": "Classification",
+}
+
 
 def specializations(task: str, shape: Shape) -> list[dict[str, Any]]:
     """Return a task's specializations, as in the manifest.
@@ -13,7 +19,7 @@ def specializations(task: str, shape: Shape) -> list[dict[str, Any]]:
         task: Hub pipeline tag.
         shape: Sizes of the package.
     """
-    return {"text-generation": _decoder, "feature-extraction": _encoder}[task](shape)
+    return _decoder(shape) if task == "text-generation" else _encoder(_NAMES[task], shape)
 
 
 def _decoder(shape: Shape) -> list[dict[str, Any]]:
@@ -35,11 +41,11 @@ def _decoder(shape: Shape) -> list[dict[str, Any]]:
     ]
 
 
-def _encoder(shape: Shape) -> list[dict[str, Any]]:
+def _encoder(name: str, shape: Shape) -> list[dict[str, Any]]:
     """One for each sequence length."""
     return [
         {
-            "name": "Embedding" if len(shape.seq_lens) == 1 else f"Embedding_{number}",
+            "name": name if len(shape.seq_lens) == 1 else f"{name}_{number}",
             "symbols": {"batch_size": str(shape.batch_size), "seq_len": str(seq_len)},
         }
         for number, seq_len in enumerate(shape.seq_lens)

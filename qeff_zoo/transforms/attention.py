@@ -16,7 +16,7 @@ from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 IMPLEMENTATION = "qeff_zoo"
 # Arguments of other attention flavours that change the result; a model that passes one is refused, not approximated.
-_UNSUPPORTED = ("position_bias", "head_mask", "block_mask")
+_UNSUPPORTED = ("head_mask", "block_mask")
 
 
 def attend(
@@ -29,6 +29,7 @@ def attend(
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention over the whole cache, as transformers' attention interface asks.
@@ -43,6 +44,7 @@ def attend(
         dropout: Ignored; models run in evaluation mode.
         softcap: Bound of the scores by tanh; None for none.
         s_aux: (heads,), attention sinks: a score more for each head, of a key without a value; None for none.
+        position_bias: Added to the scaled scores, (batch or 1, heads, seq, ctx); None for none.
         **extra: Anything else a model passes.
 
     Returns:
@@ -55,6 +57,12 @@ def attend(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     cap = float(softcap or 0.0)
+    if position_bias is not None:
+        if cap:
+            raise NotImplementedError(
+                f"{type(module).__name__} has a position bias and a soft-cap, which no attention op computes."
+            )
+        attention_mask = attention_mask + position_bias
     if s_aux is None:
         return torch.ops.qeff_zoo.attention(query, key, value, attention_mask, scale, cap), None
     if cap:

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 
-def apply(model: nn.Module, offset: float = 0.0) -> int:
-    """Replace the forward of every module whose class is named `…RMSNorm`.
+def apply(model: nn.Module, offset: float = 0.0, suffix: str = "RMSNorm") -> int:
+    """Replace the forward of every module that is an RMS norm by the name of its class.
 
     Args:
         model: Changed in place.
         offset: Added to the weight (Gemma stores weight - 1).
+        suffix: What the name ends with.
 
     Returns:
         Number of modules changed.
@@ -25,7 +26,7 @@ def apply(model: nn.Module, offset: float = 0.0) -> int:
         epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
         return torch.ops.qeff_zoo.rms_norm(hidden_states, self.weight, float(epsilon), offset)
 
-    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    norms = [module for module in model.modules() if type(module).__name__.endswith(suffix)]
     for norm in norms:
         norm.forward = MethodType(forward, norm)
     return len(norms)

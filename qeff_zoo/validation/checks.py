@@ -3,6 +3,7 @@
 
 import tempfile
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from qeff_zoo.plan import Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.store import Store
+from qeff_zoo.tasks import for_task, tasks_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +122,22 @@ def _source(package: Package, given: str | None) -> Checkpoint:
 
 
 def _check_recipe(recipe: Recipe, watch: Stopwatch) -> Outcome:
-    """Build every tiny model of a recipe with random weights, in a store that goes away, and compare it."""
+    """Build every tiny model for every task with random weights, in a store that goes away, and compare it."""
     from qeff_zoo.validation import ladder as validation
 
     checks, reported = [], []
-    for tiny in recipe.tiny:
+    for task, tiny in product(tasks_of(recipe), recipe.tiny):
+        one, name = (
+            for_task(recipe, task),
+            tiny.name if task == recipe.task else f"{tiny.name} {task}",
+        )
         with (
             tempfile.TemporaryDirectory() as folder,
-            watch.stage(f"{recipe.model_type} {tiny.name}"),
+            watch.stage(f"{recipe.model_type} {name}"),
         ):
-            found = validation.validate(*_tiny_package(recipe, tiny, Path(folder)), level="tiny")
-        checks += [{"model": tiny.name, **item} for item in found.checks]
-        reported.append({"model": tiny.name, **found.reported})
+            found = validation.validate(*_tiny_package(one, tiny, Path(folder)), level="tiny")
+        checks += [{"model": name, **item} for item in found.checks]
+        reported.append({"model": name, **found.reported})
     return Outcome(subject=recipe.model_type, level="tiny", checks=checks, reported=reported)
 
 
@@ -139,12 +145,12 @@ def _tiny_package(recipe: Recipe, tiny: Tiny, folder: Path) -> tuple[Package, Pa
     from qeff_zoo.validation import tiny_models
 
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
-    shape = (
-        {"seq_lens": (8, 24)}
-        if recipe.task == "feature-extraction"
-        else {"prefill_seq_len": 8, "ctx_len": 48}
-    )
+    decoder = Request(task=recipe.task, prefill_seq_len=8, ctx_len=48)
+    encoder = Request(task=recipe.task, seq_lens=(8, 24))
     built = pipeline.build(
-        str(checkpoint), Request(**shape), validate=False, store=Store(folder / "store")
+        str(checkpoint),
+        decoder if recipe.task == "text-generation" else encoder,
+        validate=False,
+        store=Store(folder / "store"),
     )
     return built.package, checkpoint

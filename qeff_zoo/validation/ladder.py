@@ -16,6 +16,7 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.validation.parity import (
+    KINDS,
     TOLERANCES,
     Array,
     Check,
@@ -69,7 +70,7 @@ def validate(
         reported=_report(trial, reference, judges),
         versions=_versions(reference),
         sequences=trial.sequences,
-        arrays=_evidence(trial, reference),
+        arrays=_evidence(trial, reference, judges["reference"].floor.spread),
     )
 
 
@@ -82,6 +83,7 @@ def _request(
         "task": package.task,
         "sequences": trial.sequences,
         "positions": trial.positions,
+        "types": trial.types,
         "pooling": _chosen_pooling(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         **asdict(rounding),
@@ -99,8 +101,8 @@ def _versions(reference: Answers) -> dict[str, str]:
 def _chosen_pooling(package: Package) -> dict[str, Any]:
     """Return what a user chose of the pooling; what nobody chose the reference finds by itself."""
     task, why = package.manifest["spec"]["task"], package.manifest["why"]
-    chosen = [name for name in task if why.get(f"task.{name}", "").startswith("user")]
-    return {name: task[name] for name in chosen}
+    names = [name for name in ("pooling", "normalize") if name in task]
+    return {name: task[name] for name in names if why.get(f"task.{name}", "").startswith("user")}
 
 
 def _judges(
@@ -125,7 +127,7 @@ def _judges(
         judges[variant] = Judge(
             level=level,
             tolerance=TOLERANCES[row],
-            floor=measure_floor(pairs, embeddings=package.task == "feature-extraction"),
+            floor=measure_floor(pairs, KINDS[package.task]),
             mutation=reference.about["mutation"],
             against={
                 "reference": reference.about["class"],
@@ -134,7 +136,7 @@ def _judges(
                 "dtype": dtype,
                 "patched": False,
             },
-            embeddings=package.task == "feature-extraction",
+            kind=KINDS[package.task],
         )
     return judges
 
@@ -171,7 +173,7 @@ def _greedy_match(generated: list[int], reference: Answers) -> dict[str, int]:
     return {"generated": len(generated), "matched": [*same, False].index(False)}
 
 
-def _evidence(trial: Trial, reference: Answers) -> dict[str, Array]:
+def _evidence(trial: Trial, reference: Answers, spread: float | None) -> dict[str, Array]:
     """Keep of every answer the largest values, ours and the reference's, and the distance."""
     arrays: dict[str, Array] = {}
     for stage, keys in trial.keys.items():
@@ -179,8 +181,8 @@ def _evidence(trial: Trial, reference: Answers) -> dict[str, Array]:
         arrays[f"{stage}.positions"] = np.array(
             [(number, trial.positions[number][index]) for number, index in keys]
         )
-        arrays[f"{stage}.relative_errors"] = relative_errors(expected, got)
-        if trial.greedy is None:  # an embedding has no largest value
+        arrays[f"{stage}.relative_errors"] = relative_errors(expected, got, spread)
+        if trial.greedy is None:  # an embedding has no largest value, and labels are few
             arrays[f"{stage}.expected"], arrays[f"{stage}.got"] = expected, got
             continue
         top = np.argsort(-expected, axis=1, kind="stable")[:, :_TOP]

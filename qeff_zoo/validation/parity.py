@@ -6,10 +6,10 @@ equally right (see `qeff_zoo.validation.reference`). The table below only bounds
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,16 @@ from qeff_zoo.package.manifest import holds
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = dict[str, Any]
+#: What answers are: of a language model, of an encoder, or of a classifier.
+Kind: TypeAlias = Literal["logits", "embeddings", "scores"]
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "text-generation": "logits",
+        "feature-extraction": "embeddings",
+        "text-classification": "scores",
+        "token-classification": "scores",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +62,24 @@ class Floor:
 
     Args:
         error: See `relative_errors`.
-        divergence: See `divergences`, or `cosine_distances` for embeddings.
+        divergence: See `divergences`, or `cosine_distances` for embeddings; 0 for scores.
+        spread: Of scores, which may be one or two an answer: the standard deviation of all of them.
     """
 
     error: float
     divergence: float
+    spread: float | None = None
 
 
-def relative_errors(expected: Array, got: Array) -> Array:
+def relative_errors(expected: Array, got: Array, spread: float | None = None) -> Array:
     """Return per row the largest difference, in units of the spread of the expected values.
 
     Args:
-        expected: (rows, values), with the spread as standard deviation.
+        expected: (rows, values).
         got: Same shape.
+        spread: None for the standard deviation of each row.
     """
-    spread = expected.astype(np.float64).std(axis=1)
+    spread = expected.astype(np.float64).std(axis=1) if spread is None else np.float64(spread)
     largest = np.abs(expected.astype(np.float64) - got).max(axis=1)
     errors: Array = largest / np.maximum(spread, np.finfo(np.float32).tiny)
     return errors
@@ -87,18 +100,29 @@ def cosine_distances(expected: Array, got: Array) -> Array:
     return distances
 
 
-def measure_floor(pairs: Sequence[tuple[Array, Array]], *, embeddings: bool) -> Floor:
+def measure_floor(pairs: Sequence[tuple[Array, Array]], kind: Kind) -> Floor:
     """Measure how far equally right answers lie apart.
 
     Args:
         pairs: Answers to the same questions.
-        embeddings: They are embeddings, not logits.
+        kind: What they are.
     """
-    distance = cosine_distances if embeddings else divergences
+    spread = float(pairs[0][0].astype(np.float64).std()) if kind == "scores" else None
+    distance = _DISTANCES.get(kind)
     return Floor(
-        error=max(float(relative_errors(*pair).max()) for pair in pairs),
-        divergence=max(float(distance(*pair).max()) for pair in pairs),
+        error=max(float(relative_errors(*pair, spread).max()) for pair in pairs),
+        divergence=max(float(distance[1](*pair).max()) for pair in pairs) if distance else 0.0,
+        spread=spread,
     )
+
+
+#: How far whole answers lie apart: the metric's name, and its value per row.
+_DISTANCES: Mapping[Kind, tuple[str, Callable[[Array, Array], Array]]] = MappingProxyType(
+    {
+        "logits": ("max_kl_divergence", divergences),
+        "embeddings": ("max_cosine_distance", cosine_distances),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +135,7 @@ class Judge:
         floor: Measured.
         mutation: What was done to the canary.
         against: The reference, as in the manifest.
-        embeddings: Answers are embeddings, not logits.
+        kind: What answers are.
     """
 
     level: str
@@ -119,7 +143,7 @@ class Judge:
     floor: Floor
     mutation: str
     against: Mapping[str, Any]
-    embeddings: bool
+    kind: Kind
 
     @property
     def allowed_error(self) -> float:
@@ -147,23 +171,28 @@ class Judge:
         def check(metric: str, op: str, threshold: float, values: tuple[float, float]) -> Check:
             return self._check(stage, metric, op, threshold, *values)
 
-        errors = [float(relative_errors(expected, other).max()) for other in (got, canary)]
+        errors = [self.error(expected, other) for other in (got, canary)]
         checks = [check("max_relative_error", "<=", self.allowed_error, (errors[0], errors[1]))]
-        distance = cosine_distances if self.embeddings else divergences
-        metric = "max_cosine_distance" if self.embeddings else "max_kl_divergence"
-        apart = [float(distance(expected, other).max()) for other in (got, canary)]
-        checks.append(check(metric, "<=", self.allowed_divergence, (apart[0], apart[1])))
-        if not self.embeddings:
+        if self.kind in _DISTANCES:
+            metric, distance = _DISTANCES[self.kind]
+            apart = [float(distance(expected, other).max()) for other in (got, canary)]
+            checks.append(check(metric, "<=", self.allowed_divergence, (apart[0], apart[1])))
+        if self.kind != "embeddings" and expected.shape[1] > 1:
             agreed, note = self._agreement(expected, got)
             wrong, _ = self._agreement(expected, canary)
             checks.append({**check("top1_agreement", ">=", 1.0, (agreed, wrong)), "note": note})
         return checks
 
+    def error(self, expected: Array, got: Array) -> float:
+        """Return the largest relative error of any row."""
+        return float(relative_errors(expected, got, self.floor.spread).max())
+
     def _agreement(self, expected: Array, got: Array) -> tuple[float, str]:
-        """Return how often the most likely tokens agree, where noise does not decide which it is."""
+        """Return how often the most likely tokens or labels agree, where noise does not decide which it is."""
         second, first = np.partition(expected, -2, axis=1)[:, -2:].T
         # Noise may raise one logit and lower the other.
-        noise = 2 * max(self.floor.error, self.tolerance.least) * expected.std(axis=1)
+        spread = self.floor.spread or expected.std(axis=1)
+        noise = 2 * max(self.floor.error, self.tolerance.least) * spread
         clear = first - second > noise
         agree = expected.argmax(axis=1) == got.argmax(axis=1)
         note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
@@ -189,7 +218,7 @@ class Judge:
 
     def uncaught(self, stage: str, expected: Array, canary: Array) -> Check:
         """Return a check that fails, for a stage of which no check notices the canary."""
-        error = float(relative_errors(expected, canary).max())
+        error = self.error(expected, canary)
         return {
             "level": self.level,
             "stage": stage,

@@ -4,7 +4,7 @@
     python -m qeff_zoo.validation.reference request.json answer.npz
 
 In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
-and sequence, an array of logits or one embedding. The weights are loaded once. Variants:
+and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once. Variants:
 
     reference   float32, eager attention, each sequence alone and whole
     rounded     of quantized packages: the same with the weights that the package rounds rounded, and
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
     model = _load(Path(request["checkpoint"]), request["task"])
-    kind = _Logits if request["task"] == "text-generation" else _Embeddings
+    kind = _Logits if request["task"] == "text-generation" else _Whole
     answers = kind(model, request)
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
     arrays, mutation = _run_variants(model, request, answers)
@@ -90,7 +90,7 @@ def _load(folder: Path, task: str) -> Any:
 
 
 def _run_variants(
-    model: Any, request: Mapping[str, Any], answers: "_Logits | _Embeddings"
+    model: Any, request: Mapping[str, Any], answers: "_Logits | _Whole"
 ) -> tuple[dict[str, Array], str]:
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone()}
@@ -154,43 +154,59 @@ class _Logits:
         return list(np.split(logits, ends[:-1]))
 
 
-class _Embeddings:
-    """Answers of an encoder: one pooled vector per sequence.
+class _Whole:
+    """Answers about whole texts, each read in one call: an embedding, or a classifier's logits.
 
     Args:
         model: Hugging Face's.
-        request: With `checkpoint`, `sequences`, and in `pooling` what to do otherwise than the checkpoint says.
+        request: With `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
+            `pooling` what to do otherwise than the checkpoint says.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        self._model = model
+        self._model, self._embeds = model, request["task"] == "feature-extraction"
         self._sequences: list[list[int]] = request["sequences"]
-        told = {**_read_pooling(Path(request["checkpoint"])), **request["pooling"]}
-        self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
+        self._types: list[list[int]] | None = request.get("types")
+        self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        if self._embeds:
+            told = {**_read_pooling(Path(request["checkpoint"])), **request["pooling"]}
+            self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
 
     def alone(self) -> list[Array]:
-        """Run each sequence by itself, without padding; return (1, hidden) each."""
-        return [array for sequence in self._sequences for array in self._run([sequence])]
+        """Run each sequence by itself, without padding; return (1 or tokens, values) each."""
+        return [self._run([number])[0] for number in range(len(self._sequences))]
 
     def together(self) -> list[Array]:
         """Run sequences in padded batches."""
-        groups = [
-            self._sequences[at : at + _TOGETHER] for at in range(0, len(self._sequences), _TOGETHER)
-        ]
+        numbers = list(range(len(self._sequences)))
+        groups = [numbers[at : at + _TOGETHER] for at in range(0, len(numbers), _TOGETHER)]
         return [array for group in groups for array in self._run(group)]
 
-    def _run(self, sequences: list[list[int]]) -> list[Array]:
-        hidden = self._model(**_padded(sequences)).last_hidden_state
+    def _run(self, numbers: list[int]) -> list[Array]:
+        sequences = [self._sequences[number] for number in numbers]
+        inputs = _padded(sequences, self._padding)
+        if self._types is not None:
+            kinds = [self._types[number] for number in numbers]
+            inputs["token_type_ids"] = _padded(kinds, 0)["input_ids"]
+        output = self._model(**inputs)
         _tick()
+        found = output.last_hidden_state if self._embeds else output.logits
         return [
-            self._pool(states[: len(sequence)])[None].float().numpy()
-            for states, sequence in zip(hidden, sequences, strict=True)
+            self._answer(one, len(sequence)).float().numpy()
+            for one, sequence in zip(found, sequences, strict=True)
         ]
+
+    def _answer(self, found: Tensor, length: int) -> Tensor:
+        """Return what matters of a row: the pooled states, or the logits of the text or of each of its tokens."""
+        if self._embeds:
+            return self._pool(found[:length])[None]
+        return found[None] if found.dim() == 1 else found[:length]
 
     def _pool(self, states: Tensor) -> Tensor:
         """Reduce the states of the tokens alone, (tokens, hidden)."""
         by_mode: dict[str, Callable[[], Tensor]] = {
             "cls": lambda: states[0],
+            "lasttoken": lambda: states[-1],
             "max": lambda: states.amax(0),
             "mean": lambda: states.sum(0) / len(states),
         }
@@ -211,9 +227,9 @@ def _read_pooling(folder: Path) -> dict[str, Any]:
     return {"pooling": mode, "normalize": "Normalize" in paths}
 
 
-def _padded(sequences: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+def _padded(sequences: Sequence[Sequence[int]], padding: int = 0) -> dict[str, Tensor]:
     width = max(map(len, sequences))
-    input_ids = torch.zeros(len(sequences), width, dtype=torch.long)
+    input_ids = torch.full((len(sequences), width), padding)
     attention_mask = torch.zeros_like(input_ids)
     for row, sequence in enumerate(sequences):
         input_ids[row, : len(sequence)] = torch.tensor(sequence)

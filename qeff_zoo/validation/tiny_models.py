@@ -4,7 +4,10 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.recipe import Recipe, Tiny
@@ -25,6 +28,25 @@ model.save_pretrained(folder)
 """
 
 
+#: What a tiny configuration has more for a head: labels of an odd number, and what a decoder's last token is found by.
+_HEADS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    dict.fromkeys(("text-classification", "token-classification"), {"num_labels": 3})
+)
+_PADDING = 5
+
+
+def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
+    """Return a tiny model's config.json as it is for the recipe's task.
+
+    Args:
+        recipe: Of the model, for one of its tasks.
+        tiny: Which of its tiny models.
+    """
+    head = _HEADS.get(recipe.task, {})
+    padding = {"pad_token_id": _PADDING} if head and "pad_token_id" not in tiny.config else {}
+    return {"model_type": recipe.model_type, **tiny.config, **head, **padding}
+
+
 def make(recipe: Recipe, tiny: Tiny, folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny model's checkpoint, unpatched and seeded.
 
@@ -37,7 +59,7 @@ def make(recipe: Recipe, tiny: Tiny, folder: Path, *, seed: int = 0) -> Path:
     Raises:
         ExportError: transformers does not make a model of the configuration.
     """
-    config = json.dumps({"model_type": recipe.model_type, **tiny.config})
+    config = json.dumps(config_of(recipe, tiny))
     code = _MAKE.replace("manual_seed(0)", f"manual_seed({seed})")
     command = [sys.executable, "-W", "ignore", "-c", code, config, recipe.task, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -8,8 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
+from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Array, Decoder, Piece
+from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.validation import cases, sample_texts
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -28,7 +29,8 @@ class Trial:
         sequences: Token ids.
         positions: Of each sequence, those with an answer, ascending.
         keys: By stage, of every answer.
-        answers: By stage, (answers, vocab or hidden).
+        answers: By stage, (answers, vocab, hidden or labels).
+        types: Token types of the sequences, where the package takes them.
         greedy: Prompt and continuation.
     """
 
@@ -36,13 +38,14 @@ class Trial:
     positions: list[list[int]]
     keys: Mapping[str, list[Key]]
     answers: Mapping[str, Array]
+    types: list[list[int]] | None = None
     greedy: tuple[list[int], list[int]] | None = None
 
 
 def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
     """Run the package; its memory is free again before the reference starts."""
     session = open_session(package, threads=threads)
-    if isinstance(session, EmbeddingSession):
+    if isinstance(session, EncoderSession):
         return _try_encoder(session, step)
     return _try_decoder(session, step)
 
@@ -91,23 +94,35 @@ def _call(
     return [logits[span.row] for span in call.spans]
 
 
-def _try_encoder(session: EmbeddingSession, step: Progress) -> Trial:
+def _try_encoder(session: EncoderSession, step: Progress) -> Trial:
     stages, lengths = cases.encoder_stages(session.sizes)
     sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
+    # As of two texts of one length each.
+    types = [[int(2 * at >= len(one)) for at in range(len(one))] for one in sequences]
+    given = types if session.has_token_types else None
+    by_token = session.task == "token-classification"
+    positions = [list(range(len(one))) if by_token else [0] for one in sequences]
     answers: dict[str, Array] = {}
     for stage in stages:
-        found = []
+        found: list[Array] = []
         for call in stage.calls:
             rows = [sequences[number] for number in call.sequences]
-            found.append(session.run(rows, call.seq_len))
+            kinds = [types[number] for number in call.sequences] if given else None
+            got = session.run(rows, call.seq_len, kinds)
+            found += [
+                one[: len(row)] if by_token else one[None]
+                for one, row in zip(got, rows, strict=True)
+            ]
             step(1)
         answers[stage.name] = np.concatenate(found)
+    numbers = {stage.name: [n for call in stage.calls for n in call.sequences] for stage in stages}
     return Trial(
         sequences=sequences,
-        positions=[[0] for _ in sequences],
+        positions=positions,
         keys={
-            stage.name: [(number, 0) for call in stage.calls for number in call.sequences]
-            for stage in stages
+            name: [(number, index) for number in found for index in range(len(positions[number]))]
+            for name, found in numbers.items()
         },
         answers=answers,
+        types=given,
     )

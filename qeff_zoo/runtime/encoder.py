@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph that reads whole texts at once: texts or pairs to token ids, rows to calls, padding to the specialization."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, TypeAlias, TypeGuard
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.decoder import Array
+from qeff_zoo.runtime.onnx_session import open_graph
+from qeff_zoo.runtime.sizes import EncoderSizes, Specializations
+from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer, read_json
+
+#: Text, or token ids.
+Text: TypeAlias = str | Sequence[int]
+#: Text, token ids, or two texts that are read together.
+Texts: TypeAlias = Text | tuple[str, str]
+
+
+class EncoderSession:
+    """What all sessions share whose package reads a whole text in one call.
+
+    Args:
+        folder: The package.
+        specializations: As in its manifest.
+        threads: That compute one operator; None for one per physical core.
+        prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
+
+    Raises:
+        GenerationError: Another task's package.
+    """
+
+    #: Hub pipeline tag, the graph's output, and whether two texts may be read together.
+    task: ClassVar[str]
+    output: ClassVar[str]
+    takes_pairs: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        folder: Path,
+        specializations: Specializations,
+        *,
+        threads: int | None = None,
+        prepack: bool = False,
+    ) -> None:
+        self.folder = folder
+        self._session = open_graph(
+            folder,
+            task=self.task,
+            inputs={"input_ids", "attention_mask"},
+            outputs={self.output},
+            threads=threads,
+            prepack=prepack,
+        )
+        names = {value.name for value in self._session.get_inputs()}
+        #: Whether the graph tells the second text of a pair from the first by its token types.
+        self.has_token_types = "token_type_ids" in names
+        self.sizes = EncoderSizes.read(specializations)
+        self.tokenizer = Tokenizer.find(folder)
+        settings = read_json(folder / "sentence_bert_config.json")
+        self._lowercase = bool(settings.get("do_lower_case"))
+        #: Longer texts are cut to so many tokens.
+        self.max_length = min(_max_seq_length(folder), self.sizes.seq_lens[-1])
+        self.config = read_json(folder / "config.json")
+        self.vocab_size = int(self.config.get("vocab_size", 0))
+
+    def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
+        """Turn texts into token ids, as every request does.
+
+        Args:
+            texts: Texts and pairs, cut to `max_length` tokens; or token ids as they are.
+
+        Raises:
+            GenerationError: A list of token ids is empty, too long, or not of this vocabulary; or there is a pair,
+                and the task knows none.
+        """
+        return [encoded.ids for encoded in self._encode(texts)]
+
+    def run(
+        self,
+        rows: Sequence[Sequence[int]],
+        seq_len: int | None = None,
+        types: Sequence[Sequence[int]] | None = None,
+    ) -> Array:
+        """Run one call.
+
+        Args:
+            rows: Token ids of at most `batch_size` texts.
+            seq_len: One of the package's; None for the shortest that all rows fit into.
+            types: Token types of the same texts, for graphs that take them; None for all 0.
+
+        Returns:
+            float32, (rows, …): what the graph returns for each.
+        """
+        longest = max(map(len, rows))
+        seq_len = seq_len or next(size for size in self.sizes.seq_lens if size >= longest)
+        shape = (self.sizes.batch_size, seq_len)
+        input_ids = np.full(shape, self.config.get("pad_token_id") or 0, np.int64)
+        feeds = {"input_ids": input_ids, "attention_mask": np.zeros(shape, np.int64)}
+        # Rows to spare repeat the first: a row without any token has no answer.
+        for row, tokens in enumerate(_filled(rows, self.sizes.batch_size)):
+            input_ids[row, : len(tokens)] = tokens
+            feeds["attention_mask"][row, : len(tokens)] = 1
+        if self.has_token_types:
+            feeds["token_type_ids"] = np.zeros(shape, np.int64)
+            for row, kinds in enumerate(_filled(types, self.sizes.batch_size) if types else ()):
+                feeds["token_type_ids"][row, : len(kinds)] = kinds
+        (output,) = self._session.run([self.output], feeds)
+        answers: Array = np.asarray(output)[: len(rows)].astype(np.float32)
+        return answers
+
+    def _answer(self, encoded: Sequence[Encoded]) -> list[Array]:
+        """Run as many calls as it takes; return what the graph says of each text, in order."""
+        rows: dict[int, Array] = {}
+        # Like lengths together: less padding. The sort is stable, so calls do not depend on luck.
+        order = sorted(range(len(encoded)), key=lambda number: len(encoded[number].ids))
+        for start in range(0, len(order), self.sizes.batch_size):
+            numbers = order[start : start + self.sizes.batch_size]
+            batch = [encoded[number] for number in numbers]
+            found = self.run([one.ids for one in batch], types=[one.type_ids for one in batch])
+            rows.update(zip(numbers, found, strict=True))
+        return [rows[number] for number in range(len(encoded))]
+
+    def _encode(self, texts: Sequence[Texts]) -> list[Encoded]:
+        if not texts:
+            raise GenerationError(
+                "There is nothing to read in []; expected at least one text. Give one."
+            )
+        words = [text for text in texts if _is_text(text)]
+        if words and self.tokenizer is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no tokenizer.json and cannot take the text "
+                f"{str(words[0])[:40]!r}; expected token ids. Give a list of them."
+            )
+        read = iter(self._tokenize(words))
+        encoded = [
+            next(read) if _is_text(text) else Encoded.of_ids([int(token) for token in text])
+            for text in texts
+        ]
+        for one in encoded:
+            self._check(one.ids)
+        return encoded
+
+    def _tokenize(self, texts: Sequence[str | tuple[str, str]]) -> list[Encoded]:
+        for pair in (text for text in texts if not isinstance(text, str)):
+            if not self.takes_pairs or len(pair) != 2:
+                taken = "one text or two" if self.takes_pairs else "one text"
+                raise GenerationError(
+                    f"The texts {pair!r} cannot be read together; expected {taken} at a time, as {self.task} takes "
+                    f"them. Give the others by themselves."
+                )
+        if self.tokenizer is None or not texts:
+            return []
+        plain = [
+            text.lower() if self._lowercase and isinstance(text, str) else text for text in texts
+        ]
+        return self.tokenizer.encode_all(plain, self.max_length)
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        longest = self.sizes.seq_lens[-1]
+        if not 0 < len(tokens) <= longest:
+            raise GenerationError(
+                f"A text has {len(tokens):,} tokens; expected 1 to {longest:,}, the package's "
+                "longest sequence. Change it, or build the package with a longer one."
+            )
+        foreign = next((token for token in tokens if not 0 <= token < self.vocab_size), None)
+        if foreign is not None:
+            raise GenerationError(
+                f"Token id {foreign!r} is not of this model; expected 0 to {self.vocab_size - 1:,}."
+                " Encode the text with the package's own tokenizer."
+            )
+
+
+def _is_text(text: Texts) -> TypeGuard[str | tuple[str, str]]:
+    return isinstance(text, str) or any(isinstance(part, str) for part in text)
+
+
+def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]]:
+    yield from rows
+    for _ in range(count - len(rows)):
+        yield rows[0]
+
+
+def _max_seq_length(folder: Path) -> int:
+    """Return where sentence-transformers cuts a text: what it was told, or all that the model takes."""
+    told = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+    if told:
+        return int(told)
+    bounds = [
+        read_json(folder / "tokenizer_config.json").get("model_max_length"),
+        read_json(folder / "config.json").get("max_position_embeddings"),
+    ]
+    return min((int(bound) for bound in bounds if bound), default=1 << 30)

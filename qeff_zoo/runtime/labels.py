@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a classifier's logits mean: the names of its labels, and how logits become scores."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.decoder import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How well a label fits.
+
+    Args:
+        label: Its name.
+        score: A probability, or the bare logit of a regression.
+    """
+
+    label: str
+    score: float
+
+
+def softmax(logits: Array) -> Array:
+    """Turn logits into probabilities that add up to 1 over the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shares: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def sigmoid(logits: Array) -> Array:
+    """Turn each logit into a probability of its own."""
+    shares: Array = (1 + np.tanh(logits / 2)) / 2  # which cannot overflow
+    return shares
+
+
+def unchanged(logits: Array) -> Array:
+    """Return logits as they are."""
+    return logits
+
+
+#: Classes of torch that sentence-transformers names as a cross-encoder's activation.
+_ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {"Identity": unchanged, "Sigmoid": sigmoid}
+)
+
+
+def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Return the labels' names in the order of the logits.
+
+    Args:
+        config: Content of config.json; without names in it they are transformers' `LABEL_0` and so on.
+        count: Of the logits.
+
+    Raises:
+        GenerationError: It names another number of labels.
+    """
+    named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    if named and sorted(named) != list(range(count)):
+        raise GenerationError(
+            f"config.json names the labels {sorted(named)}, but the graph has {count}. Expected 0 to {count - 1} in "
+            f"id2label. Build the package again from a checkpoint whose config.json is its own."
+        )
+    return tuple(named.get(number, f"LABEL_{number}") for number in range(count))
+
+
+def activation_of(config: Mapping[str, Any], count: int) -> Callable[[Array], Array]:
+    """Return what makes scores of logits, as transformers' pipeline and sentence-transformers' CrossEncoder do.
+
+    Args:
+        config: Content of config.json.
+        count: Of the labels. A single label's activation may be named in what sentence-transformers wrote.
+
+    Raises:
+        GenerationError: It names an activation that is not computed here.
+    """
+    own = config.get("sentence_transformers") or {}
+    told = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    if count == 1 and told:
+        name = str(told).rpartition(".")[2]
+        if name not in _ACTIVATIONS:
+            raise GenerationError(
+                f"config.json makes scores with {told!r}; expected {' or '.join(_ACTIVATIONS)}. Run the package's "
+                f"graph with an activation of your own, or change the entry in the checkpoint and build again."
+            )
+        return _ACTIVATIONS[name]
+    if config.get("problem_type") == "regression":
+        return unchanged
+    several = config.get("problem_type") == "multi_label_classification"
+    return sigmoid if several or count == 1 else softmax

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A classifier or reranker as a session: texts or pairs of texts in, labels with scores out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.encoder import EncoderSession, Texts
+from qeff_zoo.runtime.labels import Score
+from qeff_zoo.runtime.sizes import Specializations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """What a classifier says of a text.
+
+    Args:
+        text: The text, or the first of a pair; "" for token ids.
+        pair: The second text of a pair; None without.
+        scores: Of every label, the best first.
+    """
+
+    text: str
+    pair: str | None
+    scores: tuple[Score, ...]
+
+    @property
+    def label(self) -> str:
+        """The label that fits best."""
+        return self.scores[0].label
+
+    @property
+    def score(self) -> float:
+        """Of the label that fits best; of a reranker, how well the texts of the pair belong together."""
+        return self.scores[0].score
+
+
+class TextClassificationSession(EncoderSession):
+    """An opened package of the task `text-classification`; see `EncoderSession` for how to open it.
+
+    Raises:
+        GenerationError: Also for labels that are not the graph's.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/bge-reranker-v2-m3")  # doctest: +SKIP
+        >>> pairs = [("what is a panda?", "A bear of China."), ("what is a panda?", "Hi.")]
+        >>> [found.score for found in session.classify(pairs)]  # doctest: +SKIP
+    """
+
+    task = "text-classification"
+    output = "logits"
+    takes_pairs = True
+
+    def __init__(
+        self,
+        folder: Path,
+        specializations: Specializations,
+        *,
+        threads: int | None = None,
+        prepack: bool = False,
+    ) -> None:
+        super().__init__(folder, specializations, threads=threads, prepack=prepack)
+        (logits,) = self._session.get_outputs()
+        self.labels = labels.names_of(self.config, int(logits.shape[-1]))
+        self._activate = labels.activation_of(self.config, len(self.labels))
+
+    def classify(self, texts: str | tuple[str, str] | Sequence[Texts]) -> list[Classification]:
+        """Score every label for each text.
+
+        Args:
+            texts: Texts and pairs of texts, cut to `max_length` tokens as transformers does, the longer of a pair
+                first; or token ids as they are. One pair is a tuple, several are a list of tuples.
+
+        Raises:
+            GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
+        """
+        given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
+        answers = self._answer(self._encode(given))
+        return [
+            self._classification(text, [float(score) for score in self._activate(logits)])
+            for text, logits in zip(given, answers, strict=True)
+        ]
+
+    def _classification(self, text: Texts, values: Sequence[float]) -> Classification:
+        scores = [Score(label=n, score=s) for n, s in zip(self.labels, values, strict=True)]
+        one, pair = text if isinstance(text, tuple) else (text, None)
+        return Classification(
+            text=one if isinstance(one, str) else "",
+            pair=pair if isinstance(pair, str) else None,
+            scores=tuple(sorted(scores, key=lambda found: -found.score)),
+        )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A token classifier as a session: texts in, a label with its score for every token out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.encoder import EncoderSession, Text
+from qeff_zoo.runtime.sizes import Specializations
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLabel:
+    """What a classifier says of a token.
+
+    Args:
+        text: Of the token; "" for token ids.
+        start: Where it begins in the text, in characters; of token ids, its number.
+        end: Where it ends.
+        label: That fits best.
+        score: Its probability.
+    """
+
+    text: str
+    start: int
+    end: int
+    label: str
+    score: float
+
+
+class TokenClassificationSession(EncoderSession):
+    """An opened package of the task `token-classification`; see `EncoderSession` for how to open it.
+
+    Raises:
+        GenerationError: Also for labels that are not the graph's.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/bert-base-NER")  # doctest: +SKIP
+        >>> [token.label for token in session.classify("Ada was in Turin.")[0]]  # doctest: +SKIP
+    """
+
+    task = "token-classification"
+    output = "logits"
+
+    def __init__(
+        self,
+        folder: Path,
+        specializations: Specializations,
+        *,
+        threads: int | None = None,
+        prepack: bool = False,
+    ) -> None:
+        super().__init__(folder, specializations, threads=threads, prepack=prepack)
+        (logits,) = self._session.get_outputs()
+        self.labels = labels.names_of(self.config, int(logits.shape[-1]))
+
+    def classify(self, texts: str | Sequence[Text]) -> list[list[TokenLabel]]:
+        """Label every token of each text but the special ones that its tokenizer added.
+
+        Args:
+            texts: Texts, cut to `max_length` tokens; or token ids as they are.
+
+        Raises:
+            GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        encoded = self._encode(given)
+        found = []
+        for text, one, logits in zip(given, encoded, self._answer(encoded), strict=True):
+            shares = labels.softmax(logits[: len(one.ids)])  # (tokens, labels)
+            found.append(
+                [
+                    TokenLabel(
+                        text=text[start:end] if isinstance(text, str) else "",
+                        start=start,
+                        end=end,
+                        label=self.labels[int(share.argmax())],
+                        score=float(share.max()),
+                    )
+                    for (start, end), special, share in zip(
+                        one.offsets, one.special, shares, strict=True
+                    )
+                    if not special
+                ]
+            )
+        return found

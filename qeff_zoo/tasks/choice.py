@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which task a checkpoint is built for, who chose it, and what stands in the way."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.tasks import task_of, tasks_of
+
+#: What says that token states become one embedding; sentence-transformers writes it.
+_EMBEDS = "modules.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A chosen task.
+
+    Args:
+        task: Hub pipeline tag; the recipe's own where the one asked for cannot be served.
+        by: Who chose it.
+        problems: Why that one cannot be built, one sentence each.
+    """
+
+    task: str
+    by: str
+    problems: tuple[str, ...] = ()
+
+
+def choose(
+    name: str,
+    recipe: Recipe,
+    architectures: Sequence[str],
+    companions: Collection[str],
+    asked: str | None,
+) -> Chosen:
+    """Choose a task: the user's, else what the checkpoint was trained for, else the recipe's.
+
+    Args:
+        name: Of the checkpoint, for messages.
+        recipe: Of its `model_type`.
+        architectures: `config.architectures`.
+        companions: Files beside the checkpoint, by relative path.
+        asked: The user's choice, if there is one.
+    """
+    made_for = [
+        task_of(architecture, recipe)
+        for architecture in architectures
+        if architecture in recipe.architectures
+    ]
+    task, by = _first(recipe, made_for, companions, asked)
+    served = tasks_of(recipe)
+    if task not in served:
+        problem = (
+            f"{name!r} is to be built for {task!r} ({by}), but recipe {recipe.model_type!r} serves "
+            f"{', '.join(served)}. Choose one of those with --task."
+        )
+        return Chosen(task=recipe.task, by=by, problems=(problem,))
+    # Any model has the states that an embedding is made of; every other task has a head.
+    if made_for and task not in {*made_for, "feature-extraction"}:
+        classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
+        problem = (
+            f"{name!r} has architecture {architectures[0]!r}, which has no head for {task!r} ({by}); expected "
+            f"{' or '.join(classes)}. Choose {' or '.join(dict.fromkeys(made_for))} with --task, or use a "
+            f"checkpoint that was trained for {task!r}."
+        )
+        return Chosen(task=task, by=by, problems=(problem,))
+    return Chosen(task=task, by=by)
+
+
+def _first(
+    recipe: Recipe, made_for: Sequence[str], companions: Collection[str], asked: str | None
+) -> tuple[str, str]:
+    if asked is not None:
+        return asked, "user"
+    classifies = [task for task in made_for if task.endswith("-classification")]
+    if not classifies and _EMBEDS in companions:
+        return "feature-extraction", f"checkpoint: {_EMBEDS}"
+    if made_for:
+        return (classifies or made_for)[0], "checkpoint: architectures"
+    return recipe.task, "recipe"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Llama 4's attention with real numbers, and with the true position of every token.
+
+transformers turns queries and keys by complex numbers, which ONNX has not. Layers without RoPE scale queries by
+position, which transformers counts from the length of its cache; that is the same for all rows and ignores padding.
+"""
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def frequencies(self: Any, hidden_states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine, each (batch, seq, head_dim / 2), in place of one complex tensor.
+
+    Args:
+        self: `Llama4TextRotaryEmbedding`.
+        hidden_states: Of any shape.
+        position_ids: (batch, seq).
+    """
+    angles = position_ids[..., None].float() * self.inv_freq.to(hidden_states.device).float()
+    return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+
+
+def attend(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute `Llama4TextAttention`, changing what its projections return: nothing stands between the two.
+
+    Args:
+        self: The attention.
+        *args: As the original takes them.
+        **kwargs: As the original takes them.
+    """
+    changed = (self.q_proj, self.k_proj) if self.turns else (self.q_proj,) if self.grows else ()
+
+    def change(_: nn.Module, __: Any, projected: Tensor) -> Tensor:
+        if self.turns:
+            return _turn(projected, *kwargs["position_embeddings"])
+        return projected * _growth(self, kwargs["past_key_values"])
+
+    hooks = [projection.register_forward_hook(change) for projection in changed]
+    try:
+        return type(self).forward(self, *args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn neighbouring dimensions of every head as pairs; x is (batch, seq, heads * head_dim)."""
+    real, imaginary = x.float().unflatten(-1, (-1, cos.shape[-1], 2)).unbind(-1)
+    cos, sin = cos[:, :, None], sin[:, :, None]
+    turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
+    return turned.flatten(2).to(x.dtype)
+
+
+def _growth(attention: Any, cache: Any) -> Tensor:
+    """Return the factor of the queries, (batch, seq, 1)."""
+    positions = cache.get_query_offset(attention.layer_idx).float()
+    steps = torch.floor((positions + 1.0) / attention.floor_scale)
+    return (torch.log1p(steps) * attention.attn_scale + 1.0)[..., None]
+
+
+def apply(model: nn.Module) -> int:
+    """Change every `Llama4TextAttention` and what it shares; return the number of attentions."""
+    attentions = [m for m in model.modules() if type(m).__name__ == "Llama4TextAttention"]
+    for attention in attentions:
+        attention.turns = bool(attention.use_rope)
+        attention.grows = not attention.use_rope and bool(attention.attn_temperature_tuning)
+        attention.use_rope = attention.attn_temperature_tuning = False
+        attention.forward = MethodType(attend, attention)
+    for module in model.modules():
+        if type(module).__name__ == "Llama4TextRotaryEmbedding":
+            module.forward = MethodType(frequencies, module)
+    return len(attentions)
