@@ -150,6 +150,7 @@ def finish(model: ir.Model) -> ir.Model:
     for function in ops.functions():
         if function.name in used:
             model.functions[function.identifier()] = function
+    onnx_passes.RemoveUnusedFunctionsPass()(model)
     model.opset_imports[domains.SEMANTIC] = 1
     for node in nodes:
         node.metadata_props.clear()

@@ -108,7 +108,7 @@ def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
     """
     states = probe(model)
     # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
-    longest = (positions_of(model.config.get_text_config().to_dict()) or _ENDLESS) - 1
+    longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1
     batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
     seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": _CTX}, {"batch_size": slots, "ctx_len": ctx}
