@@ -32,6 +32,7 @@ from transformers import CONFIG_MAPPING
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.export import exporter, loader
+from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.targets import ort
@@ -198,6 +199,10 @@ class Subject:
         return ir.load(path)
 
     def _export(self, variant: dict[str, Any], everything: bool) -> ir.Model:
+        if not everything and self.recipe.task == "text-generation" and not variant:
+            graph = self.graph(CONTINUOUS)  # one trace serves both
+            slots_pass.remove(graph)
+            return exporter.finish(graph)
         if not everything:
             return exporter.export_graph(self.config, self.recipe, **variant)
         graph = exporter._attempt(self.config, self.recipe, everything=True, **variant)
@@ -392,7 +397,7 @@ def session_steps(session: Any, slots: int, ctx_len: int = CTX_LEN) -> Steps:
         # What a state holds beyond this call's rows belongs to other requests only with slots.
         given = past if index else {name: state[: len(input_ids)] for name, state in past.items()}
         feeds = {"input_ids": input_ids, "position_ids": position_ids, **index, **given}
-        results = dict(zip(outputs, session.run(None, feeds), strict=True))
+        results = _run_in_place(session, feeds)
         present = {name: results[f"{name}_RetainedState"] for name in past}
         if not index:
             present = {
@@ -402,6 +407,24 @@ def session_steps(session: Any, slots: int, ctx_len: int = CTX_LEN) -> Steps:
         return results["logits"], present
 
     return Steps(call, states)
+
+
+def _run_in_place(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Run a call whose states are written where they are read, as the runtime does; return the outputs."""
+    binding = session.io_binding()
+    outputs = {output.name for output in session.get_outputs()}
+    arrays = {
+        name: array.copy() for name, array in feeds.items()
+    }  # ONNX Runtime shares their memory
+    for name, array in arrays.items():
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        binding.bind_ortvalue_input(name, value)
+        if f"{name}_RetainedState" in outputs:
+            binding.bind_ortvalue_output(f"{name}_RetainedState", value)
+    binding.bind_output("logits")
+    session.run_with_iobinding(binding)
+    present = {f"{name}_RetainedState": array for name, array in arrays.items()}
+    return {**present, "logits": binding.get_outputs()[-1].numpy()}
 
 
 def torch_steps(subject: Subject, slots: int, ctx_len: int = CTX_LEN) -> Steps:

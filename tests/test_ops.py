@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._pytree import tree_leaves
 
 from qeff_zoo.export import ops
 
@@ -40,10 +41,10 @@ def session(
         for i, value in enumerate(function.inputs)
     ]
     assert len(inputs) == op.inputs
-    node = ir.node(name, inputs, dict(attributes), domain=ops.DOMAIN)
-    output = node.outputs[0]
-    output.name, output.type = "y", ir.TensorType(dtype)
-    output.shape = ir.Shape([None] * _RANKS[name][0])
+    node = ir.node(name, inputs, dict(attributes), domain=ops.DOMAIN, num_outputs=len(op.outputs))
+    for i, (output, like) in enumerate(zip(node.outputs, op.outputs, strict=True)):
+        output.name, output.type = f"y{i}", ir.TensorType(dtype)
+        output.shape = ir.Shape([None] * _RANKS[name][like])
     graph = ir.Graph(
         inputs,
         node.outputs,
@@ -67,15 +68,23 @@ _RANKS = {
     "CacheWrite": (4, 2, 4),
     "SlotWrite": (4, 2, 2, 4),
     "SlotRead": (4, 2),
+    "SlotReplace": (3, 2, 3),
+    "LinearRecurrence": (4, 4, 4, 4, 4),
+    "DeltaRecurrence": (4, 4, 4, 4, 4, 3),
+    "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
 }
 
 
-def in_onnx(name: str, *arrays: Array, **attributes: float) -> Array:
+def all_in_onnx(name: str, *arrays: Array, **attributes: float) -> list[Array]:
     one = session(name, tuple(attributes.items()))
     names = [value.name for value in one.get_inputs()]
-    return one.run(None, dict(zip(names, arrays, strict=True)))[0]
+    return one.run(None, dict(zip(names, arrays, strict=True)))
+
+
+def in_onnx(name: str, *arrays: Array, **attributes: float) -> Array:
+    return all_in_onnx(name, *arrays, **attributes)[0]
 
 
 def in_torch(op: Callable[..., Any], *arguments: Any) -> Array:
@@ -300,9 +309,94 @@ def test_a_row_without_anything_to_look_at_stays_finite() -> None:
     assert np.isfinite(in_torch(OURS.attention, query, key, value, mask, 1.0, 0.0)).all()
 
 
+@some
+@given(attentions(), st.sampled_from([0.3, 1.0]))
+def test_sink_attention(case: tuple[Array, Array, Array, Array], scale: float) -> None:
+    """A sink is one key more for every head, of value 0, that every query sees with the sink's own score."""
+    query, key, value, mask = case
+    sinks = normal(9, query.shape[1])
+    expected = np.zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[3]))
+    shared = query.shape[1] // key.shape[1]
+    for b, h, s in np.ndindex(query.shape[:3]):
+        keys, values = key[b, h // shared].astype(float), value[b, h // shared].astype(float)
+        seen = mask[min(b, len(mask) - 1), min(h, mask.shape[1] - 1), s].astype(float)
+        scores = np.append(keys @ query[b, h, s] * scale + seen, sinks[h])
+        weights = np.exp(scores - scores.max())
+        expected[b, s, h] = (weights / weights.sum())[:-1] @ values
+    got = in_onnx("SinkAttention", *case, sinks, scale=scale)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
+    got = in_torch(OURS.sink_attention, *case, sinks, scale)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
+
+
+# --- recurrences ---------------------------------------------------------------------------------
+
+
+@some
+@given(
+    batch=st.integers(1, 2),
+    seq=st.integers(1, 4),
+    heads=st.integers(1, 3),
+    width=st.integers(1, 5),
+    columns=st.integers(1, 4),
+    one_decay=st.booleans(),
+    one_key=st.booleans(),
+    delta=st.booleans(),
+)
+def test_recurrences(
+    batch: int,
+    seq: int,
+    heads: int,
+    width: int,
+    columns: int,
+    one_decay: bool,
+    one_key: bool,
+    delta: bool,
+) -> None:
+    state = normal(0, batch, heads, width, columns)
+    decay = 1 / (1 + np.exp(-normal(1, batch, seq, heads, 1 if one_decay else width)))
+    key = normal(2, batch, seq, 1 if one_key else heads, width)
+    value = normal(3, batch, seq, heads, columns)
+    query = normal(4, *key.shape)
+    rates = (normal(5, batch, seq, heads),) if delta else ()
+    last, expected = state.astype(float), np.zeros(value.shape)
+    for b, t, h in np.ndindex(batch, seq, heads):
+        g = 0 if one_key else h
+        matrix = last[b, h] * decay[b, t, h][:, None]
+        row = value[b, t, h].astype(float)
+        if delta:
+            row = (row - key[b, t, g] @ matrix) * rates[0][b, t, h]
+        last[b, h] = matrix + np.outer(key[b, t, g], row)
+        expected[b, t, h] = query[b, t, g] @ last[b, h]
+    name, op = (
+        ("DeltaRecurrence", OURS.delta_recurrence)
+        if delta
+        else ("LinearRecurrence", OURS.linear_recurrence)
+    )
+    arrays = (state, decay.astype(np.float32), key, value, query, *rates)
+    for found in (all_in_onnx(name, *arrays), op(*map(torch.from_numpy, arrays))):
+        np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found[1], last, rtol=1e-4, atol=1e-4)
+
+
+def test_slots_are_replaced_whole() -> None:
+    past, rows, slots = normal(0, 4, 2, 3), normal(1, 2, 2, 3), np.array([[3], [1]])
+    expected = past.copy()
+    expected[[3, 1]] = rows
+    np.testing.assert_array_equal(in_onnx("SlotReplace", past, slots, rows), expected)
+    np.testing.assert_array_equal(in_torch(OURS.slot_replace, past, slots, rows), expected)
+
+
 # --- tracing -------------------------------------------------------------------------------------
 
 _POSITIONS = torch.tensor([[0, 2, -1], [-1, -1, -1]])
+_RECURRENCE = (
+    torch.randn(2, 4, 6, 5),
+    torch.rand(2, 3, 4, 1),
+    torch.randn(2, 3, 4, 6),
+    torch.randn(2, 3, 4, 5),
+    torch.randn(2, 3, 4, 6),
+)
 EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rms_norm": (OURS.rms_norm, (torch.randn(2, 3, 8), torch.randn(8), 1e-6, 1.0)),
     "cache_write": (
@@ -314,6 +408,23 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (torch.randn(4, 2, 5, 4), torch.tensor([[3], [0]]), _POSITIONS, torch.randn(2, 2, 3, 4)),
     ),
     "slot_read": (OURS.slot_read, (torch.randn(4, 2, 5, 4), torch.tensor([[3], [0]]))),
+    "slot_replace": (
+        OURS.slot_replace,
+        (torch.randn(4, 2, 5), torch.tensor([[3], [0]]), torch.randn(2, 2, 5)),
+    ),
+    "linear_recurrence": (OURS.linear_recurrence, _RECURRENCE),
+    "delta_recurrence": (OURS.delta_recurrence, (*_RECURRENCE, torch.rand(2, 3, 4))),
+    "sink_attention": (
+        OURS.sink_attention,
+        (
+            torch.randn(2, 4, 3, 6),
+            torch.randn(2, 2, 5, 6),
+            torch.randn(2, 2, 5, 7),
+            torch.randn(2, 1, 3, 5),
+            torch.randn(4),
+            0.5,
+        ),
+    ),
     "attention": (
         OURS.attention,
         (
@@ -335,7 +446,8 @@ def test_fake_agrees_with_the_reference(name: str) -> None:
     real = op(*arguments)
     meta = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
     fake = op(*meta)
-    assert (fake.shape, fake.dtype, fake.stride()) == (real.shape, real.dtype, real.stride())
+    for one, other in zip(tree_leaves(fake), tree_leaves(real), strict=True):
+        assert (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
 
 
 def test_every_custom_op_has_an_example() -> None:

@@ -9,7 +9,7 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 
-from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export import loader, ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 VOCAB, WIDTH = 17, 8
 
@@ -85,7 +85,9 @@ class Toy(nn.Module):
 def on_meta(make: Callable[[], Toy]) -> Toy:
     """Make a toy without weights, as the loader does."""
     with init_empty_weights(include_buffers=False):
-        return make().eval()
+        toy = make().eval()
+    loader.hollow(toy)
+    return toy
 
 
 def with_weights(make: Callable[[], Toy]) -> Toy:

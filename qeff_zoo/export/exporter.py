@@ -55,7 +55,9 @@ def _attempt(
         return None
     if repeated is not None and not folding.fold(graph, repeated):
         return None
-    return _finish(graph)
+    if tracing.then:
+        tracing.then(graph)
+    return finish(graph)
 
 
 def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
@@ -137,7 +139,7 @@ def _shape(value: ir.Value) -> ir.Shape:
     return value.shape
 
 
-def _finish(model: ir.Model) -> ir.Model:
+def finish(model: ir.Model) -> ir.Model:
     """Attach the bodies of the semantic ops in use, and drop what only the trace needed."""
     onnx_passes.RemoveUnusedNodesPass()(model)
     nodes = [
@@ -148,6 +150,7 @@ def _finish(model: ir.Model) -> ir.Model:
     for function in ops.functions():
         if function.name in used:
             model.functions[function.identifier()] = function
+    onnx_passes.RemoveUnusedFunctionsPass()(model)
     model.opset_imports[domains.SEMANTIC] = 1
     for node in nodes:
         node.metadata_props.clear()

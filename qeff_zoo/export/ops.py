@@ -24,7 +24,7 @@ class SemanticOp:
     Args:
         name: ONNX op type in the domain `qeff_zoo`.
         inputs: Number of inputs.
-        outputs: Number of outputs.
+        outputs: For every output, the input whose type it has.
         attributes: Names of float attributes.
         body: ONNX function in onnx.parser's text form, opset 18.
     """
@@ -32,7 +32,7 @@ class SemanticOp:
     name: str
     inputs: int
     body: str
-    outputs: int = 1
+    outputs: tuple[int, ...] = (0,)
     attributes: tuple[str, ...] = ()
 
 
@@ -322,7 +322,7 @@ _RECURRENCE = """
 LINEAR_RECURRENCE = SemanticOp(
     name="LinearRecurrence",
     inputs=5,
-    outputs=2,
+    outputs=(3, 0),
     body=_RECURRENCE.format(
         name="LinearRecurrence",
         count=4,
@@ -337,7 +337,7 @@ LINEAR_RECURRENCE = SemanticOp(
 DELTA_RECURRENCE = SemanticOp(
     name="DeltaRecurrence",
     inputs=6,
-    outputs=2,
+    outputs=(3, 0),
     body=_RECURRENCE.format(
         name="DeltaRecurrence",
         count=5,
@@ -557,11 +557,10 @@ def _register_schemas() -> None:
                 DOMAIN,
                 1,
                 inputs=[schema.FormalParameter(f"x{i}", f"T{i}") for i in range(op.inputs)],
-                outputs=[schema.FormalParameter(f"y{i}", f"U{i}") for i in range(op.outputs)],
-                type_constraints=[
-                    *((f"T{i}", tensor_types, "") for i in range(op.inputs)),
-                    *((f"U{i}", tensor_types, "") for i in range(op.outputs)),
+                outputs=[
+                    schema.FormalParameter(f"y{i}", f"T{like}") for i, like in enumerate(op.outputs)
                 ],
+                type_constraints=[(f"T{i}", tensor_types, "") for i in range(op.inputs)],
                 attributes=[
                     schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes
                 ],

@@ -2,7 +2,7 @@
 """Tasks: what goes into a graph and what comes out. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -41,6 +41,7 @@ class Tracing:
         dynamic_shapes: As `torch.export` takes them, with named dimensions shared between inputs.
         input_names: Of the flattened inputs.
         output_names: Of the outputs.
+        then: Applied to the portable graph, in place; one trace may serve several variants.
     """
 
     module: Any
@@ -48,6 +49,7 @@ class Tracing:
     dynamic_shapes: dict[str, Any]
     input_names: list[str]
     output_names: list[str]
+    then: Callable[[Any], None] | None = None
 
 
 #: Configs' names for the number of positions that a model has a table or a mask for.

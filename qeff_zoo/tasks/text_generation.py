@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
+from qeff_zoo.passes.slots import remove as remove_slots
 from qeff_zoo.tasks import Tracing, positions_of
 from qeff_zoo.transforms.retained_state import Probe, RetainedState, States, Windows
 from qeff_zoo.transforms.window_cache import windows_of
@@ -103,45 +104,36 @@ def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        continuous_batching: Address cache slots through `batch_index`.
+        continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
     """
     states = probe(model)
     # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
-    longest = (positions_of(model.config.get_text_config().to_dict()) or _ENDLESS) - 1
-    batch = Dim("batch_size", min=2)
+    longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1
+    batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
     seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
-    slots = Dim("full_batch_size", min=2) if continuous_batching else batch
-    sizes = {"batch_size": _SLOTS if continuous_batching else _BATCH, "ctx_len": _CTX}
-    symbols = {"batch_size": slots, "ctx_len": ctx}
+    sizes, symbols = {"batch_size": _SLOTS, "ctx_len": _CTX}, {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
-    inputs: dict[str, Any] = {
-        "input_ids": torch.zeros_like(position_ids),
-        "position_ids": position_ids,
-        "past": [
-            torch.zeros([size if isinstance(size, int) else sizes[size] for size in shape])
-            for shape in states.values()
-        ],
-    }
-    shapes: dict[str, Any] = {
-        "input_ids": {0: batch, 1: seq},
-        "position_ids": {0: batch, 1: seq},
-        "past": [
-            {axis: symbols[size] for axis, size in enumerate(shape) if isinstance(size, str)}
-            for shape in states.values()
-        ],
-    }
-    if continuous_batching:
-        inputs["batch_index"] = torch.zeros(_BATCH, 1, dtype=torch.long)
-        shapes["batch_index"] = {0: batch}
     return Tracing(
         module=Step(model, list(states)).eval(),
-        inputs=inputs,
-        dynamic_shapes=shapes,
-        input_names=[
-            "input_ids",
-            "position_ids",
-            *states,
-            *(["batch_index"] if continuous_batching else []),
-        ],
+        inputs={
+            "input_ids": torch.zeros_like(position_ids),
+            "position_ids": position_ids,
+            "past": [
+                torch.zeros([size if isinstance(size, int) else sizes[size] for size in shape])
+                for shape in states.values()
+            ],
+            "batch_index": torch.zeros(_BATCH, 1, dtype=torch.long),
+        },
+        dynamic_shapes={
+            "input_ids": {0: batch, 1: seq},
+            "position_ids": {0: batch, 1: seq},
+            "past": [
+                {axis: symbols[size] for axis, size in enumerate(shape) if isinstance(size, str)}
+                for shape in states.values()
+            ],
+            "batch_index": {0: batch},
+        },
+        input_names=["input_ids", "position_ids", *states, "batch_index"],
         output_names=["logits", *(f"{name}_RetainedState" for name in states)],
+        then=None if continuous_batching else remove_slots,
     )
