@@ -59,7 +59,8 @@ def load(package: Package | str | os.PathLike[str], *, threads: int | None = Non
         threads: CPU threads; None for one per physical core.
 
     Returns:
-        A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings.
+        A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
+        `classify(texts)` for labels of texts, of pairs of texts, or of tokens.
 
     Example:
         >>> session = qeff_zoo.load("my-package")  # doctest: +SKIP

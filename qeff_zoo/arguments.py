@@ -120,6 +120,13 @@ def _add_run(commands: Any) -> None:
     )
     parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
     parser.add_argument(
+        "--pair",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text to read together with the prompt, as rerankers do; one for each prompt, or many for one",
+    )
+    parser.add_argument(
         "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
     )
     parser.add_argument(

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -72,31 +72,39 @@ def _table(rows: list[list[Any]], headers: list[str]) -> str:
 
 def _list(arguments: argparse.Namespace) -> None:
     from qeff_zoo.registry import list_recipes
+    from qeff_zoo.tasks import tasks_of
 
     recipes = list_recipes()
     if arguments.json:
         _print_json([_facts(recipe) for recipe in recipes])
         return
     rows = [
-        [r.model_type, r.task, ", ".join(r.architectures), ", ".join(r.quant_methods)]
+        [
+            r.model_type,
+            ", ".join(tasks_of(r)),
+            ", ".join(r.architectures),
+            ", ".join(r.quant_methods),
+        ]
         for r in recipes
     ]
-    print(_table(rows, ["model_type", "task", "architectures", "quantization"]))
+    print(_table(rows, ["model_type", "tasks", "architectures", "quantization"]))
 
 
 def _facts(recipe: Any) -> dict[str, Any]:
+    from qeff_zoo.tasks import tasks_of
+
     return {
         "model_type": recipe.model_type,
         "architectures": list(recipe.architectures),
         "task": recipe.task,
+        "tasks": list(tasks_of(recipe)),
         "quant_methods": list(recipe.quant_methods),
     }
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from dataclasses import asdict
-
     from qeff_zoo.registry import find_recipe
+    from qeff_zoo.tasks import tasks_of
 
     recipe = find_recipe(arguments.model_type)
     shapes = {
@@ -116,7 +124,7 @@ def _show(arguments: argparse.Namespace) -> None:
     print(f"{recipe.model_type}: {recipe.special}\n")
     rows = [
         ["architectures", ", ".join(recipe.architectures)],
-        ["task", recipe.task],
+        ["tasks", ", ".join(tasks_of(recipe))],
         ["checkpoints", ", ".join(recipe.quant_methods)],
         ["transforms", ", ".join(transform.name for transform in recipe.transforms) or "none"],
         *(
@@ -220,11 +228,12 @@ def _run(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
         )
+    if arguments.pair and package.task != "text-classification":
+        raise GenerationError(
+            f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
+        )
     session = load(package, threads=arguments.threads)
-    if package.task == "feature-extraction":
-        _embed(session, prompts, arguments)
-    else:
-        _generate(session, prompts, arguments)
+    _RUNS[package.task](session, prompts, arguments)
 
 
 def _read_text(path: Path) -> str:
@@ -272,6 +281,60 @@ def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> Non
             for text, row in zip(texts, session.similarity(embeddings), strict=True)
         ]
         print(_table(rows, ["cosine", *(str(number) for number in range(1, len(texts) + 1))]))
+
+
+def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
+    found = session.classify(_pairs(texts, arguments.pair) if arguments.pair else texts)
+    if arguments.json:
+        outputs = [
+            {"text": one.text, "pair": one.pair, "scores": [asdict(score) for score in one.scores]}
+            for one in found
+        ]
+        _print_json({"outputs": outputs})
+        return
+    rows = [
+        [one.text, *([one.pair] if arguments.pair else []), one.label, f"{one.score:.4f}"]
+        for one in found
+    ]
+    print(_table(rows, ["text", *(["pair"] if arguments.pair else []), "label", "score"]))
+
+
+def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
+    """Pair each prompt with its text, or the only prompt with all of them."""
+    if len(texts) == 1:
+        texts = texts * len(others)
+    if len(texts) != len(others):
+        raise GenerationError(
+            f"There are {len(texts)} prompts and {len(others)} texts to pair them with; expected as many of both, or "
+            f"one prompt. Give --pair once for each --prompt."
+        )
+    return list(zip(texts, others, strict=True))
+
+
+def _label_tokens(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
+    found = session.classify(texts)
+    if arguments.json:
+        outputs = [
+            {"text": text, "tokens": [asdict(token) for token in tokens]}
+            for text, tokens in zip(texts, found, strict=True)
+        ]
+        _print_json({"outputs": outputs})
+        return
+    rows = [
+        [token.text, f"{token.start}-{token.end}", token.label, f"{token.score:.4f}"]
+        for tokens in found
+        for token in tokens
+    ]
+    print(_table(rows, ["token", "at", "label", "score"]))
+
+
+#: Task -> what runs its package.
+_RUNS: dict[str, Callable[[Any, list[str], argparse.Namespace], None]] = {
+    "text-generation": _generate,
+    "feature-extraction": _embed,
+    "text-classification": _classify,
+    "token-classification": _label_tokens,
+}
 
 
 # --- validate, inspect ----------------------------------------------------------------------------
@@ -376,8 +439,6 @@ def _cache_verify(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> None:
-    from dataclasses import asdict
-
     from qeff_zoo.doctor import examine
 
     findings = examine()

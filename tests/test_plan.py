@@ -98,7 +98,7 @@ def test_without_a_request_the_recipe_chooses(opened: Open) -> None:
     assert fields["shape.batch_size"] == (1, "recipe:latency")
     assert fields["target.name"] == ("ort", "default")
     assert fields["quantization.weights"] == ("fp32", "default")
-    assert fields["task.name"] == ("text-generation", "derived")
+    assert fields["task.name"] == ("text-generation", "checkpoint: architectures")
     assert fields["source.weights"] == (WEIGHTS, "derived")
     assert fields["toolchain.torch"] == ("2.13.0", "derived")
     assert not any("full_batch_size" in name or "seq_lens" in name for name in fields)

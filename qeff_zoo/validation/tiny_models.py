@@ -4,9 +4,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.errors import ExportError
@@ -28,11 +26,7 @@ model.save_pretrained(folder)
 """
 
 
-#: What a tiny configuration has more for a head: labels of an odd number, and what a decoder's last token is found by.
-_HEADS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    dict.fromkeys(("text-classification", "token-classification"), {"num_labels": 3})
-)
-_PADDING = 5
+_LABELS, _PADDING = 3, 5
 
 
 def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
@@ -42,9 +36,11 @@ def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
         recipe: Of the model, for one of its tasks.
         tiny: Which of its tiny models.
     """
-    head = _HEADS.get(recipe.task, {})
-    padding = {"pad_token_id": _PADDING} if head and "pad_token_id" not in tiny.config else {}
-    return {"model_type": recipe.model_type, **tiny.config, **head, **padding}
+    config = {"model_type": recipe.model_type, **tiny.config}
+    if recipe.task.endswith("-classification"):
+        # Decoders find a text's last token by the id of padding.
+        return {"pad_token_id": _PADDING, **config, "num_labels": _LABELS}
+    return config
 
 
 def make(recipe: Recipe, tiny: Tiny, folder: Path, *, seed: int = 0) -> Path:
