@@ -89,9 +89,7 @@ class Recipe:
     rev: int = 1
 
 
-def rms_norm(
-    count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = ""
-) -> Transform:
+def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = "") -> Transform:
     """Declare that `count(config)` RMS norms become the semantic op.
 
     Args:

@@ -132,6 +132,10 @@ def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
             # Norms and biases start at 1 and 0, where much can be dropped unseen.
             if parameter.dim() == 1:
                 parameter += 0.3 * torch.randn_like(parameter)
+        stored = model.state_dict()
+        for name, buffer in model.named_buffers():  # a router's correction, which starts at 0
+            if name in stored and buffer.dim() == 1 and buffer.is_floating_point():
+                buffer += 0.3 * torch.randn_like(buffer)
     return model.requires_grad_(False)
 
 

@@ -74,11 +74,21 @@ def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
     regions: list[list[ir.Node]] = [[] for _ in repeated.traced]
     place_of: dict[ir.Node, int] = {}
     for node in graph:
-        match = pattern.search(node.metadata_props.get("namespace", ""))
-        if match and node.op_type != "Constant":
-            place_of[node] = int(match[1])
-            regions[int(match[1])].append(node)
+        place = _place(node, pattern, place_of)
+        if place is not None and node.op_type != "Constant":
+            place_of[node] = place
+            regions[place].append(node)
     return [_with_shared(graph, nodes, place, place_of) for place, nodes in enumerate(regions)]
+
+
+def _place(node: ir.Node, pattern: re.Pattern[str], place_of: dict[ir.Node, int]) -> int | None:
+    """Return the layer of a node: by its module path, or by what it reads if a rewriting left it without one."""
+    namespace = node.metadata_props.get("namespace")
+    if namespace is not None:
+        match = pattern.search(namespace)
+        return int(match[1]) if match else None
+    producers = [value.producer() for value in node.inputs if value is not None]
+    return max((place_of[node] for node in producers if node in place_of), default=None)
 
 
 def _with_shared(

@@ -13,12 +13,12 @@ from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import tasks, transforms
-from qeff_zoo.errors import CheckpointError, ExportError, UnsupportedModelError
+from qeff_zoo.errors import CheckpointError, ExportError
 from qeff_zoo.recipe import Recipe
+from qeff_zoo.transforms import rope
 from qeff_zoo.transforms.attention import IMPLEMENTATION
 
 _LARGE = 1 << 20  # elements
-_CHANGING_ROPE = {"dynamic", "longrope"}
 
 
 def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
@@ -38,24 +38,11 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
     model = build_meta(config, recipe.task)
     # Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
     model.config._attn_implementation = IMPLEMENTATION
-    _refuse_changing_rope(model)
+    rope.follow_context(model)
     hollow(model)
     for transform in recipe.transforms:
         transforms.apply(transform, model)
     return model
-
-
-def _refuse_changing_rope(model: Any) -> None:
-    """Refuse frequencies that transformers changes from call to call, by the length it sees."""
-    kinds: set[str] = set()
-    for module in model.modules():
-        kind = getattr(module, "rope_type", None)  # one, or one for each layer type
-        kinds.update(kind.values() if isinstance(kind, dict) else [kind] if kind else [])
-    if changing := sorted(_CHANGING_ROPE & kinds):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} scales RoPE by {changing[0]!r}, whose frequencies depend on a call's length. "
-            f"Expected a scaling that is the same for all lengths, such as 'linear', 'yarn' or 'llama3'."
-        )
 
 
 def build_meta(config: Mapping[str, Any], task: str) -> Any:
