@@ -17,7 +17,6 @@ _TINY = {
     "num_attention_heads": 4,
     "max_position_embeddings": 128,
     "init_std": 0.2,
-    "initializer_range": 0.2,
 }
 
 RECIPE = Recipe(

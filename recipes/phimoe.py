@@ -23,7 +23,7 @@ _TINY = {key: value for key, value in MIXTRAL.tiny[0].config.items() if key != "
 RECIPE = replace(
     MIXTRAL,
     model_type="phimoe",
-    architectures=("PhimoeForCausalLM",),
+    architectures=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
     special="Two experts by SparseMixer; layer norms; biases in attention and head; optional sliding window.",
     transforms=(experts(lambda config: config.num_hidden_layers),),
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | {"sliding_window": None}, name="full")),

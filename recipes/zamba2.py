@@ -21,7 +21,7 @@ RECIPE = replace(
     architectures=("Zamba2ForCausalLM",),
     special="Mamba 2; shared blocks of attention, with adapters of each layer's own, see the embeddings too.",
     tiny=(
-        Tiny(config={**_TINY, "use_mem_rope": True, "use_shared_attention_adapter": True}),
-        Tiny(config=_TINY, name="plain"),
+        Tiny(config={**_TINY, "use_mem_rope": True}),
+        Tiny(config=_TINY, name="without_rope"),
     ),
 )

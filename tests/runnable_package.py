@@ -13,6 +13,7 @@ import qeff_zoo
 from qeff_zoo import tasks
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.validation import tiny_models
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 CHAT_TEMPLATE = (
@@ -26,17 +27,22 @@ _TEXT = [
 ]
 
 
-def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> Path:
+def checkpoint(
+    folder: Path, model_type: str, tiny: int = 0, task: str | None = None, **config: Any
+) -> Path:
     """Write a Hugging Face checkpoint of a recipe's tiny config, with random weights.
 
     Args:
         folder: Made here.
         model_type: Names the recipe.
         tiny: Which of the recipe's configs.
+        task: One of the recipe's; None for its own.
         config: Changes to it.
     """
-    recipe = find_recipe(model_type)
-    parsed = CONFIG_MAPPING[model_type].from_dict({**recipe.tiny[tiny].config, **config})
+    own = find_recipe(model_type)
+    recipe = tasks.for_task(own, task or own.task)
+    known = tiny_models.config_of(recipe, recipe.tiny[tiny])
+    parsed = CONFIG_MAPPING[model_type].from_dict({**known, **config})
     torch.manual_seed(0)
     model = tasks.auto_class(recipe.task, parsed).from_config(parsed, dtype=torch.float32)
     with torch.no_grad():
@@ -46,11 +52,11 @@ def checkpoint(folder: Path, model_type: str, tiny: int = 0, **config: Any) -> P
             ):  # norms and biases: away from one and zero, where a dropped fact does not show
                 parameter += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
-    _tokenizer(recipe.task).save_pretrained(folder)
+    _tokenizer(recipe.task, types=getattr(parsed, "type_vocab_size", 1) > 1).save_pretrained(folder)
     return folder
 
 
-def _tokenizer(task: str) -> PreTrainedTokenizerFast:
+def _tokenizer(task: str, *, types: bool) -> PreTrainedTokenizerFast:
     """Train a byte-level tokenizer of few tokens: every byte of UTF-8, so that most characters take several."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -62,16 +68,21 @@ def _tokenizer(task: str) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_TEXT, trainer)
-    embeds = task == "feature-extraction"
-    single = f"{BOS} $A {EOS}" if embeds else f"{BOS} $A"
+    generates = task == "text-generation"
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=single,
+        single=f"{BOS} $A" if generates else f"{BOS} $A {EOS}",
+        pair=f"{BOS} $A {EOS} $B:1 {EOS}:1",
         special_tokens=[(BOS, tokenizer.token_to_id(BOS)), (EOS, tokenizer.token_to_id(EOS))],
     )
+    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if types else [])]
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        model_input_names=inputs,
     )
-    if not embeds:
+    if generates:
         fast.chat_template = CHAT_TEMPLATE
     return fast
 

@@ -192,6 +192,119 @@ def test_an_encoder_takes_lengths_that_fit(opened: Open) -> None:
     assert not any("ctx_len" in name or "prefill" in name for name in chosen(plan))
 
 
+def test_positions_that_begin_behind_the_padding_id(opened: Open) -> None:
+    roberta = {**BERT, "model_type": "roberta", "architectures": ["RobertaModel"]}
+    checkpoint = opened(roberta, max_position_embeddings=514, pad_token_id=1)
+    assert resolve(checkpoint, Request(seq_lens=(512,)), WEIGHTS).shape.seq_lens == (512,)
+    (problem,) = problems(checkpoint, seq_lens=(513,))
+    assert "has 512 positions" in problem
+    plan = resolve(opened(roberta, max_position_embeddings=40), Request(), WEIGHTS)
+    assert plan.shape.seq_lens == (32,)
+    plan = resolve(opened(roberta, max_position_embeddings=33), Request(), WEIGHTS)
+    assert plan.shape.seq_lens == (31,)
+
+
+POOLING_OF_LAST = {
+    "modules.json": json.dumps(
+        [
+            {"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+        ]
+    ),
+    "1_Pooling/config.json": '{"pooling_mode_lasttoken": true, "pooling_mode_mean_tokens": false}',
+}
+QWEN3 = {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+MODULES = {"modules.json": "[]"}
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "asked", "task", "by"),
+    [
+        (BERT, {}, None, "feature-extraction", "checkpoint: architectures"),
+        ({**BERT, "architectures": None}, {}, None, "feature-extraction", "recipe"),
+        (
+            {**BERT, "architectures": ["BertForMaskedLM"]},
+            {},
+            None,
+            "feature-extraction",
+            "checkpoint: architectures",
+        ),
+        (
+            {**BERT, "architectures": ["BertForSequenceClassification"]},
+            MODULES,
+            None,
+            "text-classification",
+            "checkpoint: architectures",
+        ),
+        (
+            {**BERT, "architectures": ["BertForTokenClassification"]},
+            {},
+            None,
+            "token-classification",
+            "checkpoint: architectures",
+        ),
+        (
+            {**BERT, "architectures": ["BertForTokenClassification"]},
+            {},
+            "feature-extraction",
+            "feature-extraction",
+            "user",
+        ),
+        (QWEN3, {}, None, "text-generation", "checkpoint: architectures"),
+        (QWEN3, POOLING_OF_LAST, None, "feature-extraction", "checkpoint: modules.json"),
+        (QWEN3, POOLING_OF_LAST, "text-generation", "text-generation", "user"),
+        (
+            {**QWEN3, "architectures": ["Qwen3Model"]},
+            {},
+            None,
+            "feature-extraction",
+            "checkpoint: architectures",
+        ),
+        (
+            {**QWEN3, "architectures": ["Qwen3ForSequenceClassification"], "pad_token_id": 0},
+            {},
+            None,
+            "text-classification",
+            "checkpoint: architectures",
+        ),
+    ],
+)
+def test_who_chooses_the_task(
+    opened: Open,
+    config: dict[str, Any],
+    files: dict[str, str],
+    asked: str | None,
+    task: str,
+    by: str,
+) -> None:
+    plan = resolve(opened(config, files), Request(task=asked), WEIGHTS)
+    assert chosen(plan)["task.name"] == (task, by)
+    assert plan.recipe.task == plan.spec["task"]["name"] == task
+    assert bool(plan.shape.seq_lens) == (task != "text-generation")
+
+
+def test_the_last_token_is_pooled_where_the_checkpoint_says_so(opened: Open) -> None:
+    plan = resolve(opened(QWEN3, POOLING_OF_LAST), Request(), WEIGHTS)
+    assert plan.spec["task"] == {
+        "name": "feature-extraction",
+        "pooling": "lasttoken",
+        "normalize": True,
+    }
+    newer = {**POOLING_OF_LAST, "1_Pooling/config.json": '{"pooling_mode": "lasttoken"}'}
+    plan = resolve(opened(QWEN3, newer), Request(), WEIGHTS)
+    assert plan.spec["task"]["pooling"] == "lasttoken"
+
+
+def test_keys_change_with_the_task(opened: Open) -> None:
+    both = ["Qwen3ForCausalLM", "Qwen3ForSequenceClassification"]
+    checkpoint = opened(QWEN3, architectures=both, pad_token_id=0)
+    tasks = ("text-generation", "feature-extraction", "text-classification")
+    plans_ = [resolve(checkpoint, Request(task=task), WEIGHTS) for task in tasks]
+    assert len({plan.build_key for plan in plans_}) == 3
+    assert len({plan.graph_key("sha256:" + "1" * 64) for plan in plans_}) == 3
+
+
 POOLING = {
     "modules.json": json.dumps(
         [
@@ -271,9 +384,34 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
     "no lengths": (BERT, {"seq_lens": ()}, "--seq-lens is [], expected lengths of at least 1"),
     "pooling": (BERT, {"pooling": "sum"}, "--pooling is 'sum', expected one of mean, cls, max"),
     "architecture": (
+        {**LLAMA, "architectures": ["LlamaForTokenClassification"]},
+        {},
+        "has architecture 'LlamaForTokenClassification', but recipe 'llama' covers LlamaForCausalLM",
+    ),
+    "task of another recipe": (
+        LLAMA,
+        {"task": "feature-extraction"},
+        "for 'feature-extraction' (user), but recipe 'llama' serves text-generation, text-classification",
+    ),
+    "task without a head": (
+        BERT,
+        {"task": "text-classification"},
+        "no head for 'text-classification' (user); expected BertForSequenceClassification. Choose feature-ext",
+    ),
+    "padding of a decoder that classifies": (
         {**LLAMA, "architectures": ["LlamaForSequenceClassification"]},
         {},
-        "has architecture 'LlamaForSequenceClassification', but recipe 'llama' covers LlamaForCausalLM",
+        "has no pad_token_id in config.json",
+    ),
+    "context of a classifier": (
+        {**BERT, "architectures": ["BertForTokenClassification"]},
+        {"ctx_len": 64},
+        "--ctx-len does not apply to token-classification",
+    ),
+    "pooling of a classifier": (
+        {**BERT, "architectures": ["BertForSequenceClassification"]},
+        {"pooling": "cls"},
+        "--pooling does not apply to text-classification",
     ),
     "quantized": (
         {**LLAMA, "quantization_config": {"quant_method": "awq", "bits": 4}},
@@ -300,6 +438,7 @@ def test_all_conflicts_are_reported_at_once(opened: Open) -> None:
     found = problems(
         checkpoint,
         target="tpu",
+        task="summarization",
         weights="int3",
         profile="fast",
         ctx_len=9000,
@@ -310,8 +449,9 @@ def test_all_conflicts_are_reported_at_once(opened: Open) -> None:
         pooling="cls",
         normalize=True,
     )
-    assert len(found) == len(set(found)) == 11
+    assert len(found) == len(set(found)) == 12
     for word in (
+        "--task",
         *("LlamaForTokenClassification", "gptq", "tpu", "int3", "fast", "9000", "--seq-lens"),
         *("--prefill-seq-len", "exclude", "--pooling", "--normalize"),
     ):

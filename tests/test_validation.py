@@ -359,7 +359,7 @@ def judge(**changes: Any) -> Judge:
         "floor": Floor(error=1e-4, divergence=1e-9),
         "mutation": "heads swapped",
         "against": {"dtype": "float32"},
-        "embeddings": False,
+        "kind": "logits",
     }
     return Judge(**{**values, **changes})
 

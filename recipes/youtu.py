@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Youtu-LLM 2B, `transformers.models.youtu`: latent attention (MLA) in an otherwise dense, tied decoder."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny, rms_norm
+
+from .minicpm3 import RECIPE as MINICPM3
+
+_SCALES = ("scale_emb", "scale_depth", "dim_model_base")
+_TINY = {key: value for key, value in MINICPM3.tiny[0].config.items() if key not in _SCALES} | {
+    "tie_word_embeddings": True,
+    "embedding_initializer_range": 0.2,
+}
+
+RECIPE = replace(
+    MINICPM3,
+    model_type="youtu",
+    architectures=("YoutuForCausalLM",),
+    special="Latent attention (MLA), whose cache holds latents; RoPE over neighbouring dimensions as pairs.",
+    transforms=(
+        rms_norm(lambda config: (4 if config.q_lora_rank else 3) * config.num_hidden_layers + 1),
+    ),
+    tiny=(
+        Tiny(config=_TINY),
+        Tiny(config=_TINY | {"q_lora_rank": None, "rope_interleave": False}, name="plain_query"),
+    ),
+)
