@@ -55,6 +55,13 @@ KINDS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] =
     "each its own": ("gpt2-inverse_layer_idx", {}, (0, 1, 2, 3), (0, 1, 2, 3)),
     "experts": ("mixtral-base", {}, (0,) * 4, (0, 3)),
     "encoder": ("bert-base", {}, (0,) * 4, (0, 3)),
+    "recurrent": ("mamba2-base", {}, (0,) * 4, (0, 3)),
+    "computed list": (
+        "bamba-base",
+        {"num_hidden_layers": 8, "attn_layer_indices": [3, 6]},
+        (0, 0, 0, 1, 0, 0, 1, 0),
+        (0, 3, 6, 7),
+    ),
     "parallel": ("falcon-base", {}, (0,) * 4, (0, 3)),
 }
 

@@ -205,12 +205,15 @@ def _canonical(nodes: list[ir.Node], inputs: list[ir.Value], results: list[ir.Va
     """Write a layer without names: operators, attributes, and where every input comes from."""
     source: dict[ir.Value, str] = {value: f"arg{i}" for i, value in enumerate(inputs)}
     lines = []
-    for number, node in enumerate(nodes):
-        source.update({output: f"{number}:{i}" for i, output in enumerate(node.outputs)})
-        read = ",".join("" if value is None else source[value] for value in node.inputs)
+    for node in nodes:
         attributes = ",".join(
             f"{name}={_attribute(value)}" for name, value in sorted(node.attributes.items())
         )
+        if node.op_type == "Constant":  # by value: how many readers share one says nothing
+            source[node.outputs[0]] = f"[{attributes}]"
+            continue
+        source.update({output: f"{len(lines)}:{i}" for i, output in enumerate(node.outputs)})
+        read = ",".join("" if value is None else source[value] for value in node.inputs)
         lines.append(f"{node.domain}.{node.op_type}({read})[{attributes}]")
     shapes = [str(value.shape) if value.is_initializer() else "" for value in inputs]
     return "\n".join([*lines, *shapes, ",".join(source[output] for output in results)])

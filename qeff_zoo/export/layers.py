@@ -145,11 +145,7 @@ def reduce(
     if found is None:
         return None, uses
     path, layers = found
-    per_layer = {
-        key: value
-        for key, value in vars(config).items()
-        if isinstance(value, list) and len(value) == count
-    }
+    per_layer = _per_layer(config, count)
     signatures = [
         (_signature(layer, i, config), *(repr(values[i]) for values in per_layer.values()))
         for i, layer in enumerate(layers)
@@ -171,9 +167,29 @@ def reduce(
         model.get_submodule(path.rpartition(".")[0])._modules[path.rpartition(".")[2]] = (
             nn.ModuleList(kept)
         )
-        for key, values in per_layer.items():
-            config.__dict__[key] = [values[index] for index in traced]
+        _cut(config, {key: [values[i] for i in traced] for key, values in per_layer.items()})
     return RepeatedLayers(path, kinds, traced), uses
+
+
+def _per_layer(config: Any, count: int) -> dict[str, list[Any]]:
+    """Return the config's lists of one item for each layer, also those that it computes from other fields."""
+    own = [vars(kind) for kind in type(config).__mro__ if not issubclass(PreTrainedConfig, kind)]
+    computed = {name for members in own for name in members if isinstance(members[name], property)}
+    values = {**vars(config), **{name: getattr(config, name) for name in sorted(computed)}}
+    return {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, list) and len(value) == count
+    }
+
+
+def _cut(config: Any, lists: dict[str, list[Any]]) -> None:
+    """Replace per-layer lists; what the class computes is hidden by a class of this config's own."""
+    kind = type(config)
+    computed = {key: values for key, values in lists.items() if key not in vars(config)}
+    config.__dict__.update({key: lists[key] for key in lists if key not in computed})
+    if computed:
+        config.__class__ = type(kind.__name__, (kind,), {**computed, "__module__": kind.__module__})
 
 
 def _is_chain(layers: nn.ModuleList, kinds: Sequence[int], run: Callable[[], Any]) -> bool:

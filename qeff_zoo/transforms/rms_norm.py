@@ -24,9 +24,9 @@ def apply(model: nn.Module, offset: float = 0.0, suffix: str = "RMSNorm") -> int
 
     def forward(self: Any, hidden_states: Tensor) -> Any:
         epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
-        weight = getattr(self, "weight", None)
-        if weight is None:
-            weight = hidden_states.new_ones(hidden_states.shape[-1])
+        weight = self._parameters.get("weight")
+        if weight is None:  # none at all, or one that is there for a kernel only
+            weight = hidden_states.new_full(hidden_states.shape[-1:], 1.0 - offset)
         return torch.ops.qeff_zoo.rms_norm(hidden_states, weight, float(epsilon), offset)
 
     norms = [module for module in model.modules() if type(module).__name__.endswith(suffix)]
