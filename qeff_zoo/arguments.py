@@ -39,7 +39,10 @@ def _command(commands: Any, name: str, text: str, group: str = "") -> argparse.A
 
 
 def _add_list(commands: Any) -> None:
-    _command(commands, "list", "list the architectures that have a recipe")
+    parser = _command(commands, "list", "list the architectures that have a recipe")
+    parser.add_argument(
+        "--models", action="store_true", help="list checkpoints instead, and what was run with each"
+    )
 
 
 def _add_show(commands: Any) -> None:

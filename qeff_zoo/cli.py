@@ -74,6 +74,9 @@ def _list(arguments: argparse.Namespace) -> None:
     from qeff_zoo.registry import list_recipes
     from qeff_zoo.tasks import tasks_of
 
+    if arguments.models:
+        _list_models(arguments)
+        return
     recipes = list_recipes()
     if arguments.json:
         _print_json([_facts(recipe) for recipe in recipes])
@@ -88,6 +91,17 @@ def _list(arguments: argparse.Namespace) -> None:
         for r in recipes
     ]
     print(_table(rows, ["model_type", "tasks", "architectures", "quantization"]))
+
+
+def _list_models(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.models import list_models
+
+    models = list_models()
+    if arguments.json:
+        _print_json([asdict(model) for model in models])
+        return
+    rows = [[model.model_id, model.recipe or "", model.task, model.status] for model in models]
+    print(_table(rows, ["model id", "recipe", "task", "status"]))
 
 
 def _facts(recipe: Any) -> dict[str, Any]:

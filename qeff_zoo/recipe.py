@@ -117,6 +117,16 @@ def window_cache(count: Callable[[Any], int]) -> Transform:
     return Transform(name="window_cache", count=count)
 
 
+def lightning_attention(count: Callable[[Any], int]) -> Transform:
+    """Declare that `count(config)` layers of lightning attention become semantic ops."""
+    return Transform(name="lightning_attention", count=count)
+
+
+def rg_lru(count: Callable[[Any], int]) -> Transform:
+    """Declare that `count(config)` blocks of RG-LRU become semantic ops and keep their states in the cache."""
+    return Transform(name="rg_lru", count=count)
+
+
 DECODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=128, ctx_len=4096),
     "throughput": Shape(prefill_seq_len=128, ctx_len=4096, full_batch_size=16),

@@ -304,7 +304,8 @@ def test_every_package_is_in_the_wheel() -> None:
     tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML from 3.11 on")
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     present = {module_name(path.parent / "__init__.py") for path in CORE_SOURCES}
-    assert set(listed) == present | {"qeff_zoo.recipes"}, "Correct [tool.setuptools] packages."
+    data = {"qeff_zoo.recipes", "qeff_zoo.validated_models"}
+    assert set(listed) == present | data, "Correct [tool.setuptools] packages."
 
 
 def test_budgets_of_length() -> None:

@@ -16,6 +16,7 @@ from qeff_zoo import registry, scaffold
 from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
 from qeff_zoo.export import exporter
 from qeff_zoo.recipe import Recipe
+from qeff_zoo.scaffold import counting
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 
 REPOSITORY = Path(__file__).parent.parent
@@ -129,6 +130,25 @@ def test_claims(
         config.decoder_sparse_step = 2
     assert {transform.name: transform.count(config) for transform in transforms} == counts
     assert not transforms or transforms[0].parameters.get("offset") == offset
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layers"),
+    [
+        ("falcon_mamba", {"num_hidden_layers": 8}),  # some of its norms have no weight
+        ("mamba2", {"num_hidden_layers": 8}),
+        ("olmo_hybrid", {"layer_types": ["linear_attention", "full_attention"] * 2}),
+    ],
+)
+def test_recurrences_are_counted(model_type: str, layers: dict[str, Any]) -> None:
+    recipe = registry.find_recipe(model_type)
+    config = {"model_type": model_type, **recipe.tiny[0].config}
+    number = len(layers.get("layer_types", [])) or layers["num_hidden_layers"]
+    other = {**config, **layers, "num_hidden_layers": number}
+    counted, notes = counting.count([config, other], recipe.task)
+    assert not notes
+    assert counting.promises(recipe, counted)
+    assert {item.name for item in counted} == {"rms_norm", "recurrence"}
 
 
 def test_facts_stay(recipes: Path) -> None:

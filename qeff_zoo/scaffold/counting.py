@@ -17,6 +17,7 @@ from qeff_zoo.recipe import Recipe
 from qeff_zoo.scaffold.shrinking import DEPTHS, PERIODS
 
 _LAYERS = "config.num_hidden_layers"
+_WIDTH = 24  # what a norm without a weight is tried on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,10 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
     models = [loader.build_meta(config, task) for config in configs]
     notes: list[str] = []
     found: list[Counted] = []
-    offsets = {name: _offset(norm) for name, norm in _norms(models[0]).items()}
-    common = set(offsets.values())
+    norms = _norms(models[0])
+    offsets = {name: _offset(norm) for name, norm in norms.items()}
+    telling = {name for name in offsets if _has_weight(norms[name]) or offsets[name] is None}
+    common = {offsets[name] for name in telling or offsets}
     if len(common) == 1 and (offset := common.pop()) is not None:
         found += _declare("rms_norm", models, _is_norm, notes, offset)
     elif offsets:
@@ -60,6 +63,7 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
             f"rms_norm is not declared: {', '.join(offsets)} computes something else than its semantic op."
         )
     found += _declare("experts", models, _is_experts, notes)
+    found += _declare("recurrence", models, _is_recurrent, notes)
     return found, notes
 
 
@@ -82,6 +86,16 @@ def _is_experts(module: Any) -> bool:
     return hasattr(module, "_is_expert_parallel")
 
 
+def _is_recurrent(module: Any) -> bool:
+    from qeff_zoo.transforms.recurrence import kernels_of
+
+    return bool(kernels_of(module))
+
+
+def _has_weight(norm: Any) -> bool:
+    return norm._parameters.get("weight") is not None
+
+
 def _norms(model: Any) -> dict[str, Any]:
     return {type(module).__name__: module for module in model.modules() if _is_norm(module)}
 
@@ -93,19 +107,22 @@ def _offset(norm: Any) -> float | None:
     from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
     epsilon = getattr(norm, "eps", None) or getattr(norm, "variance_epsilon", None)
-    if not isinstance(epsilon, float) or getattr(norm, "weight", None) is None:
+    if not isinstance(epsilon, float):
         return None
     real = copy.deepcopy(norm).to_empty(device="cpu")
     random = torch.Generator().manual_seed(0)
+    width = norm.weight.shape[-1] if _has_weight(norm) else _WIDTH
+    weight = torch.randn(width, generator=random) if _has_weight(norm) else torch.ones(width)
     with torch.no_grad():
-        real.weight.copy_(torch.randn(real.weight.shape, generator=random))
-        x = torch.randn(2, 3, real.weight.shape[-1], generator=random)
+        if _has_weight(norm):
+            real.weight.copy_(weight)
+        x = torch.randn(2, 3, width, generator=random)
         try:
             expected = real(x)
         except TypeError:  # it wants more than hidden states
             return None
         for offset in (0.0, 1.0):
-            found = torch.ops.qeff_zoo.rms_norm(x, real.weight, epsilon, offset)
+            found = torch.ops.qeff_zoo.rms_norm(x, weight, epsilon, offset)
             if torch.allclose(found, expected, rtol=1e-4, atol=1e-5):
                 return offset
     return None

@@ -2,8 +2,8 @@
 """The kernels seam: state-space and linear-attention layers run transformers' forward with our recurrences in it.
 
 transformers calls the scans of these layers through module-level functions that a kernel library may replace. Here they
-become the semantic ops `LinearRecurrence` and `DeltaRecurrence`, which start from the retained state at any length and pass
-over padding. Only the changed modules see them: their forward gets a namespace of its own.
+become the semantic ops `LinearRecurrence` and `DeltaRecurrence`, which start from the retained state at any length and
+pass over padding. Only the changed modules see them: their forward gets a namespace of its own.
 """
 
 import inspect
@@ -27,7 +27,7 @@ def apply(model: nn.Module) -> int:
     Returns:
         Number of modules changed.
     """
-    mixers = [module for module in model.modules() if _kernels_of(module)]
+    mixers = [module for module in model.modules() if kernels_of(module)]
     for mixer in mixers:
         mixer.forward = MethodType(_forward, mixer)
     return len(mixers)
@@ -41,7 +41,7 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if cache is None:
         return type(self).forward(self, *args, **kwargs)
     calls = _Calls(cache, plain(self.layer_idx))
-    own = {name: getattr(calls, _KERNELS[name]) for name in _kernels_of(self)}
+    own = {name: getattr(calls, _KERNELS[name]) for name in kernels_of(self)}
     namespace = {**function.__globals__, **own}
     bound = FunctionType(
         function.__code__, namespace, None, function.__defaults__, function.__closure__
@@ -50,7 +50,8 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     return bound(self, *args, **kwargs)
 
 
-def _kernels_of(module: nn.Module) -> list[str]:
+def kernels_of(module: nn.Module) -> list[str]:
+    """Return transformers' names of the kernels that a module's own forward calls."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return [name for name in _KERNELS if code is not None and name in code.co_names]
 
@@ -119,8 +120,11 @@ class _Calls:
         return_final_states: bool = False,
         **_: Any,
     ) -> Any:
-        """Mamba 2: hidden_states (batch, seq, heads, head_dim), dt (batch, seq, heads), A (heads), B and C
-        (batch, seq, groups, state)."""
+        """Mamba 2.
+
+        hidden_states (batch, seq, heads, head_dim), dt (batch, seq, heads), A (heads), B and C (batch, seq, groups,
+        state).
+        """
         step = dt if dt_bias is None else dt + dt_bias
         step = nn.functional.softplus(step) if dt_softplus else step
         step = step.clamp(*dt_limit) * self._valid[..., None]
@@ -143,8 +147,11 @@ class _Calls:
         use_qk_l2norm_in_kernel: bool = False,
         **_: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Gated delta rule: query and key (batch, seq, key heads, K), value (batch, seq, heads, V), log decay g
-        (batch, seq, heads) or, for each key column (batch, seq, heads, K), rate beta (batch, seq, heads)."""
+        """Gated delta rule.
+
+        query and key (batch, seq, key heads, K), value (batch, seq, heads, V), log decay g (batch, seq, heads) or, for
+        each key column, (batch, seq, heads, K), rate beta (batch, seq, heads).
+        """
         if use_qk_l2norm_in_kernel:
             query, key = (
                 item * torch.rsqrt((item * item).sum(-1, keepdim=True) + 1e-6)
