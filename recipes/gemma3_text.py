@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny, rms_norm
+from qeff_zoo.recipe import Tiny, rms_norm, window_cache
 
 from .gemma2 import RECIPE as GEMMA2
 
@@ -12,7 +12,10 @@ RECIPE = replace(
     model_type="gemma3_text",
     architectures=("Gemma3ForCausalLM",),
     special="Sliding layers with a local RoPE base, a full layer in between with a scaled one; norms on query and key.",
-    transforms=(rms_norm(lambda config: 6 * config.num_hidden_layers + 1, offset=1.0),),
+    transforms=(
+        rms_norm(lambda config: 6 * config.num_hidden_layers + 1, offset=1.0),
+        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+    ),
     tiny=(
         Tiny(
             config={

@@ -63,6 +63,7 @@ TOLERANCE: Mapping[str, float] = {
 DROPPED = 50
 
 PLAIN: Variant = ()
+EXPANDED: Variant = (("expanded_kv", True),)
 CONTINUOUS: Variant = (("continuous_batching", True),)
 
 #: Classes of modules that multiply by a matrix.
@@ -203,8 +204,12 @@ class Subject:
         return ir.load(path)
 
     def _export(self, variant: dict[str, Any], everything: bool) -> ir.Model:
-        if not everything and self.recipe.task == "text-generation" and not variant:
-            graph = self.graph(CONTINUOUS)  # one trace serves both
+        if (
+            not everything
+            and self.recipe.task == "text-generation"
+            and not dict(variant).get("continuous_batching")
+        ):
+            graph = self.graph((*CONTINUOUS, *variant.items()))  # one trace serves both
             slots_pass.remove(graph)
             return exporter.finish(graph)
         if not everything:

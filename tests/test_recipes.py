@@ -245,6 +245,27 @@ def test_continuous_batching_agrees_with_hugging_face(decoder: Subject, how: str
     assert_close(decoder, how, "slots", parity.CONTINUOUS)
 
 
+LATENT = [
+    param for param in DECODERS if "kv_lora_rank" in parity.all_cases()[param.values[0]].config
+]
+
+
+@pytest.mark.parametrize("scenario", ["chunked", "padded_batch", "decode", "slots"])
+@pytest.mark.parametrize("name", LATENT)
+def test_latent_attention_retains_what_it_is_told(name: str, scenario: str) -> None:
+    """Latents by default; every head's keys and values where that is chosen."""
+    subject = parity.subject(name)
+    slots = parity.CONTINUOUS if scenario == "slots" else parity.PLAIN
+    assert_close(subject, "fp32", scenario, (*slots, *parity.EXPANDED))
+    heads = {
+        expanded: {
+            value.shape[1] for value in subject.graph(variant).graph.inputs if "past_" in value.name
+        }
+        for expanded, variant in ((False, slots), (True, (*slots, *parity.EXPANDED)))
+    }
+    assert heads == {False: {1}, True: {subject.hf.config.num_attention_heads}}
+
+
 @pytest.mark.parametrize("storage", ["int8", "int4"])
 def test_quantized_decoder_is_the_one_of_rounded_weights(decoder: Subject, storage: str) -> None:
     """With activations in float32, MatMulNBits is a product with the rounded weights, and no more."""

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
+from qeff_zoo.errors import ExportError
 from qeff_zoo.passes.slots import remove as remove_slots
 from qeff_zoo.tasks import Tracing, positions_of
+from qeff_zoo.transforms.latent_kv import expand, expanders_of
 from qeff_zoo.transforms.retained_state import Probe, RetainedState, States, Windows
 from qeff_zoo.transforms.window_cache import windows_of
 
@@ -48,7 +50,8 @@ class Step(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Return logits of each row's highest position, then the new states."""
         given = dict(zip(self.names, past, strict=True))
-        state = RetainedState(given, position_ids, batch_index, windows_of(self.model))
+        kept = windows_of(self.model), expanders_of(self.model)
+        state = RetainedState(given, position_ids, batch_index, *kept)
         newest = position_ids.argmax(1, keepdim=True)  # (batch, 1)
 
         def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -83,7 +86,7 @@ def probe(model: Any) -> dict[str, tuple[int | str, ...]]:
     windows = windows_of(model)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
-        state = Probe(position_ids, windows)
+        state = Probe(position_ids, windows, expanders_of(model))
         _call(model, torch.zeros_like(position_ids), position_ids, state)
     return {
         name: _shape(name, state.present, windows)
@@ -99,13 +102,19 @@ def _shape(name: str, states: States, windows: Windows) -> tuple[int | str, ...]
     return tuple(sizes)
 
 
-def tracing(model: Any, *, continuous_batching: bool = False) -> Tracing:
+def tracing(model: Any, *, continuous_batching: bool = False, expanded_kv: bool = False) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
         continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
+        expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
     """
+    if expanded_kv and not expand(model):
+        raise ExportError(
+            f"{type(model).__name__} has no latent attention, so no keys and values to expand. Expected a model such "
+            f"as DeepSeek V3; leave the choice of the KV cache out."
+        )
     states = probe(model)
     # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
     longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1

@@ -14,6 +14,7 @@ from transformers import Cache
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.export.layers import plain
+from qeff_zoo.transforms.latent_kv import Expanders
 
 #: By the graph's name of an input: `past_key.3`, `past_value.3`, `conv_state.3`, `recurrent_state.3`.
 States: TypeAlias = dict[str, Tensor]
@@ -30,6 +31,7 @@ class RetainedState(Cache):
         position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
         batch_index: (batch, 1), the cache slot of each row, for continuous batching.
         windows: Layers whose keys and values are kept for so many newest positions only.
+        expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
     """
 
     is_compileable = True  # type: ignore[assignment]
@@ -40,9 +42,10 @@ class RetainedState(Cache):
         position_ids: Tensor,
         batch_index: Tensor | None = None,
         windows: Windows | None = None,
+        expanders: Expanders | None = None,
     ) -> None:
         self.past, self.position_ids, self.batch_index = past, position_ids, batch_index
-        self.windows = windows or {}
+        self.windows, self.expanders = windows or {}, expanders or {}
         self.present: States = {}
 
     # --- attention: keys and values ----------------------------------------------------------------
@@ -51,6 +54,8 @@ class RetainedState(Cache):
     ) -> tuple[Tensor, Tensor]:
         """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may look at."""
         layer = plain(layer_idx)
+        if layer in self.expanders:
+            key_states, value_states = self.expanders[layer](key_states, value_states)
         pair = (f"past_key.{layer}", key_states), (f"past_value.{layer}", value_states)
         step = self._slide if layer in self.windows else self._write
         key, value = (step(name, new) for name, new in pair)
@@ -213,8 +218,8 @@ def _name(kind: str, layer_idx: int, state_idx: int) -> str:
 class Probe(RetainedState):
     """Notes the shape of every state in one forward call from position 0, and stores nothing."""
 
-    def __init__(self, position_ids: Tensor, windows: Windows | None = None) -> None:
-        super().__init__({}, position_ids, windows=windows)
+    def __init__(self, position_ids: Tensor, windows: Windows, expanders: Expanders) -> None:
+        super().__init__({}, position_ids, windows=windows, expanders=expanders)
 
     def _write(self, name: str, new: Tensor) -> Tensor:
         self.present[name] = new

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head latent attention may retain every head's keys and values in place of the latents they are expanded from.
+
+transformers' cache holds the latents, which is small, and expands the whole context in every call. Expanded once, a token
+takes many times the memory and no more work. Modules with `expand_kv(latent, rotated)` are of this kind.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from qeff_zoo.export.layers import plain
+
+#: By layer index: (latents, rotated keys) of new tokens -> (keys, values) of every head.
+Expanders: TypeAlias = Mapping[int, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]
+
+
+def expand(model: Any) -> int:
+    """Make every latent attention retain expanded keys and values; return how many there are."""
+    found = [module for module in model.modules() if hasattr(module, "expand_kv")]
+    for module in found:
+        module._expand_new = module.expand_kv
+        module.expand_kv = _as_retained
+    return len(found)
+
+
+def expanders_of(model: Any) -> Expanders:
+    """Return how new tokens are expanded, for the layers that `expand` changed."""
+    return {
+        plain(module.layer_idx): module._expand_new
+        for module in model.modules()
+        if hasattr(module, "_expand_new")
+    }
+
+
+def _as_retained(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    return key, value
