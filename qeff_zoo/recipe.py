@@ -127,6 +127,16 @@ def rg_lru(count: Callable[[Any], int]) -> Transform:
     return Transform(name="rg_lru", count=count)
 
 
+def compressed_convolution(count: Callable[[Any], int]) -> Transform:
+    """Declare that the projections of `count(config)` layers of convolved attention keep their states in the cache."""
+    return Transform(name="compressed_convolution", count=count)
+
+
+def relative_attention(count: Callable[[Any], int]) -> Transform:
+    """Declare that the relative biases of `count(config)` layers are evaluated at the tokens' true positions."""
+    return Transform(name="relative_attention", count=count)
+
+
 DECODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=128, ctx_len=4096),
     "throughput": Shape(prefill_seq_len=128, ctx_len=4096, full_batch_size=16),

@@ -25,6 +25,6 @@ RECIPE = replace(
     transforms=(),
     tiny=(
         Tiny(config=_TINY),
-        Tiny(config=_TINY | {"attention_bias": True}, name="biased"),
+        Tiny(config=_TINY | {"use_qk_norm": True, "attention_bias": True}, name="qk_norm"),
     ),
 )

@@ -31,16 +31,10 @@ RECIPE = replace(
     ),
     tiny=(
         Tiny(
-            config={
-                **LLAMA.tiny[0].config,
-                "num_hidden_layers": 6,
-                "layer_types": ["conv", "sliding_attention", "full_attention"] * 2,
-                "sliding_window": 7,
-                "pad_token_id": 0,
-                "conv_L_cache": 4,
-                "norm_eps": 1e-2,
-                "rope_parameters": {"sliding_attention": _SLIDING, "full_attention": _FULL},
-            }
+            config=dict(LLAMA.tiny[0].config)
+            | {"num_hidden_layers": 6, "pad_token_id": 0, "sliding_window": 7, "conv_L_cache": 4}
+            | {"layer_types": ["conv", "sliding_attention", "full_attention"] * 2, "norm_eps": 1e-2}
+            | {"rope_parameters": {"sliding_attention": _SLIDING, "full_attention": _FULL}}
         ),
     ),
 )

@@ -30,15 +30,11 @@ RECIPE = replace(
     ),
     tiny=(
         Tiny(
-            config={
-                **LLAMA.tiny[0].config,
-                "num_hidden_layers": 5,
-                "layer_types": [_LINEAR, _FULL, _LINEAR, _LINEAR, _FULL],
-                "rope_parameters": _ROPE,
-                "rms_norm_eps": 1e-2,
-            }
-            | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
-            | {"linear_value_head_dim": 20, "linear_conv_kernel_dim": 3}
+            config=dict(LLAMA.tiny[0].config)
+            | {"num_hidden_layers": 5, "layer_types": [_LINEAR, _FULL, _LINEAR, _LINEAR, _FULL]}
+            | {"rope_parameters": _ROPE, "rms_norm_eps": 1e-2, "linear_conv_kernel_dim": 3}
+            | {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+            | {"linear_key_head_dim": 12, "linear_value_head_dim": 20}
         ),
     ),
 )

@@ -19,7 +19,7 @@ RECIPE = Recipe(
             config={"vocab_size": 257, "hidden_size": 64, "intermediate_size": 192, "lru_width": 80}
             | {"num_hidden_layers": 6, "block_types": ["recurrent", "recurrent", "attention"]}
             | {"num_attention_heads": 5, "num_key_value_heads": 1, "attention_window_size": 7}
-            | {"conv1d_width": 3, "logits_soft_cap": 2.0, "rms_norm_eps": 1e-2}
+            | {"conv1d_width": 3, "logits_soft_cap": 5.0, "rms_norm_eps": 1e-2}
             | {"w_init_variance_scale": 0.5, "initializer_range": 0.2}
         ),
     ),

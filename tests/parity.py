@@ -606,6 +606,24 @@ def distance(scenario: Scenario, start: Callable[..., Steps], ids: Array, expect
     return max(float(np.abs(got - want).max()) for got, want in scenario(start, ids, expected))
 
 
+@cache
+def expected_of(subject: Subject) -> tuple[Array, Array, float]:
+    """Return token ids, Hugging Face's logits, and how far rounding moves those."""
+    ids = tokens()
+    logits = reference(subject.hf, ids)
+    return ids, logits, noise(subject, ids)
+
+
+def assert_close(subject: Subject, how: str, scenario: str, variant: Variant) -> None:
+    ids, expected, noise = expected_of(subject)
+
+    def start(**sizes: int) -> Steps:
+        return subject.steps(how, variant, **sizes)
+
+    away = distance(SCENARIOS[scenario], start, ids, expected)
+    assert away <= TOLERANCE[how] * noise
+
+
 def typical(differences: Array) -> float:
     """Return the median over all positions of the root mean square over the vocabulary.
 

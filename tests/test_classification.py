@@ -408,7 +408,9 @@ def test_a_prompt_is_ranked_against_texts(
         ]
     }
     assert cli.main(argv) == 0
-    assert re.search(r"text +pair +label +score\n.*a lazy dog +LABEL_0", capsys.readouterr().out)
+    assert re.search(
+        r"text +pair +label +score\n[- ]+\n.*a lazy dog +LABEL_0", capsys.readouterr().out
+    )
     assert cli.main([*argv, "--prompt", "b", "--prompt", "c"]) == 1
     assert "3 prompts and 2 texts" in capsys.readouterr().err
 

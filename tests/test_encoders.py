@@ -11,6 +11,8 @@ import pytest
 import torch
 from parity import Array, Subject
 
+from qeff_zoo import tasks
+
 # --- feature extraction --------------------------------------------------------------------------
 
 POOLINGS = [("mean", True), ("mean", False), ("cls", True), ("cls", False), ("max", True)]
@@ -98,6 +100,86 @@ def test_poolings_differ() -> None:
     made = [embeddings(encoder.hf, ids, lengths, *how) for how in POOLINGS]
     for i, one in enumerate(made):
         assert all(np.abs(one - other).max() > 1e-3 for other in made[:i])
+
+
+# --- every other task ----------------------------------------------------------------------------
+
+
+def answers(subject: Subject, model: Any, feeds: Mapping[str, Array]) -> list[Array]:
+    """Ask Hugging Face about every row by itself, without padding."""
+    found = []
+    for row, mask in enumerate(feeds["attention_mask"]):
+        inputs = {
+            name: torch.from_numpy(value[row : row + 1, : mask.sum()])
+            for name, value in feeds.items()
+        }
+        with torch.no_grad():
+            output = model(**inputs)
+        whole = subject.recipe.task == "feature-extraction"
+        found.append((output.last_hidden_state[:, -1] if whole else output.logits)[0])
+    return [answer.double().numpy() for answer in found]
+
+
+def inputs_for(subject: Subject, lengths: tuple[int, ...]) -> dict[str, Array]:
+    """Draw a padded batch of pairs: the second half of a row is its second text, where that matters."""
+    ids, mask = texts_for(subject, lengths)
+    padding = subject.hf.config.pad_token_id or 0
+    feeds = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
+    task = tasks.module_of(subject.recipe.task)
+    if "token_type_ids" in task.tracing(copy.deepcopy(subject.hf)).input_names:
+        second = np.arange(max(lengths)) >= np.array(lengths)[:, None] // 2
+        feeds["token_type_ids"] = (second & (mask == 1)).astype(np.int64)
+    return feeds
+
+
+def ask(subject: Subject, how: str, feeds: Mapping[str, Array]) -> Array:
+    """Ask what was made of a model, one of the ways in `TOLERANCE`."""
+    embeds = subject.recipe.task == "feature-extraction"
+    variant = (("pooling", "lasttoken"), ("normalize", False)) if embeds else ()
+    if how == "torch":
+        task = tasks.module_of(subject.recipe.task)
+        module = task.tracing(subject.transformed, **dict(variant)).module
+        with torch.no_grad():
+            tensors = {name: torch.from_numpy(value) for name, value in feeds.items()}
+            return module(**tensors).numpy()
+    session = subject.portable(variant) if how == "portable" else subject.lowered(how, variant, 1)
+    return session.run(None, dict(feeds))[0]
+
+
+def distances(subject: Subject, how: str, feeds: Mapping[str, Array], wanted: list[Array]) -> float:
+    got = ask(subject, how, feeds)
+    lengths = feeds["attention_mask"].sum(1)
+    rows = [
+        row[:length] if row.ndim == 2 else row for row, length in zip(got, lengths, strict=True)
+    ]
+    return max(float(np.abs(row - one).max()) for row, one in zip(rows, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in parity.more_cases()],
+)
+def test_every_other_task_agrees_with_hugging_face(name: str) -> None:
+    subject = parity.subject(name)
+    noises: list[float] = []
+    away: dict[str, list[float]] = {"torch": [], "portable": [], "fp32": []}
+    for lengths in [(5, 3), (1,), (33, 33, 2), (parity.positions(subject), 9)]:
+        feeds = inputs_for(subject, lengths)
+        wanted = answers(subject, subject.hf, feeds)
+        wide = answers(subject, subject.hf64, feeds)
+        noises += [float(np.abs(one - two).max()) for one, two in zip(wanted, wide, strict=True)]
+        for how, found in away.items():
+            found.append(distances(subject, how, feeds, wanted))
+    for how, found in away.items():
+        assert max(found) <= parity.TOLERANCE[how] * max(noises), how
+
+
+def test_token_types_are_inputs_where_pairs_need_them() -> None:
+    kinds = {"bert": True, "electra": True, "albert": True, "ernie": True, "nomic_bert": True}
+    kinds |= {"roberta": False, "deberta-v2": False, "mpnet": False, "distilbert": False}
+    for model_type, wanted in kinds.items():
+        subject = parity.subject(f"{model_type}-base-text-classification")
+        assert ("token_type_ids" in inputs_for(subject, (5,))) == wanted, model_type
 
 
 # --- facts ---------------------------------------------------------------------------------------
@@ -220,3 +302,53 @@ def test_dropped_fact_of_an_encoder_shows(fact: str) -> None:
     tolerance = parity.TOLERANCE["portable"] * np.abs(expected - wide).max()
     assert np.abs(got - expected).max() <= tolerance
     assert np.abs(got - other).max() > parity.DROPPED * tolerance
+
+
+HEADS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
+    "bert: pooler": ("bert-base-text-classification", zeroed("bert.pooler.dense.weight")),
+    "bert: token types": (
+        "bert-base-text-classification",
+        zeroed("bert.embeddings.token_type_embeddings.weight"),
+    ),
+    "roberta: layer of the head": (
+        "roberta-base-text-classification",
+        zeroed("classifier.dense.weight"),
+    ),
+    "modernbert: layer of the head": (
+        "modernbert-base-text-classification",
+        zeroed("head.dense.weight"),
+    ),
+    "deberta: pooler": ("deberta-v2-base-text-classification", zeroed("pooler.dense.bias")),
+    "llama: head": ("llama-base-text-classification", zeroed("score.weight")),
+}
+
+
+@pytest.mark.parametrize(
+    "fact", [pytest.param(fact, marks=pytest.mark.xdist_group(HEADS[fact][0])) for fact in HEADS]
+)
+def test_dropped_fact_of_a_head_shows(fact: str) -> None:
+    name, change = HEADS[fact]
+    subject = parity.subject(name)
+    feeds = inputs_for(subject, (12, 7))
+    wanted = answers(subject, subject.hf, feeds)
+    wide = answers(subject, subject.hf64, feeds)
+    noise = max(np.abs(one - two).max() for one, two in zip(wanted, wide, strict=True))
+    tolerance = parity.TOLERANCE["portable"] * noise
+    other = answers(subject, change(subject), feeds)
+    assert distances(subject, "portable", feeds, wanted) <= tolerance
+    assert distances(subject, "portable", feeds, other) > parity.DROPPED * tolerance
+
+
+@pytest.mark.xdist_group("qwen3-base-text-classification")
+@pytest.mark.parametrize("task", ["text-classification", "feature-extraction"])
+def test_a_decoder_answers_at_its_last_token(task: str) -> None:
+    """Padding behind a text changes nothing, the token that ends it changes all."""
+    subject = parity.subject(f"qwen3-base-{task}")
+    feeds = inputs_for(subject, (12, 7))
+    got = ask(subject, "portable", feeds)
+    alone = {name: value[1:, :7] for name, value in feeds.items()}
+    np.testing.assert_allclose(ask(subject, "portable", alone), got[1:], atol=1e-4)
+    changed = {**feeds, "input_ids": feeds["input_ids"].copy()}
+    changed["input_ids"][1, 6] += 1
+    moved = np.abs(ask(subject, "portable", changed) - got).max(1)
+    assert moved[0] < 1e-4 < 1e-1 < moved[1]

@@ -60,7 +60,7 @@ class Record:
 
 
 def write(package: Package, record: Record, folder: Path = Path("validated_models")) -> Path:
-    """Write a record to `ORG/NAME.json`, beside those of the checkpoint's other targets and storages.
+    """Write a record to `ORG/NAME.json`, beside those of the checkpoint's other targets, storages and tasks.
 
     Args:
         package: What was validated.
@@ -103,8 +103,8 @@ def _entry(package: Package, record: Record) -> dict[str, Any]:
     }
 
 
-def _identity(entry: Mapping[str, Any]) -> tuple[str, str]:
-    return (entry["target"], entry["weights"])
+def _identity(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (entry["target"], entry["weights"], entry["plan"]["task"]["name"])
 
 
 def _top_answers(record: Record) -> list[dict[str, Any]]:

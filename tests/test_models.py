@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of checkpoints: a status says only what was run, evidence comes first, and the list is installed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from transformers import CONFIG_MAPPING
+
+from qeff_zoo import models, registry
+from qeff_zoo.models import Model
+
+ROOT = Path(__file__).parent.parent
+MODEL_ID = "^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["models"],
+    "properties": {
+        "models": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["model_id", "model_type", "architecture", "task"],
+                "properties": {
+                    "model_id": {"type": "string", "pattern": MODEL_ID},
+                    "model_type": {"type": ["string", "null"]},
+                    "architecture": {"type": "string", "pattern": "^[A-Z][A-Za-z0-9_]*$"},
+                    "task": {"type": "string", "pattern": "^[a-z]+(-[a-z]+)+$"},
+                    "quant_method": {"type": "string"},
+                },
+            },
+        }
+    },
+}
+LLAMA = {
+    "model_id": "org/llama",
+    "model_type": "llama",
+    "architecture": "LlamaForCausalLM",
+    "task": "text-generation",
+}
+
+
+def declared() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((models.FOLDER / "declared.json").read_bytes())[
+        "models"
+    ]
+    return found
+
+
+def write(folder: Path, declared: list[dict[str, Any]], *evidence: dict[str, Any]) -> Path:
+    (folder / "org").mkdir()
+    (folder / "declared.json").write_text(json.dumps({"models": declared}))
+    for number, content in enumerate(evidence):
+        (folder / "org" / f"{number}.json").write_text(json.dumps(content))
+    return folder
+
+
+def evidence(*records: tuple[str, str], **content: Any) -> dict[str, Any]:
+    made = [{"level": level, "verdict": verdict} for level, verdict in records]
+    given = {key: LLAMA[key] for key in ("model_id", "model_type", "task")}
+    return {**given, "name": "llama", "records": made, **content}
+
+
+def test_the_file_is_well_formed() -> None:
+    jsonschema.validate({"models": declared()}, SCHEMA)
+    names = [entry["model_id"] for entry in declared()]
+    assert names == sorted(names, key=str.lower)
+    assert not [name for name, count in Counter(names).items() if count > 1]
+
+
+def test_what_has_evidence_is_not_declared() -> None:
+    """Remove a line from declared.json when `validate --record` has written its file."""
+    proved = {json.loads(file.read_bytes())["model_id"] for file in models.FOLDER.glob("*/*.json")}
+    assert not proved & {entry["model_id"] for entry in declared()}
+
+
+def test_every_declared_model_is_listed_once() -> None:
+    listed = Counter(model.model_id for model in models.list_models())
+    assert set(listed.values()) == {1}
+    assert {entry["model_id"] for entry in declared()} < set(listed)
+    assert "tiny-llama" in listed
+
+
+def test_only_architectures_of_transformers_have_recipes() -> None:
+    known = {registry.file_name(name) for name in CONFIG_MAPPING}
+    found = models.list_models()
+    assert all(model.status in models.STATUSES for model in found)
+    assert {model.recipe for model in found if model.recipe} <= known
+    assert all((model.recipe is None) == (model.status == "declared") for model in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, "tiny"),
+        ({"model_type": "no-such-type"}, "declared"),
+        ({"model_type": None}, "declared"),
+        ({"architecture": "LlamaForQuestionAnswering"}, "declared"),
+        ({"task": "feature-extraction"}, "declared"),
+        ({"quant_method": "no-such-method"}, "declared"),
+        ({"architecture": "LlamaForSequenceClassification", "task": "text-classification"}, "tiny"),
+    ],
+    ids=str,
+)
+def test_a_declared_model_is_as_far_as_its_recipe(
+    change: dict[str, Any], status: str, tmp_path: Path
+) -> None:
+    (found,) = models.list_models(write(tmp_path, [{**LLAMA, **change}]))
+    assert found.status == status
+    assert found.recipe == ("llama" if status == "tiny" else None)
+
+
+@pytest.mark.parametrize(
+    ("records", "status"),
+    [
+        ([("checkpoint", "validated")], "checkpoint"),
+        ([("checkpoint", "validated"), ("device", "validated")], "device"),
+        ([("checkpoint", "validated"), ("device", "failed")], "checkpoint"),
+        ([("checkpoint", "failed")], "failed"),
+    ],
+    ids=str,
+)
+def test_evidence_says_what_was_run(
+    records: list[tuple[str, str]], status: str, tmp_path: Path
+) -> None:
+    found = models.list_models(write(tmp_path, [LLAMA], evidence(*records)))
+    expected = Model(
+        model_id="org/llama",
+        model_type="llama",
+        recipe="llama",
+        task="text-generation",
+        status=status,
+    )
+    assert found == [expected]
+
+
+def test_a_folder_goes_by_its_name(tmp_path: Path) -> None:
+    local = evidence(("checkpoint", "validated"), model_id=None, name="mine", model_type="gone")
+    first, second = models.list_models(write(tmp_path, [LLAMA], local))
+    assert (first.model_id, first.recipe, first.status) == ("mine", None, "checkpoint")
+    assert second.model_id == "org/llama"
+
+
+def test_the_list_is_installed_and_light(tmp_path: Path) -> None:
+    """A wheel has the recipes and the checkpoints; listing them imports no framework and nothing of the checkout."""
+    source, unpacked = tmp_path / "source", tmp_path / "unpacked"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("qeff_zoo", "recipes", "validated_models"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(unpacked)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True)
+    code = (
+        "import sys, qeff_zoo; from qeff_zoo import cli; cli.main(['list', '--models', '--json']);"
+        f"assert qeff_zoo.__file__.startswith({str(unpacked)!r}), qeff_zoo.__file__;"
+        "heavy = {'torch', 'transformers', 'numpy', 'onnx', 'onnxruntime'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    # -I: neither this folder nor PYTHONPATH; the target comes before an editable install.
+    code = f"import sys; sys.path.insert(0, {str(unpacked)!r}); {code}"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {entry["model_id"] for entry in declared()} < {
+        model["model_id"] for model in json.loads(done.stdout)
+    }
