@@ -28,7 +28,8 @@ RECIPE = replace(
             | {"conv_kernel": 3, "n_routed_experts": 6, "n_group": 2, "topk_group": 1}
             | {"moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 40}
             | {"moe_latent_size": 32, "num_experts_per_tok": 2, "routed_scaling_factor": 1.7}
-            | {"layer_norm_epsilon": 1e-2}
+            # The config has a window that no code reads.
+            | {"layer_norm_epsilon": 1e-2, "sliding_window": 7}
         ),
     ),
 )

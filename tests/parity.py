@@ -39,6 +39,7 @@ from qeff_zoo.targets import ort
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
+from qeff_zoo.weights.expressions import index as index_of
 from qeff_zoo.weights.expressions import transpose
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.quantization import round_trip
@@ -313,7 +314,9 @@ class Subject:
             turned = slot.expression == transpose(0, 1, whole) != whole
             target.copy_(torch.from_numpy(left.T if turned else left))
         else:
-            weights[name][int(index)].copy_(torch.from_numpy(left))
+            whole = index_of(int(index), self.bindings[name])
+            turned = slot.expression == transpose(0, 1, whole) != whole
+            weights[name][int(index)].copy_(torch.from_numpy(left.T if turned else left))
 
 
 @cache

@@ -124,10 +124,10 @@ def test_tiny_is_awkward(name: str) -> None:
     assert known.get("initializer_factor", 2) >= 2  # T5
     assert known["vocab_size"] > 250
     if "num_key_value_heads" in known and "kv_lora_rank" not in known:
-        assert config.num_key_value_heads != config.num_attention_heads
+        assert known["num_key_value_heads"] != config.num_attention_heads
     if known.get("head_dim"):
         heads = getattr(config, "num_attention_heads", None) or config.num_heads
-        square = config.head_dim * heads == config.hidden_size
+        square = known["head_dim"] * heads == config.hidden_size
         assert not square or not takes_other_head_dim(case)
     for key in ("sliding_window", "attention_chunk_size"):
         if known.get(key):

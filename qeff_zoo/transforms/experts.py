@@ -34,7 +34,9 @@ def dense_experts(
     def project(x: Tensor, weight: str, expert: int) -> Tensor:
         matrix = getattr(self, weight)[expert]
         bias = getattr(self, f"{weight}_bias")[expert] if self.has_bias else None
-        return nn.functional.linear(x, matrix.T if self.is_transposed else matrix, bias)
+        if not self.is_transposed:
+            return nn.functional.linear(x, matrix, bias)
+        return x @ matrix if bias is None else x @ matrix + bias
 
     total = torch.zeros_like(hidden_states)
     for expert in range(self.num_experts):
