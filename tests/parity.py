@@ -475,8 +475,13 @@ def tokens(seed: int = 0, rows: int = ROWS, length: int = PROMPT) -> Array:
 
 def reference(model: Any, ids: Array) -> Array:
     """Compute Hugging Face's logits of every position, without any cache, as float64."""
-    with torch.no_grad():
-        logits = model(input_ids=torch.from_numpy(ids), use_cache=False).logits
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(model.dtype)  # what a model makes as it runs is of its own type
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=torch.from_numpy(ids), use_cache=False).logits
+    finally:
+        torch.set_default_dtype(before)
     return logits.double().numpy()
 
 

@@ -273,7 +273,9 @@ def _describe(layer: nn.Module, index: int, config: Any) -> Iterator[str]:
         for name, parameter in module.named_parameters(recurse=False):
             yield f"  {name} {tuple(parameter.shape)} {parameter.dtype}"
         for name, buffer in module.named_buffers(recurse=False):
-            yield f"  {name} {_value(buffer)}"
+            # What a checkpoint stores is like a parameter.
+            stored = name not in module._non_persistent_buffers_set
+            yield f"  {name} {tuple(buffer.shape) if stored else _value(buffer)}"
         for name, value in sorted(vars(module).items()):
             is_index = name in _INDEX_NAMES and value == index
             if name not in _OF_EVERY_MODULE and not is_index:
