@@ -76,6 +76,12 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings"
     )
+    group.add_argument(
+        "--expanded-kv",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="retain every head's keys and values of latent attention, not the latents",
+    )
 
 
 def _integers(text: str) -> tuple[int, ...]:

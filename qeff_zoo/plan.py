@@ -45,6 +45,7 @@ class Request:
         seq_lens: See `Shape`.
         pooling: "mean", "cls", "max" or "lasttoken".
         normalize: Whether embeddings have length 1.
+        expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
     """
 
     target: str | None = None
@@ -58,6 +59,7 @@ class Request:
     seq_lens: tuple[int, ...] | None = None
     pooling: str | None = None
     normalize: bool | None = None
+    expanded_kv: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,13 +364,15 @@ def _choose_variant(
     checkpoint: Checkpoint, recipe: Recipe, request: Request, shape: Shape, choices: _Choices
 ) -> dict[str, Any]:
     """Choose what changes the graph beyond its sizes."""
+    foreign = ["pooling", "normalize"] if recipe.task != "feature-extraction" else []
+    foreign += ["expanded_kv"] if recipe.task != "text-generation" else []
+    for name in foreign:
+        if getattr(request, name) is not None:
+            choices.problems.append(f"{_flag(name)} does not apply to {recipe.task}. Leave it out.")
+    if recipe.task == "text-generation":
+        return _choose_decoder(checkpoint, request, shape, choices)
     if recipe.task != "feature-extraction":
-        for name in ("pooling", "normalize"):
-            if getattr(request, name) is not None:
-                choices.problems.append(
-                    f"{_flag(name)} does not apply to {recipe.task}. Leave it out."
-                )
-        return {"continuous_batching": True} if shape.full_batch_size else {}
+        return {}
     found = read_pooling(checkpoint.companions)
     by = "checkpoint: modules.json"
     choices.first(
@@ -382,6 +386,20 @@ def _choose_variant(
     )
     _check_member(choices, "pooling", POOLINGS)
     return {"pooling": choices.value["pooling"], "normalize": choices.value["normalize"]}
+
+
+def _choose_decoder(
+    checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
+) -> dict[str, Any]:
+    variant = {"continuous_batching": True} if shape.full_batch_size else {}
+    if not request.expanded_kv:
+        return variant
+    if not checkpoint.config.get("kv_lora_rank"):
+        choices.problems.append(
+            f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} has not. Leave it out."
+        )
+    choices.set("expanded_kv", True, "user")
+    return {**variant, "expanded_kv": True}
 
 
 def _toolchain(target: str) -> dict[str, str]:
@@ -403,6 +421,7 @@ def _path(name: str) -> str:
         "task": "task.name",
         "pooling": "task.pooling",
         "normalize": "task.normalize",
+        "expanded_kv": "task.expanded_kv",
     }
     return places.get(name, f"shape.{name}")
 

@@ -278,9 +278,10 @@ def test_plan_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]
 def test_list_and_show_answer_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     recipes = {item["model_type"]: item for item in answer(["list"], capsys)}
 
-    wanted = ["model_type", "architectures", "task", "quant_methods"]
+    wanted = ["model_type", "architectures", "task", "tasks", "quant_methods"]
     assert all(list(item) == wanted for item in recipes.values())
-    assert recipes["llama"]["architectures"] == ["LlamaForCausalLM"]
+    assert recipes["llama"]["architectures"][0] == "LlamaForCausalLM"
+    assert recipes["llama"]["tasks"] == ["text-generation", "text-classification"]
     shown = answer(["show", "llama"], capsys)
     assert {name: shown[name] for name in wanted} == recipes["llama"]
     assert shown["shapes"]["latency"]["ctx_len"] == 4096

@@ -332,6 +332,19 @@ def test_pooling_comes_from_the_files_beside_the_checkpoint(opened: Open) -> Non
     assert chosen(plan)["task.normalize"] == (False, "user")
 
 
+def test_latents_are_expanded_where_that_is_asked_for(opened: Open) -> None:
+    tiny = find_recipe("minicpm3").tiny[0].config
+    checkpoint = opened(
+        {**tiny, "model_type": "minicpm3", "architectures": ["MiniCPM3ForCausalLM"]}
+    )
+    plans_ = [
+        resolve(checkpoint, Request(expanded_kv=asked), WEIGHTS) for asked in (None, False, True)
+    ]
+    assert [plan.variant for plan in plans_] == [{}, {}, {"expanded_kv": True}]
+    assert plans_[0].build_key == plans_[1].build_key != plans_[2].build_key
+    assert chosen(plans_[2])["task.expanded_kv"] == (True, "user")
+
+
 # --- conflicts -----------------------------------------------------------------------------------
 
 CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
@@ -367,6 +380,16 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
         LLAMA,
         {"normalize": False},
         "--normalize does not apply to text-gen",
+    ),
+    "latents of a model without": (
+        LLAMA,
+        {"expanded_kv": True},
+        "--expanded-kv is for latent attent",
+    ),
+    "latents of an encoder": (
+        BERT,
+        {"expanded_kv": True},
+        "--expanded-kv does not apply to feature",
     ),
     "context of an encoder": (BERT, {"ctx_len": 64}, "--ctx-len does not apply to feature-extract"),
     "prompt of an encoder": (BERT, {"prefill_seq_len": 8}, "--prefill-seq-len does not apply to"),

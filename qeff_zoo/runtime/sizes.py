@@ -48,7 +48,7 @@ class DecoderSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSizes:
-    """Of an embedding package.
+    """Of a package that reads whole texts.
 
     Args:
         batch_size: Texts of one call.

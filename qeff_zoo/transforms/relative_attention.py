@@ -39,13 +39,13 @@ def _forward(
     key = self.k_sconv(self.k_proj(hidden_states), past_key_values=cache).view(by_head)
     value = self.v_sconv(self.v_proj(hidden_states), past_key_values=cache).view(by_head)
     count, start = cache.get_mask_sizes(hidden_states.shape[1], plain(self.layer_idx))
-    known = isinstance(start, Tensor)
-    keys = start if known else torch.arange(count, device=query.device)[None]  # (batch or 1, keys)
+    if not isinstance(start, Tensor):
+        start = torch.arange(count, device=query.device)[None]  # (batch or 1, keys)
     key, value = cache.update(
         self.k_norm(key).transpose(1, 2), value.transpose(1, 2), self.layer_idx
     )
     positions = cache.position_ids.clamp(min=0)
-    bias = _bias(self, self.r_proj(hidden_states), positions, keys)
+    bias = _bias(self, self.r_proj(hidden_states), positions, start)
     floor = self.config.log_scaling_n_floor
     if not self.is_sliding and floor is not None:
         longer = torch.log(((positions + 1).float() / floor).clamp(min=1.0))

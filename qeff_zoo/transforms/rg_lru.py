@@ -65,4 +65,5 @@ def _recur(unit: Any, x: Tensor, cache: RetainedState, layer_idx: Any) -> Tensor
         state, decay[..., None], one, value[..., None], one
     )
     cache.update_recurrent_state(last, layer_idx)
-    return output[..., 0]
+    result: Tensor = output[..., 0]
+    return result

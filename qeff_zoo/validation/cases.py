@@ -190,7 +190,7 @@ def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
 
 
 def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
-    """Write the stages of an embedding package.
+    """Write the stages of a package that reads whole texts.
 
     Returns:
         The stages, and the lengths of the sequences they name.

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published checkpoints at full size, without weights: their graphs have the parameters and the cache that they should.
+
+`full_size_configs.json` holds public configurations, the published number of parameters, exact unless there is a
+relative `tolerance`, and what the cache holds for a token by the architecture's description: of how many layers, for how
+many heads, how wide a key and a value.
+"""
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+from accelerate import init_empty_weights
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from qeff_zoo import registry
+from qeff_zoo.export import exporter
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    entry["model_id"]: entry
+    for entry in json.loads(Path(__file__).with_name("full_size_configs.json").read_bytes())
+}
+FP16 = 2  # bytes
+# The tests of one model run in one process: its graph is traced once.
+MODELS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in PUBLISHED]
+
+
+@cache
+def graph_of(model_id: str) -> ir.Model:
+    published = PUBLISHED[model_id]
+    recipe = registry.find_recipe(published["model_type"])
+    config = {"model_type": published["model_type"], **published["config"]}
+    return exporter.export_graph(config, recipe)
+
+
+@cache
+def hugging_face(model_id: str) -> Any:
+    """Make transformers' own model, untouched, on the meta device."""
+    published = PUBLISHED[model_id]
+    config = CONFIG_MAPPING[published["model_type"]].from_dict(published["config"])
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    return model
+
+
+def weights_of(graph: ir.Model, model: Any) -> dict[int, int]:
+    """Return the size of each weight that a graph reads, by the parameter of the model that it is; tied ones are one."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    read = {name: value for name, value in graph.graph.initializers.items() if value.uses()}
+    return {
+        id(parameters[name]): math.prod(value.shape.numpy())
+        for name, value in read.items()
+        if name in parameters and value.shape is not None
+    }
+
+
+def cache_bytes(graph: ir.Model) -> int:
+    """Return what one token takes in float16: a row of every key and value."""
+    states = [value for value in graph.graph.inputs if str(value.name).startswith("past_")]
+    rows = [(value.shape[1], value.shape[3]) for value in states if value.shape is not None]
+    assert len(rows) == len(states)
+    return FP16 * sum(int(heads) * int(width) for heads, width in rows)
+
+
+def without_weights(graph: ir.Model) -> onnx.ModelProto:
+    """Make inputs of the weights, which lie in no file yet."""
+    proto = ir.to_proto(graph)
+    stored = list(proto.graph.initializer)
+    del proto.graph.initializer[:]
+    for tensor in stored:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            proto.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+        else:
+            proto.graph.initializer.append(tensor)
+    return proto
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+def test_parameters_are_those_published(model_id: str) -> None:
+    published, model = PUBLISHED[model_id], hugging_face(model_id)
+    found = sum(weights_of(graph_of(model_id), model).values())
+    assert found == model.num_parameters()
+    assert found == pytest.approx(published["parameters"], rel=published.get("tolerance", 0), abs=0)
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+def test_the_cache_is_as_large_as_the_architecture_says(model_id: str) -> None:
+    told = PUBLISHED[model_id]["cache"]
+    expected = FP16 * told["layers"] * told["heads"] * (told["key"] + told["value"])
+    assert cache_bytes(graph_of(model_id)) == expected
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+def test_the_graph_is_valid(model_id: str) -> None:
+    onnx.checker.check_model(without_weights(graph_of(model_id)), full_check=True)
+
+
+def test_a_lost_weight_shows() -> None:
+    """Gemma 2 2B has one matrix at both ends: it counts once, and a norm less is not what was published."""
+    name = "google/gemma-2-2b"
+    graph, model = graph_of(name).clone(), hugging_face(name)
+    assert "model.embed_tokens.weight" not in graph.graph.initializers  # the head's, tied to it
+    del graph.graph.initializers["model.layers.3.input_layernorm.weight"]
+    found = sum(weights_of(graph, model).values())
+    assert found == PUBLISHED[name]["parameters"] - 2304
+
+
+def test_an_invalid_graph_shows() -> None:
+    proto = without_weights(graph_of("google/gemma-2-2b"))
+    proto.graph.node[0].input[0] = "nowhere"
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(proto, full_check=True)
+
+
+def test_there_are_enough() -> None:
+    assert len(PUBLISHED) >= 30
+    assert len({entry["model_type"] for entry in PUBLISHED.values()}) >= 25
