@@ -12,23 +12,14 @@ from qeff_zoo.recipe import Tiny, experts, rms_norm
 
 from .gemma3_text import RECIPE as GEMMA3_TEXT
 
+_SLIDING = {"rope_type": "default", "rope_theta": 100.0}
+_FULL = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+_HEADS = {"global_head_dim": 40, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+_OTHER = {"final_logit_softcapping": 5.0, "rms_norm_eps": 1e-2, "hidden_size_per_layer_input": 0}
+_ROPE = {"rope_parameters": {"sliding_attention": _SLIDING, "full_attention": _FULL}}
 _UNLIKE = ("query_pre_attn_scalar", "attn_logit_softcapping")
-_TINY = {k: v for k, v in GEMMA3_TEXT.tiny[0].config.items() if k not in _UNLIKE} | {
-    "final_logit_softcapping": 5.0,
-    "rms_norm_eps": 1e-2,
-    "hidden_size_per_layer_input": 0,
-    "global_head_dim": 40,
-    "num_global_key_value_heads": 1,
-    "attention_k_eq_v": True,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-        "full_attention": {
-            "rope_type": "proportional",
-            "rope_theta": 1e4,
-            "partial_rotary_factor": 0.5,
-        },
-    },
-}
+_TINY = {k: v for k, v in GEMMA3_TEXT.tiny[0].config.items() if k not in _UNLIKE}
+_TINY |= _HEADS | _OTHER | _ROPE
 _MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 48}
 
 RECIPE = replace(

@@ -2,7 +2,7 @@
 """Published checkpoints at full size, without weights: their graphs have the parameters and the cache that they should.
 
 `full_size_configs.json` holds public configurations, the published number of parameters, exact unless there is a
-relative `tolerance`, and what the cache holds for a token by the architecture's description: of how many layers, for how
+relative `tolerance`, and what the cache holds for a token by the architecture's description: in how many layers, of how
 many heads, how wide a key and a value.
 """
 
@@ -50,7 +50,7 @@ def hugging_face(model_id: str) -> Any:
 
 
 def weights_of(graph: ir.Model, model: Any) -> dict[int, int]:
-    """Return the size of each weight that a graph reads, by the parameter of the model that it is; tied ones are one."""
+    """Return the size of each weight that a graph reads, by the model's parameter that it is; tied ones are one."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     read = {name: value for name, value in graph.graph.initializers.items() if value.uses()}
     return {

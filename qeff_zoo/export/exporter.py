@@ -46,11 +46,12 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
 def _attempt(
     config: Mapping[str, Any], recipe: Recipe, *, everything: bool, **variant: Any
 ) -> ir.Model | None:
-    model = loader.load_meta(config, recipe)
-    task = tasks.module_of(recipe.task)
-    repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
-    tracing = task.tracing(model, **variant)
-    graph = _trace(tracing, set(model.state_dict()))
+    with _quiet():
+        model = loader.load_meta(config, recipe)
+        task = tasks.module_of(recipe.task)
+        repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
+        tracing = task.tracing(model, **variant)
+        graph = _trace(tracing, set(model.state_dict()))
     if uses:  # a layer computed with its index
         return None
     if repeated is not None and not folding.fold(graph, repeated):
@@ -67,7 +68,7 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
         tracing: What to trace, and the names.
         stored: Initializers that a checkpoint holds; all others keep their values in the graph.
     """
-    with torch.no_grad(), _quiet():
+    with torch.no_grad():
         program = torch.export.export(
             tracing.module, (), tracing.inputs, dynamic_shapes=tracing.dynamic_shapes, strict=False
         )
@@ -165,8 +166,9 @@ def finish(model: ir.Model) -> ir.Model:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' progress and advice to themselves; their errors still come through."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
+    """Keep the progress and advice of exporters and models to themselves; their errors still come through."""
+    names = ("torch.onnx", "torch.export", "onnxscript", "transformers")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multi-head latent attention may retain every head's keys and values in place of the latents they are expanded from.
 
-transformers' cache holds the latents, which is small, and expands the whole context in every call. Expanded once, a token
-takes many times the memory and no more work. Modules with `expand_kv(latent, rotated)` are of this kind.
+transformers' cache holds the latents, which is small, and expands the whole context in every call. Expanded once, a
+token takes many times the memory and no more work. Modules with `expand_kv(latent, rotated)` are of this kind.
 """
 
 from collections.abc import Callable, Mapping

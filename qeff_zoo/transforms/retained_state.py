@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache seam: what transformers needs of a cache, reading and writing tensors that the caller keeps between calls.
 
-Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row that
-starts at position 0 finds them empty, whatever an earlier request left there.
+Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row
+that starts at position 0 finds them empty, whatever an earlier request left there.
 """
 
 from collections.abc import Mapping

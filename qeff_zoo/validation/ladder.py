@@ -81,6 +81,7 @@ def _request(
     return {
         "checkpoint": str(checkpoint.absolute()),
         "task": package.task,
+        "ctx_len": _ctx_len(package),
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
@@ -88,6 +89,12 @@ def _request(
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         **asdict(rounding),
     }
+
+
+def _ctx_len(package: Package) -> int:
+    """Return the rows of the package's cache; 0 without one."""
+    symbols = [entry["symbols"] for entry in package.manifest["specializations"]]
+    return max(int(found.get("ctx_len", 0)) for found in symbols)
 
 
 def _versions(reference: Answers) -> dict[str, str]:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
-    model = _load(Path(request["checkpoint"]), request["task"])
+    model = _load(Path(request["checkpoint"]), request["task"], request["ctx_len"])
     kind = _Logits if request["task"] == "text-generation" else _Whole
     answers = kind(model, request)
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
@@ -69,12 +69,14 @@ def main(arguments: Sequence[str]) -> None:
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
-def _load(folder: Path, task: str) -> Any:
+def _load(folder: Path, task: str, ctx_len: int) -> Any:
     """Load a checkpoint in float32; every weight that answers depend on must be there."""
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    _scale_for(config.get_text_config(), ctx_len)
     auto = tasks.auto_class(task, config)
     loading: Any = auto.from_pretrained(
         folder,
+        config=config,
         dtype=torch.float32,
         attn_implementation="eager",
         local_files_only=True,
@@ -87,6 +89,18 @@ def _load(folder: Path, task: str) -> Any:
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     return model.eval()
+
+
+def _scale_for(config: Any, ctx_len: int) -> None:
+    """Let a short text be scaled as one that fills the context: longrope has two sets of factors, chosen by length."""
+    scaling = getattr(config, "rope_parameters", None) or {}
+    if (
+        scaling.get("rope_type") == "longrope"
+        and ctx_len > scaling["original_max_position_embeddings"]
+    ):
+        for name in ("factor", "mscale"):
+            if f"long_{name}" in scaling:
+                scaling[f"short_{name}"] = scaling[f"long_{name}"]
 
 
 def _run_variants(
@@ -247,12 +261,17 @@ def _hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
 
 
 def _greedy(model: Any, request: Mapping[str, Any]) -> list[int]:
-    """Continue a prompt by the most likely token, with transformers' own cache."""
-    tokens, past, generated = torch.tensor([request["prompt"]]), None, []
+    """Continue a prompt by the most likely token, with transformers' own cache where the model hands one out."""
+    whole, generated = torch.tensor([request["prompt"]]), []
+    given: dict[str, Any] = {"input_ids": whole}
     for _ in range(request["length"]):
-        output = model(input_ids=tokens, past_key_values=past, use_cache=True)
-        tokens, past = output.logits[:, -1:].argmax(-1), output.past_key_values
-        generated.append(int(tokens))
+        output = model(**given, use_cache=True)
+        token = output.logits[:, -1:].argmax(-1)
+        generated.append(int(token))
+        whole = torch.cat([whole, token], 1)
+        caches = {name: output.get(name) for name in ("past_key_values", "cache_params")}
+        known = {name: cache for name, cache in caches.items() if cache is not None}
+        given = {"input_ids": token, **known} if known else {"input_ids": whole}
         _tick()
     return generated
 

@@ -116,9 +116,12 @@ def _to_int8_and_back(values: Tensor, block: int) -> Tensor:
 
 @contextmanager
 def swapped_heads(model: Any) -> Iterator[str]:
-    """Swap the first and the last head of the first attention for a while; yields what was done."""
-    heads = int(model.config.get_text_config().num_attention_heads)
-    name, projection = _attention_output(model, heads)
+    """Swap the first and the last head of the first mixer of tokens for a while; yields what was done."""
+    config = model.config.get_text_config()
+    heads = int(
+        getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
+    )
+    name, projection = _mixer_output(model, heads)
 
     def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         by_head = args[0].unflatten(-1, (heads, -1)).clone()
@@ -132,11 +135,15 @@ def swapped_heads(model: Any) -> Iterator[str]:
         handle.remove()
 
 
-def _attention_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
-    """Find the layer that joins the heads: the last matrix of the first attention module."""
-    for path, module in model.named_modules():
-        if "Attention" not in type(module).__name__:
-            continue
+_PARTS = 2  # of the channels of a model without heads
+
+
+def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
+    """Find the layer that joins the heads: the last matrix of the first attention, or of what stands in its place."""
+    modules = list(model.named_modules())
+    attentions = [item for item in modules if "Attention" in type(item[1]).__name__]
+    mixers = [item for item in modules if hasattr(item[1], "layer_idx")]
+    for path, module in [*attentions, *mixers]:
         layers = [
             (f"{path}.{name}", layer)
             for name, layer in module.named_modules()
