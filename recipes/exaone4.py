@@ -7,7 +7,7 @@ RoPE. The 1.2B checkpoint has neither window nor layers without positions.
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny, rms_norm
+from qeff_zoo.recipe import Tiny, rms_norm, window_cache
 
 from .llama import RECIPE as LLAMA
 
@@ -20,6 +20,9 @@ RECIPE = replace(
     model_type="exaone4",
     architectures=("Exaone4ForCausalLM",),
     special="Norms after each block and on queries and keys; sliding layers with RoPE, full ones without positions.",
-    transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
+    transforms=(
+        rms_norm(lambda config: 4 * config.num_hidden_layers + 1),
+        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+    ),
     tiny=(Tiny(config=_TINY | _HYBRID), Tiny(config=_TINY | _FULL, name="full")),
 )

@@ -7,7 +7,7 @@ input-major with gate and up interleaved, both clamped, and a gate of its own. M
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Tiny, window_cache
 
 from .mixtral import RECIPE as MIXTRAL
 
@@ -18,6 +18,10 @@ RECIPE = replace(
     model_type="gpt_oss",
     architectures=("GptOssForCausalLM",),
     special="Attention sinks; sliding and full layers in turn; biased experts with a clamped gate of their own.",
+    transforms=(
+        *MIXTRAL.transforms,
+        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+    ),
     tiny=(
         Tiny(
             config={

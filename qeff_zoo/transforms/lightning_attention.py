@@ -23,17 +23,9 @@ def apply(model: Any) -> int:
     mixers = [m for m in model.modules() if type(m).__name__.endswith("LightningAttention")]
     for mixer in mixers:
         mixer.forward = MethodType(_forward, mixer)
-        _store(mixer)
     if mixers:
         model.base_model.register_forward_pre_hook(_without_own_cache, with_kwargs=True)
     return len(mixers)
-
-
-def _store(mixer: nn.Module) -> None:
-    """Make parameters of its rates, which checkpoints store too: by their values alone no two layers would be alike."""
-    for name, rates in list(mixer.named_buffers(recurse=False)):
-        delattr(mixer, name)
-        mixer.register_parameter(name, nn.Parameter(rates, requires_grad=False))
 
 
 def _without_own_cache(
