@@ -119,11 +119,15 @@ def names_of(task: str | None = None) -> list[str]:
     return [name for name, case in all_cases().items() if task in (None, case.recipe.task)]
 
 
+def parse(config: Mapping[str, Any]) -> Any:
+    """Make transformers' configuration; some classes write into what they are given."""
+    known = {key: copy.deepcopy(value) for key, value in config.items() if key != "model_type"}
+    return CONFIG_MAPPING[config["model_type"]].from_dict(known)
+
+
 def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
     """Make transformers' own model with random weights, in float32, unpatched, with eager attention."""
-    parsed = CONFIG_MAPPING[config["model_type"]].from_dict(
-        {key: value for key, value in config.items() if key != "model_type"}
-    )
+    parsed = parse(config)
     auto = tasks.auto_class(task, parsed)
     torch.manual_seed(seed)
     with warnings.catch_warnings():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packages that run: a tiny checkpoint with random weights and a tokenizer of its own, and the package built of it."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def checkpoint(
     own = find_recipe(model_type)
     recipe = tasks.for_task(own, task or own.task)
     known = tiny_models.config_of(recipe, recipe.tiny[tiny])
-    parsed = CONFIG_MAPPING[model_type].from_dict({**known, **config})
+    parsed = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy({**known, **config}))
     torch.manual_seed(0)
     model = tasks.auto_class(recipe.task, parsed).from_config(parsed, dtype=torch.float32)
     with torch.no_grad():

@@ -6,9 +6,13 @@ is not hidden / heads, a window shorter than the prompt, soft-caps that bite. Sw
 every kind of layer occurs at least twice, and what transformers would choose by itself is left out.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import copy
 from itertools import pairwise
 from typing import Any
+
+import Collection
+import Iterable
+import Mapping
 
 # From which layer on, or up to which, there is another kind.
 DEPTHS = (
@@ -84,7 +88,7 @@ def parse(config: Mapping[str, Any]) -> Any:
 
     raw = {key: value for key, value in config.items() if key not in _NOT_PARSED}
     try:
-        return CONFIG_MAPPING[config["model_type"]].from_dict(raw)
+        return CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(raw))
     except (TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise ValueError(str(error)) from error
 
