@@ -71,37 +71,24 @@ def _table(rows: list[list[Any]], headers: list[str]) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.models import list_models
     from qeff_zoo.registry import list_recipes
-    from qeff_zoo.tasks import tasks_of
 
     if arguments.models:
-        _list_models(arguments)
-        return
-    recipes = list_recipes()
+        found = [asdict(model) for model in list_models()]
+        columns = ["model_id", "recipe", "task", "status"]
+    else:
+        found = [_facts(recipe) for recipe in list_recipes()]
+        columns = ["model_type", "tasks", "architectures", "quant_methods"]
     if arguments.json:
-        _print_json([_facts(recipe) for recipe in recipes])
+        _print_json(found)
         return
-    rows = [
-        [
-            r.model_type,
-            ", ".join(tasks_of(r)),
-            ", ".join(r.architectures),
-            ", ".join(r.quant_methods),
-        ]
-        for r in recipes
-    ]
-    print(_table(rows, ["model_type", "tasks", "architectures", "quantization"]))
+    rows = [[_joined(entry[column]) for column in columns] for entry in found]
+    print(_table(rows, columns))
 
 
-def _list_models(arguments: argparse.Namespace) -> None:
-    from qeff_zoo.models import list_models
-
-    models = list_models()
-    if arguments.json:
-        _print_json([asdict(model) for model in models])
-        return
-    rows = [[model.model_id, model.recipe or "", model.task, model.status] for model in models]
-    print(_table(rows, ["model id", "recipe", "task", "status"]))
+def _joined(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else value or ""
 
 
 def _facts(recipe: Any) -> dict[str, Any]:
@@ -467,19 +454,19 @@ def _doctor(arguments: argparse.Namespace) -> None:
         )
 
 
-def _new(arguments: argparse.Namespace) -> None:
+def _new(arguments: argparse.Namespace) -> int:
     from qeff_zoo import scaffold
 
     proposal = scaffold.propose(arguments.model)
     path = scaffold.write(proposal, arguments.output)
+    trial = scaffold.try_out(path)
     if arguments.json:
-        _print_json(
-            {"path": str(path), "relative": proposal.relative, "notes": list(proposal.notes)}
-        )
-        return
-    for note in proposal.notes:
-        print(note, file=sys.stderr)
-    print(path)
+        facts = {"path": str(path), "relative": proposal.relative, "notes": list(proposal.notes)}
+        _print_json({**facts, "trial": asdict(trial)})
+    else:
+        print(trial.report, *proposal.notes, sep="\n", file=sys.stderr)
+        print(path)
+    return 0 if trial.passed else 1
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {

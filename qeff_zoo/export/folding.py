@@ -204,7 +204,7 @@ def _results(nodes: list[ir.Node]) -> list[ir.Value]:
 def _canonical(nodes: list[ir.Node], inputs: list[ir.Value], results: list[ir.Value]) -> str:
     """Write a layer without names: operators, attributes, and where every input comes from."""
     source: dict[ir.Value, str] = {value: f"arg{i}" for i, value in enumerate(inputs)}
-    lines = []
+    lines: list[str] = []
     for node in nodes:
         attributes = ",".join(
             f"{name}={_attribute(value)}" for name, value in sorted(node.attributes.items())

@@ -6,13 +6,10 @@ is not hidden / heads, a window shorter than the prompt, soft-caps that bite. Sw
 every kind of layer occurs at least twice, and what transformers would choose by itself is left out.
 """
 
-from collections.abc import copy
+import copy
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
-
-import Collection
-import Iterable
-import Mapping
 
 # From which layer on, or up to which, there is another kind.
 DEPTHS = (

@@ -5,6 +5,7 @@ IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i
      [batch_index (batch_size, 1) i64]      the cache slot of each row, for continuous batching
      past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim); of layers that
                                             keep a window only, so many rows in place of ctx_len
+     past_index.i                           (batch_size | full_batch_size, 1, ctx_len, head_dim), of sparse attention
      conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
      <state>_RetainedState                  for every state
@@ -97,7 +98,7 @@ def probe(model: Any) -> dict[str, tuple[int | str, ...]]:
 def _shape(name: str, states: States, windows: Windows) -> tuple[int | str, ...]:
     kind, _, layer = name.rpartition(".")
     sizes: list[int | str] = ["batch_size", *states[name].shape[1:]]
-    if kind in ("past_key", "past_value"):
+    if kind.startswith("past_"):
         sizes[2] = windows.get(int(layer), "ctx_len")
     return tuple(sizes)
 

@@ -36,7 +36,8 @@ def dense_experts(
         bias = getattr(self, f"{weight}_bias")[expert] if self.has_bias else None
         if not self.is_transposed:
             return nn.functional.linear(x, matrix, bias)
-        return x @ matrix if bias is None else x @ matrix + bias
+        product: Tensor = x @ matrix
+        return product if bias is None else product + bias
 
     total = torch.zeros_like(hidden_states)
     for expert in range(self.num_experts):

@@ -16,7 +16,7 @@ from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.export.layers import plain
 from qeff_zoo.transforms.latent_kv import Expanders
 
-#: By the graph's name of an input: `past_key.3`, `past_value.3`, `conv_state.3`, `recurrent_state.3`.
+#: By the graph's name of an input: `past_key.3`, `past_value.3`, `past_index.3`, `conv_state.3`, `recurrent_state.3`.
 States: TypeAlias = dict[str, Tensor]
 #: Cache rows of layers that keep a window only, by layer index.
 Windows: TypeAlias = Mapping[int, int]
@@ -27,14 +27,15 @@ class RetainedState(Cache):
 
     Args:
         past: States before the call, all with the batch (or the slots) first: keys and values (…, kv_heads, ctx_len or
-            window, head_dim), `conv_state` (…, channels, kernel), `recurrent_state` in any shape.
+            window, head_dim), an indexer's keys (…, 1, ctx_len, head_dim), `conv_state` (…, channels, kernel),
+            `recurrent_state` in any shape.
         position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
         batch_index: (batch, 1), the cache slot of each row, for continuous batching.
         windows: Layers whose keys and values are kept for so many newest positions only.
         expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
     """
 
-    is_compileable = True  # type: ignore[assignment]
+    is_compileable = True
 
     def __init__(
         self,
@@ -61,6 +62,11 @@ class RetainedState(Cache):
         key, value = (step(name, new) for name, new in pair)
         return key, value
 
+    def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
+        """Write the keys (batch, seq, head_dim) by which sparse attention chooses; return those of the context."""
+        name = f"past_index.{plain(layer_idx)}"
+        return self._write(name, indexer_key_states.unsqueeze(1)).squeeze(1)
+
     def _write(self, name: str, new: Tensor) -> Tensor:
         past, slots = self.past[name], self.batch_index
         if slots is None:
@@ -84,7 +90,8 @@ class RetainedState(Cache):
         """Return this call's rows of a state."""
         if self.batch_index is None:
             return state
-        return torch.ops.qeff_zoo.slot_read(state, self.batch_index)
+        rows: Tensor = torch.ops.qeff_zoo.slot_read(state, self.batch_index)
+        return rows
 
     # --- convolutions and recurrences --------------------------------------------------------------
     def is_recording_past(self, *_: Any, **__: Any) -> bool:
@@ -94,7 +101,7 @@ class RetainedState(Cache):
     def get_conv_state(self, *_: Any, **__: Any) -> None:
         """Give none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
 
-    def update_conv_state(
+    def update_conv_state(  # type: ignore[override]
         self,
         conv_states: Tensor,
         layer_idx: int,
@@ -146,12 +153,12 @@ class RetainedState(Cache):
 
     # --- masks -------------------------------------------------------------------------------------
     @property
-    def is_sliding(self) -> list[bool]:  # type: ignore[override]
+    def is_sliding(self) -> list[bool]:
         """Tell which layers keep a window only; the masks of those are made for their keys."""
         return [layer in self.windows for layer in range(max(self._layers(), default=-1) + 1)]
 
     @property
-    def is_linear(self) -> list[bool]:  # type: ignore[override]
+    def is_linear(self) -> list[bool]:
         """Tell which layers have no keys; masks are made for others."""
         layers = self._layers()
         return [
@@ -159,7 +166,7 @@ class RetainedState(Cache):
         ]
 
     @property
-    def is_dummy(self) -> list[bool]:  # type: ignore[override]
+    def is_dummy(self) -> list[bool]:
         """No layer is a stand-in."""
         return [False] * len(self.is_linear)
 

@@ -27,7 +27,7 @@ def follow_context(model: nn.Module) -> int:
         Number of modules changed.
     """
     context = _Context()
-    rotaries = [module for module in model.modules() if {*_kinds(module).values()} & _CHANGING]
+    rotaries: list[Any] = [module for module in model.modules() if {*_kinds(module).values()} & _CHANGING]
     for rotary in rotaries:
         rotary.forward = MethodType(_forward, rotary)
         rotary._context = context
