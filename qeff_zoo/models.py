@@ -16,7 +16,9 @@ from qeff_zoo.tasks import tasks_of
 
 #: From least to most: named; its architecture's tiny models agree; its own weights do; they do on the device.
 STATUSES = ("declared", "tiny", "checkpoint", "device")
-FOLDER = Path(__file__).parent / "validated_models"
+_BESIDE = Path(__file__).parent / "validated_models"
+#: Installed beside this file; in a checkout beside the package.
+FOLDER = _BESIDE if _BESIDE.is_dir() else _BESIDE.parent.parent / "validated_models"
 _DECLARED = "declared.json"
 
 

@@ -117,26 +117,6 @@ def window_cache(count: Callable[[Any], int]) -> Transform:
     return Transform(name="window_cache", count=count)
 
 
-def lightning_attention(count: Callable[[Any], int]) -> Transform:
-    """Declare that `count(config)` layers of lightning attention become semantic ops."""
-    return Transform(name="lightning_attention", count=count)
-
-
-def rg_lru(count: Callable[[Any], int]) -> Transform:
-    """Declare that `count(config)` blocks of RG-LRU become semantic ops and keep their states in the cache."""
-    return Transform(name="rg_lru", count=count)
-
-
-def compressed_convolution(count: Callable[[Any], int]) -> Transform:
-    """Declare that the projections of `count(config)` layers of convolved attention keep their states in the cache."""
-    return Transform(name="compressed_convolution", count=count)
-
-
-def relative_attention(count: Callable[[Any], int]) -> Transform:
-    """Declare that the relative biases of `count(config)` layers are evaluated at the tokens' true positions."""
-    return Transform(name="relative_attention", count=count)
-
-
 DECODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=128, ctx_len=4096),
     "throughput": Shape(prefill_seq_len=128, ctx_len=4096, full_batch_size=16),

@@ -22,28 +22,19 @@ _TINY = {
     "type_vocab_size": 0,
 }
 
+_CONVOLVED = {"share_att_key": False, "position_biased_input": True, "embedding_size": 48}
+_CONVOLVED |= {"conv_kernel_size": 3, "conv_act": "gelu"}
+
 RECIPE = replace(
     BERT,
     model_type="deberta-v2",
     architectures=(
-        "DebertaV2Model",
-        "DebertaV2ForMaskedLM",
-        "DebertaV2ForSequenceClassification",
-        "DebertaV2ForTokenClassification",
+        *("DebertaV2Model", "DebertaV2ForMaskedLM"),
+        *("DebertaV2ForSequenceClassification", "DebertaV2ForTokenClassification"),
     ),
     special="Disentangled attention: content to content, to position and back, with distances in logarithmic buckets.",
     tiny=(
         Tiny(config={**_TINY, "norm_rel_ebd": "layer_norm"}),
-        Tiny(
-            config={
-                **_TINY,
-                "share_att_key": False,
-                "position_biased_input": True,
-                "conv_kernel_size": 3,
-                "conv_act": "gelu",
-                "embedding_size": 48,
-            },
-            name="conv",
-        ),
+        Tiny(config=_TINY | _CONVOLVED, name="conv"),
     ),
 )

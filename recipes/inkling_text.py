@@ -4,7 +4,7 @@
 Unusual: no RoPE but a relative bias that each token mixes for itself; four short convolutions in every layer.
 """
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, experts, relative_attention, rms_norm
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, Transform, experts, rms_norm
 
 _SLIDING, _FULL = "hybrid_sliding", "hybrid"
 
@@ -16,7 +16,7 @@ RECIPE = Recipe(
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 2),
         experts(lambda config: config.mlp_layer_types.count("sparse")),
-        relative_attention(lambda config: config.num_hidden_layers),
+        Transform(name="relative_attention", count=lambda config: config.num_hidden_layers),
     ),
     shapes=DECODER_SHAPES,
     tiny=(

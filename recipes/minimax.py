@@ -4,7 +4,7 @@
 from dataclasses import replace
 from typing import Any
 
-from qeff_zoo.recipe import Tiny, experts, lightning_attention, rms_norm
+from qeff_zoo.recipe import Tiny, Transform, experts, rms_norm
 
 from .llama import RECIPE as LLAMA
 
@@ -23,7 +23,9 @@ RECIPE = replace(
     transforms=(
         rms_norm(_norms),
         experts(lambda config: config.num_hidden_layers),
-        lightning_attention(lambda config: config.layer_types.count(_LINEAR)),
+        Transform(
+            name="lightning_attention", count=lambda config: config.layer_types.count(_LINEAR)
+        ),
     ),
     tiny=(
         Tiny(

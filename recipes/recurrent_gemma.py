@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RecurrentGemma 2B and 9B, `transformers.models.recurrent_gemma`: gated linear recurrences and sliding attention."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rg_lru, rms_norm, window_cache
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, Transform, rms_norm, window_cache
 
 RECIPE = Recipe(
     model_type="recurrent_gemma",
@@ -10,7 +10,9 @@ RECIPE = Recipe(
     special="Two blocks of RG-LRU to one of sliding attention; half of each head rotated; soft-capped logits.",
     transforms=(
         rms_norm(lambda config: 2 * config.num_hidden_layers + 1, offset=1.0),
-        rg_lru(lambda config: config.layers_block_type.count("linear_attention")),
+        Transform(
+            name="rg_lru", count=lambda config: config.layers_block_type.count("linear_attention")
+        ),
         window_cache(lambda config: config.layers_block_type.count("sliding_attention")),
     ),
     shapes=DECODER_SHAPES,

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny, compressed_convolution, experts, rms_norm
+from qeff_zoo.recipe import Tiny, Transform, experts, rms_norm
 
 from .llama import RECIPE as LLAMA
 
@@ -17,7 +17,7 @@ RECIPE = replace(
     transforms=(
         rms_norm(lambda config: 3 * config.num_hidden_layers + 1),
         experts(lambda config: config.num_hidden_layers),
-        compressed_convolution(lambda config: config.num_hidden_layers),
+        Transform(name="compressed_convolution", count=lambda config: config.num_hidden_layers),
     ),
     tiny=(
         Tiny(

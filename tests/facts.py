@@ -6,7 +6,13 @@ from typing import Any
 
 from qeff_zoo.registry import find_recipe
 
-_LLAMA_ROPE = find_recipe("llama").tiny[0].config["rope_parameters"]
+
+def _rope(model_type: str) -> Mapping[str, Any]:
+    parameters: Mapping[str, Any] = find_recipe(model_type).tiny[0].config["rope_parameters"]
+    return parameters
+
+
+_LLAMA_ROPE = _rope("llama")
 FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gemma2: soft-cap on scores": ("gemma2-base", {"attn_logit_softcapping": None}),
     "gemma2: soft-cap on logits": ("gemma2-base", {"final_logit_softcapping": None}),
@@ -59,4 +65,395 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "llama-base",
         {"rope_parameters": {**_LLAMA_ROPE, "rope_theta": 2000.0}},
     ),
+    "gemma: epsilon of norms": ("gemma-base", {"rms_norm_eps": 1e-6}),
+    "glm: partial RoPE": (
+        "glm-base",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "glm4: partial RoPE": (
+        "glm4-base",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "granite: multiplier of embeddings": ("granite-base", {"embedding_multiplier": 1.0}),
+    "granite: multiplier of scores": ("granite-base", {"attention_multiplier": 0.25}),
+    "granite: multiplier of residuals": ("granite-base", {"residual_multiplier": 1.0}),
+    "granite: divisor of logits": ("granite-base", {"logits_scaling": 1.0}),
+    "granitemoe: multiplier of scores": ("granitemoe-base", {"attention_multiplier": 0.25}),
+    "granitemoe: divisor of logits": ("granitemoe-base", {"logits_scaling": 1.0}),
+    "granitemoe: experts per token": ("granitemoe-base", {"num_experts_per_tok": 1}),
+    "cohere: scale of logits": ("cohere-base", {"logit_scale": 1.0}),
+    "cohere2: window": ("cohere2-base", {"sliding_window": 4096}),
+    "cohere2: layers without positions": (
+        "cohere2-base",
+        {"layer_types": ["sliding_attention"] * 4, "sliding_window": 4096},
+    ),
+    "cohere2: scale of logits": ("cohere2-base", {"logit_scale": 1.0}),
+    "cohere2_moe: window": ("cohere2_moe-base", {"sliding_window": 4096}),
+    "cohere2_moe: RoPE of dense layers": (
+        "cohere2_moe-base",
+        {"prefix_dense_sliding_window_pattern": 4},
+    ),
+    "cohere2_moe: softmax over the chosen": (
+        "cohere2_moe-base",
+        {"expert_selection_fn": "sigmoid"},
+    ),
+    "cohere2_moe: mean with shared experts": (
+        "cohere2_moe-sigmoid",
+        {"shared_expert_combination_strategy": "sum"},
+    ),
+    "cohere2_moe: normalized sigmoid": ("cohere2_moe-sigmoid", {"norm_topk_prob": False}),
+    "exaone4: window": ("exaone4-base", {"sliding_window": 4096}),
+    "exaone4: layers without positions": (
+        "exaone4-base",
+        {"layer_types": ["sliding_attention"] * 4, "sliding_window": 4096},
+    ),
+    "exaone4: RoPE where there is no window": (
+        "exaone4-full",
+        {"sliding_window": 4096},
+    ),
+    "arcee: YaRN": (
+        "arcee-base",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+    ),
+    "arcee: squared ReLU": ("arcee-base", {"hidden_act": "relu"}),
+    "bitnet: squared ReLU": ("bitnet-base", {"hidden_act": "relu"}),
+    "cwm: window": ("cwm-base", {"sliding_window": 4096}),
+    "cwm: order of the layers": (
+        "cwm-base",
+        {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    ),
+    "ernie4_5: RoPE base": (
+        "ernie4_5-base",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+    ),
+    "glm4_moe: partial RoPE": (
+        "glm4_moe-base",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "glm4_moe: scale of experts": ("glm4_moe-base", {"routed_scaling_factor": 1.0}),
+    "glm4_moe: groups of experts": ("glm4_moe-base", {"topk_group": 2}),
+    "glm4_moe: normalized shares": ("glm4_moe-base", {"norm_topk_prob": False}),
+    "deepseek_v3: scale of experts": ("deepseek_v3-base", {"routed_scaling_factor": 1.0}),
+    "deepseek_v3: groups of experts": ("deepseek_v3-base", {"topk_group": 2}),
+    "deepseek_v3: order of RoPE's pairs": ("deepseek_v3-base", {"rope_interleave": False}),
+    "deepseek_v2: scale of experts": ("deepseek_v2-base", {"routed_scaling_factor": 1.0}),
+    "deepseek_v2: groups of experts": ("deepseek_v2-base", {"topk_method": "greedy"}),
+    "ernie4_5_moe: experts per token": ("ernie4_5_moe-base", {"moe_k": 1}),
+    "exaone_moe: window": ("exaone_moe-base", {"sliding_window": 4096}),
+    "exaone_moe: scale of experts": ("exaone_moe-base", {"routed_scaling_factor": 1.0}),
+    "exaone_moe: groups of experts": ("exaone_moe-base", {"topk_group": 2}),
+    "dots1: window": ("dots1-base", {"sliding_window": 4096}),
+    "dots1: scale of experts": ("dots1-base", {"routed_scaling_factor": 1.0}),
+    "dots1: groups of experts": ("dots1-base", {"topk_group": 2}),
+    "flex_olmo: unnormalized shares": ("flex_olmo-base", {"norm_topk_prob": True}),
+    "afmoe: window": ("afmoe-base", {"sliding_window": 4096}),
+    "afmoe: scale of experts": ("afmoe-base", {"route_scale": 1.0}),
+    "afmoe: scale of embeddings": ("afmoe-base", {"mup_enabled": False}),
+    "gpt_neox: partial RoPE": (
+        "gpt_neox-base",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "gpt_neox: parallel residual": ("gpt_neox-base", {"use_parallel_residual": False}),
+    "gptj: partial RoPE": ("gptj-base", {"rotary_dim": 16}),
+    "codegen: partial RoPE": ("codegen-base", {"rotary_dim": 16}),
+    "gpt_oss: window": ("gpt_oss-base", {"sliding_window": 4096}),
+    "gpt_oss: bound of the gate": ("gpt_oss-base", {"swiglu_limit": 7.0}),
+    "gpt_oss: order of the layers": (
+        "gpt_oss-base",
+        {"layer_types": ["full_attention", "sliding_attention"] * 2},
+    ),
+    "biogpt: scale of embeddings": ("biogpt-base", {"scale_embedding": False}),
+    "gpt_neo: window": ("gpt_neo-base", {"window_size": 64}),
+    "granite_swa: window": ("granite_swa-base", {"sliding_window": 4096}),
+    "granite_swa: layers without positions": (
+        "granite_swa-base",
+        {"layer_rope_theta": [100.0] * 4},
+    ),
+    "granite_swa: RoPE base of a layer": (
+        "granite_swa-base",
+        {"layer_rope_theta": [0.0, 1000.0] * 2},
+    ),
+    "granitemoe_swa: window": ("granitemoe_swa-base", {"sliding_window": 4096}),
+    "bloom: residual after the norm": (
+        "bloom-post_layernorm",
+        {"apply_residual_connection_post_layernorm": False},
+    ),
+    "gemma4: soft-cap on logits": ("gemma4_text-base", {"final_logit_softcapping": None}),
+    "gemma4: window": ("gemma4_text-base", {"sliding_window": 4096}),
+    "gemma4: partial RoPE of full layers": (
+        "gemma4_text-base",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "rope_theta": 10000.0,
+                    "partial_rotary_factor": 1.0,
+                },
+            }
+        },
+    ),
+    "gemma4: experts per token": ("gemma4_text-experts", {"top_k_experts": 1}),
+    "flint: window": ("flint-base", {"sliding_window": 4096}),
+    "flint: normalized shares": ("flint-base", {"norm_topk_prob": False}),
+    "bloom: epsilon of norms": ("bloom-base", {"layer_norm_epsilon": 1e-5}),
+    "diffllama: epsilon of norms": ("diffllama-base", {"rms_norm_eps": 1e-6}),
+    "phi: RoPE over a part of heads": (
+        "phi-base",
+        {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 1000.0,
+                "factor": 4.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "phi3: window": ("phi3-base", {"sliding_window": None}),
+    "phi3: RoPE over a part of heads": (
+        "phi3-base",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "phi3: longrope": (
+        "phi3-longrope",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 0.75,
+            }
+        },
+    ),
+    "phimoe: window": ("phimoe-base", {"sliding_window": None}),
+    "phimoe: shares near the best": ("phimoe-base", {"router_jitter_noise": 0.0}),
+    "qwen2_moe: window": ("qwen2_moe-base", {"layer_types": ["full_attention"] * 4}),
+    "qwen2_moe: shares not renormalized": ("qwen2_moe-base", {"norm_topk_prob": True}),
+    "qwen3_moe: window": ("qwen3_moe-base", {"use_sliding_window": False, "sliding_window": None}),
+    "qwen3_moe: shares renormalized": ("qwen3_moe-base", {"norm_topk_prob": False}),
+    "llama4: chunks": ("llama4_text-base", {"attention_chunk_size": 4096}),
+    "llama4: layers without chunks": (
+        "llama4_text-base",
+        {"layer_types": ["chunked_attention"] * 4},
+    ),
+    "llama4: layers without RoPE": (
+        "llama4_text-base",
+        {"no_rope_layers": [1] * 4, "attn_temperature_tuning": False},
+    ),
+    "llama4: queries grow": ("llama4_text-base", {"attn_temperature_tuning": False}),
+    "llama4: norm of queries and keys": ("llama4_text-base", {"use_qk_norm": False}),
+    "starcoder2: window": ("starcoder2-base", {"sliding_window": None}),
+    "stablelm: RoPE over a part of heads": (
+        "stablelm-base",
+        {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 1000.0,
+                "factor": 4.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "smollm3: layers without RoPE": ("smollm3-base", {"no_rope_layers": [1] * 4}),
+    "smollm3: window": (
+        "smollm3-window",
+        {"use_sliding_window": False, "layer_types": ["full_attention"] * 4},
+    ),
+    "olmo: clipped projections": ("olmo-clip", {"clip_qkv": None}),
+    "olmo3: window": ("olmo3-base", {"sliding_window": 4096}),
+    "olmo3: RoPE by kind of layer": (
+        "olmo3-base",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            }
+        },
+    ),
+    "olmoe: clipped projections": ("olmoe-base", {"clip_qkv": None}),
+    "olmoe: shares not renormalized": ("olmoe-base", {"norm_topk_prob": True}),
+    "nemotron: RoPE over a part of heads": (
+        "nemotron-base",
+        {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 1000.0,
+                "factor": 4.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "nemotron: squared ReLU": ("nemotron-base", {"hidden_act": "relu"}),
+    "persimmon: RoPE over a part of heads": (
+        "persimmon-base",
+        {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 1000.0,
+                "factor": 4.0,
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "jais2: squared ReLU": ("jais2-base", {"hidden_act": "relu"}),
+    "ministral: which layers slide": (
+        "ministral-base",
+        {"layer_types": ["full_attention", "sliding_attention"] * 2},
+    ),
+    "ministral3: window": ("ministral3-base", {"sliding_window": None}),
+    "ministral3: queries grow": (
+        "ministral3-base",
+        {
+            "rope_parameters": {
+                **_rope("ministral3"),
+                "llama_4_scaling_beta": 0.0,
+            }
+        },
+    ),
+    "hunyuan: alpha of RoPE": (
+        "hunyuan_v1_dense-base",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+    ),
+    "hunyuan: experts per token": ("hunyuan_v1_moe-base", {"moe_topk": [1] * 4}),
+    "hyperclovax: multiplier of embeddings": ("hyperclovax-base", {"embedding_multiplier": 1.0}),
+    "hyperclovax: multiplier of scores": ("hyperclovax-base", {"attention_multiplier": 0.2}),
+    "hyperclovax: multiplier of residuals": ("hyperclovax-base", {"residual_multiplier": 1.0}),
+    "hyperclovax: divisor of logits": ("hyperclovax-base", {"logits_scaling": 1.0}),
+    "vaultgemma: soft-cap on scores": ("vaultgemma-base", {"attn_logit_softcapping": None}),
+    "vaultgemma: soft-cap on logits": ("vaultgemma-base", {"final_logit_softcapping": None}),
+    "vaultgemma: window": ("vaultgemma-base", {"sliding_window": 4096}),
+    "mellum: window": ("mellum-base", {"sliding_window": 4096}),
+    "mellum: RoPE by kind of layer": (
+        "mellum-base",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            }
+        },
+    ),
+    "laguna: soft-cap of the router": ("laguna-base", {"moe_router_logit_softcapping": 0.0}),
+    "laguna: scale of the experts": ("laguna-base", {"moe_routed_scaling_factor": 1.0}),
+    "laguna: window": ("laguna-base", {"sliding_window": 4096}),
+    "minimax_m2: RoPE over a part of heads": (
+        "minimax_m2-base",
+        {
+            "rope_parameters": {
+                **_rope("minimax_m2"),
+                "partial_rotary_factor": 1.0,
+            }
+        },
+    ),
+    "solar_open: scale of the experts": ("solar_open-base", {"routed_scaling_factor": 1.0}),
+    "solar_open: groups of experts": ("solar_open-base", {"topk_group": 3}),
+    "solar_open: shares renormalized": ("solar_open-base", {"norm_topk_prob": False}),
+    "hy_v3: scale of the experts": ("hy_v3-base", {"router_scaling_factor": 1.0}),
+    "kolibri1: layers without RoPE": (
+        "kolibri1-base",
+        {"sliding_window": 4096, "layer_types": ["sliding_attention"] * 4},
+    ),
+    "kolibri1: window": ("kolibri1-base", {"sliding_window": 4096}),
+    "kolibri1: shares not renormalized": ("kolibri1-base", {"norm_topk_prob": True}),
+    "mimo: scale of values": ("mimo_v2_flash-base", {"attention_value_scale": 1.0}),
+    "mimo: window": ("mimo_v2_flash-base", {"sliding_window": 4096}),
+    "mimo: groups of experts": ("mimo_v2_flash-base", {"topk_group": 3}),
+    "minicpm3: scale of embeddings": ("minicpm3-base", {"scale_emb": 1}),
+    "minicpm3: scale of residuals": ("minicpm3-base", {"scale_depth": 2.0}),
+    "minicpm3: divisor of logits": ("minicpm3-base", {"dim_model_base": 64}),
+    "youtu: pairs of RoPE": ("youtu-base", {"rope_interleave": False}),
+    "nanochat: soft-cap on logits": ("nanochat-base", {"final_logit_softcapping": None}),
+    "modernbert-decoder: window": ("modernbert-decoder-base", {"sliding_window": 4096}),
+    "modernbert-decoder: RoPE by kind of layer": (
+        "modernbert-decoder-base",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0},
+            }
+        },
+    ),
+    "mpt: scale of scores": ("mpt-base", {"attn_config": {"clip_qkv": 0.7}}),
+    "mpt: clipped projections": ("mpt-base", {"attn_config": {"softmax_scale": 0.4}}),
+    "phimoe: scale of a long context": (
+        "phimoe-base",
+        {
+            "rope_parameters": {
+                **find_recipe("phimoe").tiny[0].config["rope_parameters"],
+                "long_mscale": 1.2,
+            }
+        },
+    ),
+    "falcon_h1: scale of the embeddings": ("falcon_h1-base", {"embedding_multiplier": 1.0}),
+    "falcon_h1: scale of the head": ("falcon_h1-base", {"lm_head_multiplier": 1.0}),
+    "falcon_h1: scale of keys": ("falcon_h1-base", {"key_multiplier": 1.0}),
+    "falcon_h1: scale into attention": ("falcon_h1-base", {"attention_in_multiplier": 1.0}),
+    "falcon_h1: scale out of attention": ("falcon_h1-base", {"attention_out_multiplier": 1.0}),
+    "falcon_h1: scale into Mamba": ("falcon_h1-without_norm", {"ssm_in_multiplier": 1.0}),
+    "falcon_h1: scale out of Mamba": ("falcon_h1-base", {"ssm_out_multiplier": 1.0}),
+    "falcon_h1: scales within Mamba": ("falcon_h1-base", {"ssm_multipliers": [1.0] * 5}),
+    "falcon_h1: scales of the MLP": ("falcon_h1-base", {"mlp_multipliers": [1.0, 1.0]}),
+    "falcon_h1: norm after the gate": ("falcon_h1-base", {"mamba_norm_before_gate": True}),
+    "granitemoehybrid: no positions": (
+        "granitemoehybrid-base",
+        {"position_embedding_type": "rope"},
+    ),
+    "granitemoehybrid: RoPE": ("granitemoehybrid-rope", {"position_embedding_type": None}),
+    "granitemoehybrid: scale of scores": ("granitemoehybrid-base", {"attention_multiplier": 0.25}),
+    "granitemoehybrid: residual scale": ("granitemoehybrid-base", {"residual_multiplier": 1.0}),
+    "granitemoehybrid: scale of logits": ("granitemoehybrid-base", {"logits_scaling": 1.0}),
+    "granitemoehybrid: embeddings": ("granitemoehybrid-base", {"embedding_multiplier": 1.0}),
+    "jamba: experts per token": ("jamba-base", {"num_experts_per_tok": 1}),
+    "kimi_linear: groups of experts": ("kimi_linear-base", {"n_group": 1}),
+    "kimi_linear: routing scale": ("kimi_linear-base", {"routed_scaling_factor": 1.0}),
+    "bailing_hybrid: bound of decay": ("bailing_hybrid-base", {"kda_lower_bound": -5.0}),
+    "lfm2_moe: routing scale": ("lfm2_moe-base", {"routed_scaling_factor": 1.0}),
+    "lfm3: window": ("lfm3-base", {"sliding_window": 4096}),
+    "minimax: window": ("minimax-base", {"sliding_window": None}),
+    "minimax: residual of lightning attention": ("minimax-base", {"linear_attn_alpha_factor": 1}),
+    "minimax: residual of attention": ("minimax-base", {"full_attn_alpha_factor": 1}),
+    "minimax: scale of experts": ("minimax-base", {"mlp_beta_factor": 1}),
+    "nemotron_h: routing scale": ("nemotron_h-base", {"routed_scaling_factor": 1.0}),
+    "nemotron_h: groups of experts": ("nemotron_h-base", {"n_group": 1}),
+    "olmo_hybrid: negative eigenvalues": ("olmo_hybrid-base", {"linear_allow_neg_eigval": False}),
+    "qwen3_next: shares renormalized": ("qwen3_next-base", {"norm_topk_prob": False}),
+    "qwen3_5_text: partial RoPE": (
+        "qwen3_5_text-base",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    ),
+    "recurrent_gemma: window": ("recurrent_gemma-base", {"attention_window_size": 4096}),
+    "recurrent_gemma: soft-cap on logits": ("recurrent_gemma-base", {"logits_soft_cap": 30.0}),
+    "zamba2: RoPE": ("zamba2-base", {"use_mem_rope": False}),
+    "zaya: window": ("zaya-base", {"sliding_window": 4096}),
+    "inkling_text: scale of logits": ("inkling_text-base", {"logits_mup_width_multiplier": 1.0}),
+    "inkling_text: routing scale": ("inkling_text-base", {"route_scale": 1.0}),
+    "inkling_text: scale of long contexts": ("inkling_text-base", {"log_scaling_n_floor": None}),
 }

@@ -21,7 +21,7 @@ import pytest
 from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import arguments, cli, pipeline
+from qeff_zoo import arguments, cli, pipeline, registry
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
@@ -94,6 +94,8 @@ TABLE = [
     ("cache-without-verb", "cache", 2, "", "usage: qeff-zoo cache.*COMMAND"),
     ("export-nowhere", "export {llama}", 2, "", "usage: .*--output"),
     ("list", "list", 0, r"model_type +tasks.*\nllama +text-generation, text-classification +LlamaForCausalLM", ""),
+    ("list-models", "list --models", 0,
+     r"model_id +recipe +task +status.*\nmeta-llama/Llama-3\.1-8B +llama +text-generation +tiny\n", ""),
     ("show", "show llama", 0, r"llama: .*text-generation.*--profile latency", ""),
     ("show-unknown", "show lama", 1, "", "No recipe for model_type 'lama'.*'llama'.*qeff-zoo list"),
     ("plan", "plan {llama} --ctx-len 64", 0, rf"shape.ctx_len +64 +user.*build_key  {KEY}\n$", ""),
@@ -329,15 +331,22 @@ def test_doctor_answers_in_json(home: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_new_answers_in_json(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(registry, "list_model_types", lambda: ["llama"])  # there is no OLMo 2 yet
     config = {**CONFIG_MAPPING["olmo2"]().to_dict(), "architectures": ["Olmo2ForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     argv = ["new", str(tmp_path / "config.json"), "-o", str(tmp_path / "recipes")]
 
     found = answer(argv, capsys)
 
-    assert list(found) == ["path", "relative", "notes"]
+    assert list(found) == ["path", "relative", "notes", "trial"]
+    assert found["relative"] == "llama"
+    assert found["trial"]["passed"] is True
+    assert found["trial"]["report"].startswith("olmo2: agrees with Hugging Face (tiny)")
     assert found["path"] == str(tmp_path / "recipes" / "olmo2.py")
     assert files_below(tmp_path / "recipes") == ["olmo2.py"]
     compile(Path(found["path"]).read_text(), found["path"], "exec")

@@ -61,6 +61,21 @@ def test_dropped_norm_of_heads_shows(norm: str) -> None:
     assert_shows(subject, changed)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xdist_group(name))
+        for name in ("gpt_oss-base", "granite_swa-base", "flint-base")
+    ],
+)
+def test_dropped_sinks_show(name: str) -> None:
+    subject = parity.subject(name)
+    changed = copy.deepcopy(subject.hf)
+    for layer in changed.model.layers:
+        layer.self_attn.sinks -= 100
+    assert_shows(subject, changed)
+
+
 @pytest.mark.xdist_group("qwen2-base")
 def test_dropped_biases_show() -> None:
     subject = parity.subject("qwen2-base")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressed convolutional attention (ZAYA): its projections keep what their next token needs in the cache."""
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.transforms.modules import give
 from qeff_zoo.transforms.retained_state import RetainedState
 
 
@@ -21,7 +21,7 @@ def apply(model: Any) -> int:
     """
     found = [module for module in model.modules() if hasattr(module, "conv_qk_grouped")]
     for projection in found:
-        projection.forward = MethodType(_forward, projection)
+        give(projection, _forward)
     return len(found)
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-Neo's attention at the true positions: its own mask assumes that a call's tokens are the last of the context."""
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.transforms.modules import give, of_class
 
 
 def attend(
@@ -39,7 +39,7 @@ def attend(
 
 def apply(model: nn.Module) -> int:
     """Change every `GPTNeoSelfAttention`; return their number."""
-    found = [m for m in model.modules() if type(m).__name__ == "GPTNeoSelfAttention"]
+    found = of_class(model, "GPTNeoSelfAttention")
     for module in found:
-        module._attn = MethodType(attend, module)
+        give(module, attend, "_attn")
     return len(found)

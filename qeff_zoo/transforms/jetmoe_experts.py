@@ -4,11 +4,12 @@
 Attention has experts too. A token's chosen experts each make a set of query heads, and turn its result back.
 """
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from qeff_zoo.transforms.modules import give, of_class
 
 
 def _route(router: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,7 +29,8 @@ def feed_forward(self: Any, layer_input: Tensor) -> Tensor:
         gate, up = nn.functional.linear(tokens, self.input_linear.weight[expert]).chunk(2, dim=-1)
         inner = self.activation(gate) * up
         total = total + nn.functional.linear(inner, self.output_linear.weight[expert]) * share
-    return total.view_as(layer_input) + self.bias
+    result: Tensor = total.view_as(layer_input) + self.bias
+    return result
 
 
 def queries(self: Any, layer_input: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
@@ -51,15 +53,16 @@ def results(self: Any, layer_input: Tensor, routing: tuple[Tensor, Tensor]) -> T
         share = torch.where(chosen == expert, shares, 0.0)[..., None]  # (tokens, k, 1)
         mixed = (given * share).sum(1)
         total = total + nn.functional.linear(mixed, self.output_linear.weight[expert])
-    return total.view(*layer_input.shape[:2], -1) + self.bias
+    result: Tensor = total.view(*layer_input.shape[:2], -1) + self.bias
+    return result
 
 
 def apply(model: nn.Module) -> int:
     """Change every `JetMoeMoE` and `JetMoeMoA`; return their number."""
-    blocks = [m for m in model.modules() if type(m).__name__ in {"JetMoeMoE", "JetMoeMoA"}]
+    blocks, attentions = of_class(model, "JetMoeMoE"), of_class(model, "JetMoeMoA")
     for block in blocks:
-        if type(block).__name__ == "JetMoeMoE":
-            block.forward = MethodType(feed_forward, block)
-        else:
-            block.map, block.reduce = MethodType(queries, block), MethodType(results, block)
-    return len(blocks)
+        give(block, feed_forward)
+    for attention in attentions:
+        give(attention, queries, "map")
+        give(attention, results, "reduce")
+    return len(blocks) + len(attentions)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lightning attention (MiniMax): a linear recurrence that decays at a rate of each head, as a semantic op."""
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.export.layers import plain
+from qeff_zoo.transforms.modules import give
 from qeff_zoo.transforms.retained_state import RetainedState
 
 
@@ -22,7 +22,7 @@ def apply(model: Any) -> int:
     """
     mixers = [m for m in model.modules() if type(m).__name__.endswith("LightningAttention")]
     for mixer in mixers:
-        mixer.forward = MethodType(_forward, mixer)
+        give(mixer, _forward)
     if mixers:
         model.base_model.register_forward_pre_hook(_without_own_cache, with_kwargs=True)
     return len(mixers)

@@ -5,11 +5,12 @@ transformers turns queries and keys by complex numbers, which ONNX has not. Laye
 position, which transformers counts from the length of its cache; that is the same for all rows and ignores padding.
 """
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from qeff_zoo.transforms.modules import give, of_class
 
 
 def frequencies(self: Any, hidden_states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,18 +60,18 @@ def _growth(attention: Any, cache: Any) -> Tensor:
     """Return the factor of the queries, (batch, seq, 1)."""
     positions = cache.get_query_offset(attention.layer_idx).float()
     steps = torch.floor((positions + 1.0) / attention.floor_scale)
-    return (torch.log1p(steps) * attention.attn_scale + 1.0)[..., None]
+    growth: Tensor = torch.log1p(steps) * attention.attn_scale + 1.0
+    return growth[..., None]
 
 
 def apply(model: nn.Module) -> int:
     """Change every `Llama4TextAttention` and what it shares; return the number of attentions."""
-    attentions = [m for m in model.modules() if type(m).__name__ == "Llama4TextAttention"]
+    attentions = of_class(model, "Llama4TextAttention")
     for attention in attentions:
         attention.turns = bool(attention.use_rope)
         attention.grows = not attention.use_rope and bool(attention.attn_temperature_tuning)
         attention.use_rope = attention.attn_temperature_tuning = False
-        attention.forward = MethodType(attend, attention)
-    for module in model.modules():
-        if type(module).__name__ == "Llama4TextRotaryEmbedding":
-            module.forward = MethodType(frequencies, module)
+        give(attention, attend)
+    for rotary in of_class(model, "Llama4TextRotaryEmbedding"):
+        give(rotary, frequencies)
     return len(attentions)

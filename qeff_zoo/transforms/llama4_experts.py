@@ -5,10 +5,11 @@ That product has three dimensions and no target quantizes it. A token's input, n
 the score is 0 for experts that were not chosen, and so is what such an expert returns.
 """
 
-from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
+
+from qeff_zoo.transforms.modules import give, of_class
 
 
 def forward(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +37,7 @@ def forward(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
 
 def apply(model: nn.Module) -> int:
     """Replace the forward of every `Llama4TextMoe`; return their number."""
-    blocks = [module for module in model.modules() if type(module).__name__ == "Llama4TextMoe"]
+    blocks = of_class(model, "Llama4TextMoe")
     for block in blocks:
-        block.forward = MethodType(forward, block)
+        give(block, forward)
     return len(blocks)

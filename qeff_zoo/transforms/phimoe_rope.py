@@ -4,11 +4,12 @@
 transformers always takes the short factors, and one of two scales by the longest position that a call sees.
 """
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from qeff_zoo.transforms.modules import give, of_class
 
 
 def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +37,7 @@ def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]
 
 def apply(model: nn.Module) -> int:
     """Replace the forward of every `PhimoeRotaryEmbedding`; return their number."""
-    rotaries = [m for m in model.modules() if type(m).__name__ == "PhimoeRotaryEmbedding"]
+    rotaries = of_class(model, "PhimoeRotaryEmbedding")
     for rotary in rotaries:
-        rotary.forward = MethodType(forward, rotary)
+        give(rotary, forward)
     return len(rotaries)

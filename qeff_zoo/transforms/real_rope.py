@@ -4,11 +4,12 @@
 Neighbouring numbers of a head are the two parts of one complex number, which is turned by an angle of its position.
 """
 
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from qeff_zoo.transforms.modules import give, of_class, rebound
 
 
 def angles(self: Any, x: Tensor, position_ids: Tensor) -> Tensor:
@@ -38,24 +39,9 @@ def apply(model: nn.Module, rotary: str, attention: str) -> int:
         rotary: Class that makes the angles.
         attention: Class whose forward calls `apply_rotary_emb`.
     """
-    changed = 0
-    for module in model.modules():
-        name = type(module).__name__
-        if name == rotary:
-            module.forward = MethodType(angles, module)
-        elif name == attention:
-            # The same code, in which one name means something else.
-            forward = type(module).forward
-            names = {**forward.__globals__, "apply_rotary_emb": apply_rotary_emb}
-            module.forward = MethodType(_rebound(forward, names), module)
-        else:
-            continue
-        changed += 1
-    return changed
-
-
-def _rebound(function: Any, names: dict[str, Any]) -> FunctionType:
-    """Copy a function for other global names."""
-    return FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
+    rotaries, attentions = of_class(model, rotary), of_class(model, attention)
+    for module in rotaries:
+        give(module, angles)
+    for module in attentions:
+        give(module, rebound(type(module).forward, apply_rotary_emb=apply_rotary_emb))
+    return len(rotaries) + len(attentions)

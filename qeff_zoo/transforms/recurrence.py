@@ -8,13 +8,13 @@ pass over padding. Only the changed modules see them: their forward gets a names
 
 import inspect
 from collections.abc import Mapping
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.export.layers import plain
+from qeff_zoo.transforms.modules import give, rebound
 from qeff_zoo.transforms.retained_state import RetainedState
 
 
@@ -29,25 +29,19 @@ def apply(model: nn.Module) -> int:
     """
     mixers = [module for module in model.modules() if kernels_of(module)]
     for mixer in mixers:
-        mixer.forward = MethodType(_forward, mixer)
+        give(mixer, _forward)
     return len(mixers)
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the class's own forward, with kernels that know this call's states."""
-    function = inspect.unwrap(type(self).forward)
     given = [*args, *kwargs.values()]
     cache = next((value for value in given if isinstance(value, RetainedState)), None)
     if cache is None:
         return type(self).forward(self, *args, **kwargs)
     calls = _Calls(cache, plain(self.layer_idx))
     own = {name: getattr(calls, _KERNELS[name]) for name in kernels_of(self)}
-    namespace = {**function.__globals__, **own}
-    bound = FunctionType(
-        function.__code__, namespace, None, function.__defaults__, function.__closure__
-    )
-    bound.__kwdefaults__ = function.__kwdefaults__
-    return bound(self, *args, **kwargs)
+    return rebound(type(self).forward, **own)(self, *args, **kwargs)
 
 
 def kernels_of(module: nn.Module) -> list[str]:

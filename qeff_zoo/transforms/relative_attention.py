@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention with a relative bias that each token mixes by itself (Inkling), evaluated where the tokens really are."""
 
-from types import MethodType
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from qeff_zoo.export.layers import plain
 from qeff_zoo.transforms.attention import attend
+from qeff_zoo.transforms.modules import give
 from qeff_zoo.transforms.retained_state import RetainedState
 
 
@@ -23,7 +23,7 @@ def apply(model: Any) -> int:
     """
     found = [module for module in model.modules() if hasattr(module, "rel_logits_proj")]
     for module in found:
-        module.forward = MethodType(_forward, module)
+        give(module, _forward)
     return len(found)
 
 

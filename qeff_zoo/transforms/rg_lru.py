@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """RG-LRU (RecurrentGemma): its convolution and its recurrence keep their states in the cache, not in the modules."""
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.export.layers import plain
+from qeff_zoo.transforms.modules import give
 from qeff_zoo.transforms.retained_state import RetainedState
 
 
@@ -24,7 +24,7 @@ def apply(model: Any) -> int:
     for index, block in enumerate(blocks):
         if hasattr(block, "rg_lru"):
             block.layer_idx = index
-            block.forward = MethodType(_forward, block)
+            give(block, _forward)
     return sum(hasattr(block, "rg_lru") for block in blocks)
 
 

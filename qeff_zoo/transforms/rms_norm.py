@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """RMS norms become the semantic op `RMSNorm`."""
 
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.transforms.modules import give
 
 
 def apply(model: nn.Module, offset: float = 0.0, suffix: str = "RMSNorm") -> int:
@@ -31,5 +31,5 @@ def apply(model: nn.Module, offset: float = 0.0, suffix: str = "RMSNorm") -> int
 
     norms = [module for module in model.modules() if type(module).__name__.endswith(suffix)]
     for norm in norms:
-        norm.forward = MethodType(forward, norm)
+        give(norm, forward)
     return len(norms)

@@ -7,13 +7,13 @@ over the whole context does. `dynamic` frequencies change beyond the model's own
 """
 
 import inspect
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from qeff_zoo.transforms.modules import give
 from qeff_zoo.transforms.retained_state import RetainedState
 
 
@@ -27,9 +27,11 @@ def follow_context(model: nn.Module) -> int:
         Number of modules changed.
     """
     context = _Context()
-    rotaries: list[Any] = [module for module in model.modules() if {*_kinds(module).values()} & _CHANGING]
+    rotaries: list[Any] = [
+        module for module in model.modules() if {*_kinds(module).values()} & _CHANGING
+    ]
     for rotary in rotaries:
-        rotary.forward = MethodType(_forward, rotary)
+        give(rotary, _forward)
         rotary._context = context
         rotary._long = {
             layer_type: _long_frequencies(rotary, layer_type)

@@ -1,18 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse attention: an indexer chooses some keys for each query, and the mask hides all others.
+"""Sparse attention: an indexer chooses `index_topk` keys for each query, and the mask hides all others.
 
-transformers chooses by `topk` among the keys there are. Here these are the rows of the cache, of which a call may have
-fewer than the indexer chooses: how many are chosen is a size of the graph. Rows that a query may not look at score
-lowest; where they are chosen for want of others, the causal mask still hides them.
+transformers chooses fewer where there are fewer keys. Here the keys are the rows of the cache, and it is only known
+later how many those are. So the indexer is given as many spare rows as it chooses: they score lowest, as rows do that a
+query may not look at, and fall away again. The causal mask hides what was chosen for want of anything better.
 """
 
-from types import FunctionType, MethodType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.transforms.attention import attend
+from qeff_zoo.transforms.modules import give, rebound
+
+
+def choose(
+    self: Any,
+    hidden_states: Tensor,
+    q_resid: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor,
+    position_ids: Tensor,
+    past_key_values: Any,
+) -> Tensor:
+    """Return the `index_topk` best rows for each query, (batch, seq, index_topk), spare ones at the end among them.
+
+    Args:
+        self: The indexer.
+        hidden_states: (batch, seq, hidden).
+        q_resid: (batch, seq, q_lora_rank).
+        position_embeddings: Cosines and sines.
+        attention_mask: Additive and causal, (batch, seq, ctx).
+        position_ids: (batch, seq).
+        past_key_values: Keeps the indexer's keys.
+    """
+
+    def keep(keys: Tensor, layer_idx: int) -> Tensor:
+        kept: Tensor = past_key_values.update_indexer(keys, layer_idx)
+        return nn.functional.pad(kept, (0, 0, 0, self.index_topk))
+
+    lowest = torch.finfo(attention_mask.dtype).min
+    mask = nn.functional.pad(attention_mask, (0, self.index_topk), value=lowest)
+    cache = SimpleNamespace(update_indexer=keep)
+    chosen: Tensor = type(self).forward(
+        self, hidden_states, q_resid, position_embeddings, mask, position_ids, cache
+    )
+    return chosen
 
 
 def attend_chosen(
@@ -25,7 +60,7 @@ def attend_chosen(
     indices: Tensor,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention to the chosen keys.
+    """Compute attention to the chosen keys; stands in for any attention function.
 
     Args:
         module: The calling attention module.
@@ -33,34 +68,23 @@ def attend_chosen(
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
         attention_mask: Additive and causal, (batch, 1, seq, ctx).
-        indices: (batch, seq, k), the keys of each query.
+        indices: As `choose` returns them.
         **others: As `attend` takes them.
     """
-    hidden = torch.ones_like(attention_mask[:, 0], dtype=torch.bool)
-    hidden = hidden.expand(query.shape[0], -1, -1).scatter(-1, indices.long(), False)
-    lowest = torch.finfo(attention_mask.dtype).min
-    chosen = attention_mask.masked_fill(hidden.unsqueeze(1), lowest)
+    batch, seq, spare = indices.shape
+    ctx = attention_mask.shape[-1]
+    hidden = torch.ones(batch, seq, ctx + spare, dtype=torch.bool, device=query.device)
+    hidden = hidden.scatter(-1, indices.long(), False)[..., :ctx].unsqueeze(1)
+    chosen = attention_mask.masked_fill(hidden, torch.finfo(attention_mask.dtype).min)
     return attend(module, query, key, value, chosen, **others)
 
 
 def apply(model: nn.Module) -> int:
-    """Change every indexer and the attention that looks where one says; return the number of attentions."""
-    attentions = [module for module in model.modules() if hasattr(module, "indexer")]
-    chosen = SimpleNamespace(get_interface=lambda *_: attend_chosen)
-    for module in attentions:
-        _rebind(module, ALL_ATTENTION_FUNCTIONS=chosen)
-        if module.indexer is not None:
-            _rebind(module.indexer, min=torch.sym_min)
-    return len(attentions)
-
-
-def _rebind(module: Any, **names: Any) -> None:
-    """Give a module its own forward: the same code, in which some names mean something else."""
-    forward = type(module).forward
-    forward = getattr(forward, "__wrapped__", forward)  # without `no_grad`
-    known = {**forward.__globals__, **names}
-    rebound = FunctionType(
-        forward.__code__, known, forward.__name__, forward.__defaults__, forward.__closure__
-    )
-    rebound.__kwdefaults__ = forward.__kwdefaults__
-    module.forward = MethodType(rebound, module)
+    """Change every indexer, and every attention that looks where one says; return the number of attentions."""
+    found = [module for module in model.modules() if hasattr(module, "indexer")]
+    functions = SimpleNamespace(get_interface=lambda *_: attend_chosen)
+    for module in found:
+        give(module, rebound(type(module).forward, ALL_ATTENTION_FUNCTIONS=functions))
+        if module.indexer is not None:  # else the layer before chooses
+            give(module.indexer, choose)
+    return len(found)

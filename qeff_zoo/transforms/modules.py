@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of a Hugging Face model: found by their class, given another method, or their own with other names in it."""
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+
+def of_class(model: Any, *names: str) -> list[Any]:
+    """Return the modules whose class has one of these names."""
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def give(module: Any, method: Callable[..., Any], name: str = "forward") -> None:
+    """Let a module have a method of its own, in place of its class's."""
+    setattr(module, name, MethodType(method, module))
+
+
+def rebound(function: Any, **names: Any) -> FunctionType:
+    """Copy a function: the same code, without decorators, in which some global names mean something else."""
+    plain = inspect.unwrap(function)
+    known = {**plain.__globals__, **names}
+    copy = FunctionType(
+        plain.__code__, known, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    copy.__kwdefaults__ = plain.__kwdefaults__
+    return copy
