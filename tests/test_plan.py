@@ -43,10 +43,10 @@ TOOLS = {
 
 
 GOLDEN = {
-    "llama": "qz1-381f5b832861fcdc461151eb01dbea65acb4d580ed8e2992d837be6a5c6c402e",
-    "slots": "qz1-d935c4aab77c894229d526fba7f3c044d4b80bb8dde1563ece6e5cab16e81e1e",
-    "bert": "qz1-ce8795c705b0796891078bfcca2445d0a1b90529bd21758f6c27eaed85c5efec",
-    "graph": "qg1-1057bd16b8b393679af4e947f76c5b9abcb8244e7c583962003409287e10976b",
+    "llama": "qz1-0c8951ef9c103200d82720ec2242c11ed370289994b105dcafbecbef434a6ece",
+    "slots": "qz1-bd0628f3f08906e3a25c974ff9b6d704f1675640b2beba46b7ee042f4880d88c",
+    "bert": "qz1-cbce8cfe613c0f4fd9fe4841056e4356dad6644e1252139522cf8253db345a47",
+    "graph": "qg1-1fbdf3cebc3c15bc0b0fa919505b66f25d5aba26af468193d5a32679a029822f",
 }
 
 Open = Callable[..., Checkpoint]
