@@ -104,34 +104,35 @@ def _facts(recipe: Any) -> dict[str, Any]:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from qeff_zoo.registry import find_recipe
+    from qeff_zoo.models import list_models
+    from qeff_zoo.registry import file_name, find_recipe
     from qeff_zoo.tasks import tasks_of
+    from qeff_zoo.transforms import in_words
 
     recipe = find_recipe(arguments.model_type)
+    models = [one for one in list_models() if one.recipe == file_name(recipe.model_type)]
     shapes = {
         name: {k: v for k, v in asdict(shape).items() if v} for name, shape in recipe.shapes.items()
     }
     if arguments.json:
-        transforms = [{"name": t.name, "parameters": dict(t.parameters)} for t in recipe.transforms]
-        _print_json(
-            {
-                **_facts(recipe),
-                "special": recipe.special,
-                "transforms": transforms,
-                "shapes": shapes,
-            }
-        )
+        transforms = [
+            {"name": t.name, "parameters": dict(t.parameters), "does": in_words(t)}
+            for t in recipe.transforms
+        ]
+        facts = {**_facts(recipe), "special": recipe.special, "transforms": transforms}
+        _print_json({**facts, "shapes": shapes, "models": [asdict(model) for model in models]})
         return
     print(f"{recipe.model_type}: {recipe.special}\n")
     rows = [
         ["architectures", ", ".join(recipe.architectures)],
         ["tasks", ", ".join(tasks_of(recipe))],
         ["checkpoints", ", ".join(recipe.quant_methods)],
-        ["transforms", ", ".join(transform.name for transform in recipe.transforms) or "none"],
+        *([f"transform {t.name}", in_words(t)] for t in recipe.transforms),
         *(
             [f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())]
             for name, shape in shapes.items()
         ),
+        *([f"{model.status} model", model.model_id] for model in models),
     ]
     print(_table(rows, []))
 

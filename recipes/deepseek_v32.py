@@ -19,7 +19,7 @@ RECIPE = replace(
     DEEPSEEK_V3,
     model_type="deepseek_v32",
     architectures=("DeepseekV32ForCausalLM",),
-    special="Latent attention (MLA) to the keys that an indexer chooses; dense layers, then experts with biased scores.",
+    special="Latent attention (MLA) to keys that an indexer chooses; dense layers, then experts with biased scores.",
     transforms=(
         *DEEPSEEK_V3.transforms,
         Transform(name="sparse_attention", count=lambda config: config.num_hidden_layers),

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 4 text models of 31B and 26B-A4B, `transformers.models.gemma4`.
+"""Gemma 4 text models, `transformers.models.gemma4`: 31B, 26B-A4B with experts, E2B and E4B.
 
-Unusual: full layers have heads of their own size and number, whose values are their keys before RoPE, and turn a part
-of each head; scores are not scaled; a learned factor per layer; experts beside the MLP. Keys and values of E2B and E4B,
-which layers share, have no place in the cache yet.
+Unusual: full layers have heads of their own size and number, whose values may be their keys before RoPE, and turn a
+part of each head; scores are not scaled; a learned factor per layer; experts beside the MLP. In E2B and E4B the last
+layers look at keys and values of an earlier layer of their kind, and every layer has embeddings of its own.
 """
 
 from dataclasses import replace
+from typing import Any
 
-from qeff_zoo.recipe import Tiny, experts, rms_norm
+from qeff_zoo.recipe import Tiny, experts, rms_norm, window_cache
 
 from .gemma3_text import RECIPE as GEMMA3_TEXT
 
@@ -21,17 +22,30 @@ _UNLIKE = ("query_pre_attn_scalar", "attn_logit_softcapping")
 _TINY = {k: v for k, v in GEMMA3_TEXT.tiny[0].config.items() if k not in _UNLIKE}
 _TINY |= _HEADS | _OTHER | _ROPE
 _MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 48}
+_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 4, "num_hidden_layers": 8}
+_SHARED = {"num_kv_shared_layers": 4, "use_double_wide_mlp": True, "attention_k_eq_v": False}
+_EMBEDDINGS = {"hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": 257}
+
+
+def _norms(config: Any) -> int:
+    embeddings = config.num_hidden_layers + 1 if config.hidden_size_per_layer_input else 0
+    each = 11 if config.enable_moe_block else 7
+    return each * config.num_hidden_layers + 1 + embeddings - 2 * config.num_kv_shared_layers
+
 
 RECIPE = replace(
     GEMMA3_TEXT,
     model_type="gemma4_text",
     architectures=("Gemma4ForCausalLM",),
-    special="Full layers with heads of their own, keys as values and partial RoPE; optional experts beside the MLP.",
+    special="Full layers with heads of their own and partial RoPE; experts or shared keys and values in some.",
     transforms=(
-        rms_norm(
-            lambda config: (11 if config.enable_moe_block else 7) * config.num_hidden_layers + 1
-        ),
+        rms_norm(_norms),
         experts(lambda config: config.num_hidden_layers if config.enable_moe_block else 0),
+        window_cache(lambda config: config.layer_types.count("sliding_attention")),
     ),
-    tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _MOE, name="experts")),
+    tiny=(
+        Tiny(config=_TINY),
+        Tiny(config=_TINY | _MOE, name="experts"),
+        Tiny(config=_TINY | _KINDS | _SHARED | _EMBEDDINGS, name="shared"),
+    ),
 )

@@ -96,7 +96,10 @@ TABLE = [
     ("list", "list", 0, r"model_type +tasks.*\nllama +text-generation, text-classification +LlamaForCausalLM", ""),
     ("list-models", "list --models", 0,
      r"model_id +recipe +task +status.*\nmeta-llama/Llama-3\.1-8B +llama +text-generation +tiny\n", ""),
-    ("show", "show llama", 0, r"llama: .*text-generation.*--profile latency", ""),
+    ("show", "show llama", 0,
+     r"llama: .*text-generation.*transform rms_norm +RMS norms become .*--profile latency"
+     r".*checkpoint model +tiny-llama\n.*", ""),
+    ("show-models", "show llama", 0, r"tiny model +meta-llama/Llama-3\.1-8B\n", ""),
     ("show-unknown", "show lama", 1, "", "No recipe for model_type 'lama'.*'llama'.*qeff-zoo list"),
     ("plan", "plan {llama} --ctx-len 64", 0, rf"shape.ctx_len +64 +user.*build_key  {KEY}\n$", ""),
     ("plan-conflicts", "plan {llama} --ctx-len 0 --weights int3 --pooling cls", 1, "",

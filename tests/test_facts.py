@@ -17,6 +17,7 @@ import pytest
 import torch
 from facts import FACTS
 from parity import Array, Steps, Subject
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qeff_zoo.export import exporter
 
@@ -139,6 +140,36 @@ def test_config_of_older_checkpoints_gives_the_same_graph() -> None:
     graphs = [exporter.export_graph(older, subject.recipe), subject.graph()]
     texts = [onnx.printer.to_text(ir.to_proto(graph)) for graph in graphs]
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xdist_group(name))
+        for name in ("qwen3_moe-base", "deepseek_v3-base")
+    ],
+)
+def test_dense_layers_and_experts_stay_in_their_order(name: str) -> None:
+    subject = parity.subject(name)
+    changed = copy.deepcopy(subject.hf)
+    stack = changed.model.layers
+    kinds = [any(hasattr(m, "_is_expert_parallel") for m in layer.modules()) for layer in stack]
+    dense, sparse = kinds.index(False), kinds.index(True)
+    for layer in (stack[dense], stack[sparse]):
+        layer.self_attn.layer_idx = sparse + dense - layer.self_attn.layer_idx
+    stack[dense], stack[sparse] = stack[sparse], stack[dense]
+    assert_shows(subject, changed)
+
+
+def test_every_kind_of_rope_is_compared() -> None:
+    compared = {parameters_of(name)["rope_type"] for name in parity.names_of()}
+    assert {*ROPE_INIT_FUNCTIONS} <= compared | {name.partition(",")[0] for name in ROPE}
+
+
+def parameters_of(name: str) -> Mapping[str, Any]:
+    parameters = parity.all_cases()[name].config.get("rope_parameters") or {}
+    nested = [value for value in parameters.values() if isinstance(value, Mapping)]
+    return {"rope_type": "default", **(nested[-1] if nested else parameters)}
 
 
 # --- forms of one architecture -------------------------------------------------------------------

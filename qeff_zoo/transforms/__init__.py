@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch -> torch: what changes in a Hugging Face module before it is traced, and the count that proves it did."""
 
+import ast
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import ExportError
@@ -22,3 +25,12 @@ def apply(transform: Transform, model: Any) -> None:
             f"Transform {transform.name!r} changed {changed} modules of {type(model).__name__}, expected {expected} "
             f"from its config. transformers may have renamed them: correct the recipe's count or the transform."
         )
+
+
+def in_words(transform: Transform) -> str:
+    """Return what a transform does, the first line of its module, without importing that."""
+    spec = importlib.util.find_spec(f"{__name__}.{transform.name}")
+    assert spec is not None
+    assert spec.origin is not None
+    module = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    return (ast.get_docstring(module) or "").partition("\n")[0]

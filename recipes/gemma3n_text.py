@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gemma 3n text models, `transformers.models.gemma3n`.
+
+Unusual: several streams of hidden states, of which one is computed and corrects the others; the last layers look at
+keys and values of an earlier layer of their kind; embeddings for every layer; MLPs of which little is active.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny, Transform, rms_norm, window_cache
+
+from .gemma3_text import RECIPE as GEMMA3_TEXT
+
+_LAYERS = {"num_hidden_layers": 8, "num_kv_shared_layers": 4, "intermediate_size": [96, 112] * 4}
+_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 4}
+_STREAMS = {"altup_num_inputs": 3, "altup_active_idx": 1, "laurel_rank": 12}
+_EMBEDDINGS = {"hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": 250}
+_OTHER = {"final_logit_softcapping": 5.0, "rms_norm_eps": 1e-2}
+_SPARSITY = {"activation_sparsity_pattern": [0.7] * 3 + [0.0] * 5}
+_UNLIKE = ("query_pre_attn_scalar", "attn_logit_softcapping")
+_TINY = {k: v for k, v in GEMMA3_TEXT.tiny[0].config.items() if k not in _UNLIKE}
+_TINY |= _LAYERS | _KINDS | _STREAMS | _EMBEDDINGS | _OTHER | _SPARSITY
+
+RECIPE = replace(
+    GEMMA3_TEXT,
+    model_type="gemma3n_text",
+    architectures=("Gemma3nForCausalLM",),
+    special="Streams of hidden states (AltUp); layers that share keys and values; embeddings for every layer.",
+    transforms=(
+        rms_norm(
+            lambda config: 10 * config.num_hidden_layers - 2 * config.num_kv_shared_layers + 2
+        ),
+        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+        Transform(
+            name="gaussian_topk",
+            count=lambda config: sum(share > 0 for share in config.activation_sparsity_pattern),
+        ),
+    ),
+    tiny=(Tiny(config=_TINY),),
+)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`scripts/test --changed [REF]` tests the recipes that a change touches, and never too few."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import selection
+
+ROOT = Path(__file__).parent.parent
+SOURCES = {
+    "llama": "RECIPE = 1\n",
+    "mistral": "from .llama import RECIPE as LLAMA\n",
+    "mixtral": "from dataclasses import replace\n\nfrom .mistral import RECIPE as MISTRAL\n",
+    "bert": "from qeff_zoo.recipe import Recipe\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ([], set()),
+        (["recipes/mixtral.py"], {"mixtral"}),
+        (["recipes/mistral.py"], {"mistral", "mixtral"}),
+        (["recipes/llama.py", "README.md"], {"llama", "mistral", "mixtral"}),
+        (["recipes/gone.py"], {"gone"}),
+        (["docs/unsupported.json", "validated_models/declared.json"], set()),
+        (["recipes/bert.py", "qeff_zoo/export/ops.py"], None),
+        (["recipes/__init__.py"], None),
+        (["tests/parity.py"], None),
+        (["constraints.txt"], None),
+    ],
+    ids=str,
+)
+def test_a_change_touches_what_derives_from_it(
+    changed: list[str], expected: set[str] | None
+) -> None:
+    assert selection.affected(changed, SOURCES) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("qwen3", "qwen3"),
+        ("qwen3-base", "qwen3"),
+        ("qwen3_moe-base", "qwen3_moe"),
+        ("xlm-roberta-base", "xlm_roberta"),
+        ("org/Qwen3", "qwen3"),
+        ("int8", None),
+        (3, None),
+    ],
+)
+def test_a_parameter_names_a_recipe(value: object, expected: str | None) -> None:
+    recipes = {"qwen3", "qwen3_moe", "roberta", "xlm_roberta"}
+    assert selection.recipe_named(value, recipes, {"org/Qwen3": "qwen3"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "parameters", "needed"),
+    [
+        ("test_recipes", ["mixtral-base", "fp32"], True),
+        ("test_recipes", ["bert-base"], False),
+        ("test_recipes", ["default"], True),
+        ("test_full_size", ["mistralai/Mixtral-8x7B-v0.1"], True),
+        ("test_full_size", ["bigcode/starcoder2-3b"], False),
+        ("test_cli", ["llama"], True),
+    ],
+    ids=str,
+)
+def test_what_stays(module: str, parameters: list[str], needed: bool) -> None:
+    assert selection.is_needed(module, parameters, {"mixtral"}, ROOT) == needed
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_git_tells_what_changed(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    for name in ("same.py", "other.py"):
+        (tmp_path / name).write_text("1\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    assert selection.changed_since("HEAD", tmp_path) == []
+    (tmp_path / "other.py").write_text("2\n")
+    git(tmp_path, "commit", "-am", "second")
+    (tmp_path / "new.py").write_text("3\n")
+    assert selection.changed_since("HEAD", tmp_path) == ["new.py"]
+    assert selection.changed_since("HEAD~1", tmp_path) == ["new.py", "other.py"]
+    with pytest.raises(ValueError, match="Cannot tell what changed since 'nowhere'"):
+        selection.changed_since("nowhere", tmp_path)
+
+
+def test_an_unknown_revision_is_wrong_usage() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--changed=no-such-revision"]
+    done = subprocess.run(
+        [*command, "tests/test_selection.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 4
+    assert "Cannot tell what changed since 'no-such-revision'" in done.stdout + done.stderr
