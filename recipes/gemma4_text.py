@@ -22,8 +22,8 @@ _UNLIKE = ("query_pre_attn_scalar", "attn_logit_softcapping")
 _TINY = {k: v for k, v in GEMMA3_TEXT.tiny[0].config.items() if k not in _UNLIKE}
 _TINY |= _HEADS | _OTHER | _ROPE
 _MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 48}
-_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 4, "num_hidden_layers": 8}
-_SHARED = {"num_kv_shared_layers": 4, "use_double_wide_mlp": True, "attention_k_eq_v": False}
+_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_hidden_layers": 6}
+_SHARED = {"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "attention_k_eq_v": False}
 _EMBEDDINGS = {"hidden_size_per_layer_input": 24, "vocab_size_per_layer_input": 257}
 
 
