@@ -8,7 +8,7 @@ many heads, how wide a key and a value.
 
 import json
 import math
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +26,21 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     for entry in json.loads(Path(__file__).with_name("full_size_configs.json").read_bytes())
 }
 FP16 = 2  # bytes
-# The tests of one model run in one process: its graph is traced once.
-MODELS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in PUBLISHED]
-
-
 # Whose cache is larger than it need be.
 REPEATED = {
     "tiiuae/falcon-40b": "transformers repeats its 8 KV heads to 128 before they are cached"
 }
-CACHES = [
-    pytest.param(
-        name,
-        marks=[
-            pytest.mark.xdist_group(name),
-            *([pytest.mark.xfail(reason=REPEATED[name])] if name in REPEATED else []),
-        ],
-    )
-    for name in PUBLISHED
-]
 
 
-@cache
+@pytest.fixture(
+    scope="module",  # the tests of one model come together: its graph is traced once
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in PUBLISHED],
+)
+def model_id(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@lru_cache(1)
 def graph_of(model_id: str) -> ir.Model:
     published = PUBLISHED[model_id]
     recipe = registry.find_recipe(published["model_type"])
@@ -54,7 +48,7 @@ def graph_of(model_id: str) -> ir.Model:
     return exporter.export_graph(config, recipe)
 
 
-@cache
+@lru_cache(1)
 def hugging_face(model_id: str) -> Any:
     """Make transformers' own model, untouched, on the meta device."""
     published = PUBLISHED[model_id]
@@ -99,7 +93,6 @@ def without_weights(graph: ir.Model) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("model_id", MODELS)
 def test_parameters_are_those_published(model_id: str) -> None:
     published, model = PUBLISHED[model_id], hugging_face(model_id)
     found = sum(weights_of(graph_of(model_id), model).values())
@@ -107,14 +100,16 @@ def test_parameters_are_those_published(model_id: str) -> None:
     assert found == pytest.approx(published["parameters"], rel=published.get("tolerance", 0), abs=0)
 
 
-@pytest.mark.parametrize("model_id", CACHES)
-def test_the_cache_is_as_large_as_the_architecture_says(model_id: str) -> None:
+def test_the_cache_is_as_large_as_the_architecture_says(
+    model_id: str, request: pytest.FixtureRequest
+) -> None:
+    if model_id in REPEATED:
+        request.applymarker(pytest.mark.xfail(reason=REPEATED[model_id]))
     told = PUBLISHED[model_id]["cache"]
     expected = FP16 * told["layers"] * told["heads"] * (told["key"] + told["value"])
     assert cache_bytes(graph_of(model_id)) == expected
 
 
-@pytest.mark.parametrize("model_id", MODELS)
 def test_the_graph_is_valid(model_id: str) -> None:
     onnx.checker.check_model(without_weights(graph_of(model_id)), full_check=True)
 
