@@ -18,8 +18,8 @@ _TINY = {**GEMMA3_TEXT.tiny[0].config, **_HEADS, **_OTHER, "rope_parameters": _R
 _MOE = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 48}
 _SHARED = {"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "attention_k_eq_v": False}
 _SHARED |= {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 257}
-_SHARED |= {"num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3}
-_TINIES = {"base": _TINY, "experts": _TINY | _MOE, "shared": _TINY | _SHARED}
+_SIX = {"num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3}
+_TINIES = {"base": _TINY, "experts": _TINY | _MOE, "shared": {**_TINY, **_SHARED, **_SIX}}
 _EXPERTS = experts(lambda config: config.num_hidden_layers if config.enable_moe_block else 0)
 _NORMS = rms_norm(
     lambda c: (

@@ -71,7 +71,7 @@ class _Calls:
         self._head += 1  # a kernel call for each head
         return self._state[:, self._head - 1]
 
-    def mamba(
+    def selective_scan(
         self,
         hidden_states: Tensor,
         dt: Tensor,
@@ -99,7 +99,7 @@ class _Calls:
         output = output if z is None else output * nn.functional.silu(z)
         return (output, last) if return_last_state else output
 
-    def mamba2(
+    def state_space_scan(
         self,
         hidden_states: Tensor,
         dt: Tensor,
@@ -131,7 +131,7 @@ class _Calls:
         output = output if D is None else output + hidden_states * D[:, None]
         return (output, last) if return_final_states else output
 
-    def delta(
+    def delta_rule(
         self,
         query: Tensor,
         key: Tensor,
@@ -167,8 +167,8 @@ class _Calls:
 
 #: transformers' name of a kernel that takes whole sequences -> ours.
 _KERNELS: Mapping[str, str] = {
-    "mamba_selective_scan": "mamba",
-    "mamba2_chunk_scan": "mamba2",
-    "torch_chunk_gated_delta_rule": "delta",
-    "chunk_kimi_delta_attention": "delta",
+    "mamba_selective_scan": "selective_scan",
+    "mamba2_chunk_scan": "state_space_scan",
+    "torch_chunk_gated_delta_rule": "delta_rule",
+    "chunk_kimi_delta_attention": "delta_rule",
 }

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Semantic ops of attention: grouped queries, an additive mask, with a soft-cap or with sinks; see `ops`.
+
+In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size.
+"""
+
+import torch
+from torch import Tensor
+
+from qeff_zoo.export.semantic_op import SemanticOp
+
+
+# --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ---
+@torch.library.custom_op("qeff_zoo::attention", mutates_args=())
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
+) -> Tensor:
+    """Grouped-query attention with an additive mask; `softcap` 0 means none. Softmax in float32."""
+    batch, heads, seq, _ = query.shape
+    groups, ctx = key.shape[1], key.shape[2]
+    grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])  # (B, G, H/G * S, D)
+    scores = (grouped @ key.transpose(2, 3)).reshape(batch, heads, seq, ctx)
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    weights = torch.softmax((scores + mask).float(), dim=-1).to(query.dtype)
+    mixed = weights.reshape(batch, groups, -1, ctx) @ value
+    return mixed.reshape(batch, heads, seq, -1).transpose(1, 2).contiguous()
+
+
+@attention.register_fake
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
+) -> Tensor:
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+
+# As `attention`, with attention sinks (H): one score more for each head, of a key without a value.
+@torch.library.custom_op("qeff_zoo::sink_attention", mutates_args=())
+def sink_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor, scale: float
+) -> Tensor:
+    """Grouped-query attention whose softmax shares its weight with a sink for each head."""
+    batch, heads, seq, _ = query.shape
+    groups, ctx = key.shape[1], key.shape[2]
+    grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])
+    scores = (grouped @ key.transpose(2, 3)).reshape(batch, heads, seq, ctx)
+    sink = sinks.view(1, -1, 1, 1).expand(batch, -1, seq, 1)
+    every = torch.cat([scores + mask, sink.to(scores.dtype)], dim=-1)
+    weights = torch.softmax(every.float(), dim=-1)[..., :-1].to(query.dtype)
+    mixed = weights.reshape(batch, groups, -1, ctx) @ value
+    return mixed.reshape(batch, heads, seq, -1).transpose(1, 2).contiguous()
+
+
+@sink_attention.register_fake
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor, scale: float
+) -> Tensor:
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+
+_ATTENTION = """
+    {name} <scale{attributes}> (query, key, value, mask{inputs}) => (y) {{
+        factor = Constant <value_float: float = @scale> ()
+        factor_like = CastLike (factor, query)
+        scaled = Mul (query, factor_like)
+        batch_shape = Shape <start = 0, end = 1> (key)
+        group_shape = Shape <start = 1, end = 2> (key)
+        ctx_shape = Shape <start = 2, end = 3> (key)
+        query_head = Shape <start = 3, end = 4> (query)
+        value_head = Shape <start = 3, end = 4> (value)
+        query_rows = Shape <start = 0, end = 3> (query)
+        rest = Constant <value_ints = [-1]> ()
+        grouped_shape = Concat <axis = 0> (batch_shape, group_shape, rest, query_head)
+        grouped = Reshape (scaled, grouped_shape)
+        key_columns = Transpose <perm = [0, 1, 3, 2]> (key)
+        grouped_scores = MatMul (grouped, key_columns)
+        scores_shape = Concat <axis = 0> (query_rows, ctx_shape)
+        scores = Reshape (grouped_scores, scores_shape)
+        {cap}
+        masked = Add (capped, mask)
+        wide = Cast <to = 1> (masked)
+        {softmax}
+        weights = CastLike (probability, value)
+        grouped_weights_shape = Concat <axis = 0> (batch_shape, group_shape, rest, ctx_shape)
+        grouped_weights = Reshape (weights, grouped_weights_shape)
+        grouped_mixed = MatMul (grouped_weights, value)
+        mixed_shape = Concat <axis = 0> (query_rows, value_head)
+        mixed = Reshape (grouped_mixed, mixed_shape)
+        y = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    }}"""
+_SOFTMAX = "probability = Softmax <axis = -1> (wide)"
+ATTENTION = SemanticOp(
+    name="Attention",
+    inputs=4,
+    attributes=("scale",),
+    body=_ATTENTION.format(
+        name="Attention",
+        attributes="",
+        inputs="",
+        cap="capped = Identity (scores)",
+        softmax=_SOFTMAX,
+    ),
+)
+SOFTCAP_ATTENTION = SemanticOp(
+    name="SoftcapAttention",
+    inputs=4,
+    attributes=("scale", "softcap"),
+    body=_ATTENTION.format(
+        name="SoftcapAttention",
+        attributes=", softcap",
+        inputs="",
+        softmax=_SOFTMAX,
+        cap="""cap = Constant <value_float: float = @softcap> ()
+        cap_like = CastLike (cap, scores)
+        relative = Div (scores, cap_like)
+        bounded = Tanh (relative)
+        capped = Mul (bounded, cap_like)""",
+    ),
+)
+
+SINK_ATTENTION = SemanticOp(
+    name="SinkAttention",
+    inputs=5,
+    attributes=("scale",),
+    body=_ATTENTION.format(
+        name="SinkAttention",
+        attributes="",
+        inputs=", sinks",
+        cap="capped = Identity (scores)",
+        softmax="""sink_shape = Constant <value_ints = [1, -1, 1, 1]> ()
+        sink_column = Reshape (sinks, sink_shape)
+        wide_sink = Cast <to = 1> (sink_column)
+        one = Constant <value_ints = [1]> ()
+        column_shape = Concat <axis = 0> (query_rows, one)
+        sink = Expand (wide_sink, column_shape)
+        every = Concat <axis = -1> (wide, sink)
+        shares = Softmax <axis = -1> (every)
+        begin = Constant <value_ints = [0]> ()
+        axis = Constant <value_ints = [3]> ()
+        probability = Slice (shares, begin, ctx_shape, axis)""",
+    ),
+)

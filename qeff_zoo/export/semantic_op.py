@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a semantic op is: a name, a signature, and the ONNX function that computes it anywhere."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemanticOp:
+    """One op of the portable graph.
+
+    Args:
+        name: ONNX op type in the domain `qeff_zoo`.
+        inputs: Number of inputs.
+        outputs: For every output, the input whose type it has.
+        attributes: Names of float attributes.
+        body: ONNX function in onnx.parser's text form, opset 18.
+    """
+
+    name: str
+    inputs: int
+    body: str
+    outputs: tuple[int, ...] = (0,)
+    attributes: tuple[str, ...] = ()
