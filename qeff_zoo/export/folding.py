@@ -166,11 +166,13 @@ def _call(
     model: ir.Model, layer: int, nodes: list[ir.Node], path: str, functions: dict[str, ir.Function]
 ) -> Call:
     """Move a layer's nodes into a function, or into the one that equals it, and leave a call."""
-    inputs, results = _operands(nodes), _results(nodes)
-    form = _canonical(nodes, inputs, results)
+    results = _results(nodes)
+    ordered = _by_need(nodes, results)
+    inputs = _operands(ordered)
+    form = _canonical(ordered, inputs, results)
     if form not in functions:
         functions[form] = _function(
-            nodes, inputs, results, f"{path}.{layer}", f"Layer{len(functions)}"
+            ordered, inputs, results, f"{path}.{layer}", f"Layer{len(functions)}"
         )
         model.functions[functions[form].identifier()] = functions[form]
     outputs = [ir.Value(name=value.name, shape=value.shape, type=value.type) for value in results]
@@ -181,6 +183,23 @@ def _call(
     for moved in reversed(nodes):
         model.graph.remove(moved, safe=True)
     return Call(layer, node, inputs, outputs)
+
+
+def _by_need(nodes: list[ir.Node], results: list[ir.Value]) -> list[ir.Node]:
+    """Sort nodes by what needs them, each after what it reads: two layers that compute alike then are written alike."""
+    own, done = set(nodes), dict[ir.Node, None]()
+    stack = [value.producer() for value in reversed(results)]
+    while stack:
+        node = stack[-1]
+        read = [value.producer() for value in (node.inputs if node else ()) if value is not None]
+        missing = [before for before in read if before in own and before not in done]
+        if missing:
+            stack.append(missing[0])
+            continue
+        stack.pop()
+        if node is not None:
+            done[node] = None
+    return list(done)
 
 
 def _operands(nodes: list[ir.Node]) -> list[ir.Value]:

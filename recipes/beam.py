@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Beam, `transformers.models.beam`.
+
+Unusual: full layers have no positions, and scale their queries by how far the token stands; attention is gated; norms
+before and after each block; a layer's residual weighs more the deeper it is; experts within the best groups.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny, experts, rms_norm, window_cache
+
+from .llama import RECIPE as LLAMA
+
+_SLIDING = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0}
+_ROPE = {"rope_parameters": {"sliding_attention": _SLIDING, "full_attention": None}}
+_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_hidden_layers": 6}
+_MLPS = {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 4, "moe_intermediate_size": 48}
+_MOE = {"num_experts": 6, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}
+_OTHER = {"sliding_window": 7, "rms_norm_eps": 1e-2, "routed_scaling_factor": 1.7}
+_CAP = {"final_logit_softcapping": 5.0}
+
+RECIPE = replace(
+    LLAMA,
+    model_type="beam",
+    architectures=("BeamForCausalLM",),
+    special="Sliding layers with RoPE, full ones without; gated attention; residuals by depth; experts in groups.",
+    transforms=(
+        rms_norm(lambda config: 6 * config.num_hidden_layers + 1),
+        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+    ),
+    tiny=(
+        Tiny(config={**LLAMA.tiny[0].config, **_ROPE, **_KINDS, **_MLPS, **_MOE, **_OTHER, **_CAP}),
+    ),
+)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text model of North Micro Vision, `transformers.models.cohere_compass`.
+
+Unusual: attention and MLP side by side behind one norm without a bias; full layers may have no positions; scaled
+logits. Its RoPE has three axes, along which text stands at the same position.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny, window_cache
+
+from .llama import RECIPE as LLAMA
+
+_SLIDING = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0, "mrope_section": [2, 2, 1]}
+_ROPE = {"rope_parameters": {"sliding_attention": _SLIDING, "full_attention": None}}
+_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+# head_dim is hidden // heads, always.
+_OTHER = {"num_attention_heads": 6, "head_dim": 10, "logit_scale": 0.3, "layer_norm_eps": 1e-2}
+
+RECIPE = replace(
+    LLAMA,
+    model_type="cohere_compass_text",
+    architectures=("CohereCompassForCausalLM", "CohereCompassTextForSequenceClassification"),
+    special="Attention and MLP side by side; sliding layers with RoPE, full ones without; scaled logits; tied head.",
+    transforms=(window_cache(lambda config: config.layer_types.count("sliding_attention")),),
+    tiny=(Tiny(config={**LLAMA.tiny[0].config, **_ROPE, **_KINDS, **_OTHER}),),
+)
