@@ -318,9 +318,13 @@ class Subject:
             turned = slot.expression == transpose(0, 1, whole) != whole
             target.copy_(torch.from_numpy(left.T if turned else left))
         else:
-            whole = index_of(int(index), self.bindings[name])
+            stack, first = weights[name], int(index)
+            if stack.dim() == 2:  # rows of one matrix, of one expert each
+                stack[first : first + len(left)].copy_(torch.from_numpy(left))
+                return
+            whole = index_of(first, self.bindings[name])
             turned = slot.expression == transpose(0, 1, whole) != whole
-            weights[name][int(index)].copy_(torch.from_numpy(left.T if turned else left))
+            stack[first].copy_(torch.from_numpy(left.T if turned else left))
 
 
 @cache

@@ -185,9 +185,11 @@ def test_transforms_touch_what_they_promise(name: str) -> None:
     model = loader.build_meta(case.config, case.recipe.task)
     for transform in case.recipe.transforms:
         apply(transform, model)  # raises for another count
-    norms = [m for m in model.modules() if type(m).__name__.endswith(("RMSNorm", "T5LayerNorm"))]
-    promised = any(transform.name == "rms_norm" for transform in case.recipe.transforms)
-    assert promised == bool(norms)
+    promised = [t for t in case.recipe.transforms if t.name == "rms_norm"]
+    ends = tuple(t.parameters.get("suffix", "RMSNorm") for t in promised)
+    ends = ends or ("RMSNorm", "T5LayerNorm")
+    norms = [m for m in model.modules() if type(m).__name__.endswith(ends)]
+    assert bool(promised) == bool(norms)
     assert all("forward" in vars(norm) for norm in norms)
 
 
@@ -239,9 +241,12 @@ def test_latent_attention_retains_what_it_is_told(name: str, scenario: str) -> N
     subject = parity.subject(name)
     slots = parity.CONTINUOUS if scenario == "slots" else parity.PLAIN
     parity.assert_close(subject, "fp32", scenario, (*slots, *parity.EXPANDED))
+    pairs = ("past_key.", "past_value.")
     heads = {
         expanded: {
-            value.shape[1] for value in subject.graph(variant).graph.inputs if "past_" in value.name
+            value.shape[1]
+            for value in subject.graph(variant).graph.inputs
+            if value.name.startswith(pairs)
         }
         for expanded, variant in ((False, slots), (True, (*slots, *parity.EXPANDED)))
     }

@@ -132,11 +132,17 @@ class _Lowering:
             shape, expression = _shape(value), self.bindings[name]
         else:
             stacked, index = _picked(value)
-            if stacked not in self.weights:
+            cut, first, last = _cut(value)
+            if stacked in self.weights:
+                whole = self.weights[stacked]
+                name, shape = f"{whole}.{index}", _shape(stacked)[1:]
+                expression = expressions.index(index, self.bindings[whole])
+            elif cut in self.weights and len(_shape(cut)) == 2:
+                whole = self.weights[cut]
+                name, shape = f"{whole}.{first}", [last - first, _shape(cut)[1]]
+                expression = expressions.cut(0, first, last, self.bindings[whole])
+            else:
                 return None
-            whole = self.weights[stacked]
-            name, shape = f"{whole}.{index}", _shape(stacked)[1:]
-            expression = expressions.index(index, self.bindings[whole])
         if len(shape) != 2:
             return None
         if transposed:
@@ -269,3 +275,18 @@ def _picked(value: ir.Value) -> tuple[ir.Value | None, int]:
     if constant is None or constant.shape.rank() != 0:
         return None, 0
     return gather.inputs[0], int(constant.numpy())
+
+
+def _cut(value: ir.Value) -> tuple[ir.Value | None, int, int]:
+    """Recognize some neighbouring rows of a matrix: the matrix, the first row and the one after the last, or None."""
+    part: Any = value.producer()
+    if part is None or part.op_type != "Slice":
+        return None, 0, 0
+    given = [ir.convenience.get_const_tensor(value) for value in part.inputs[1:]]
+    known = [int(tensor.numpy().item()) for tensor in given if tensor and tensor.size == 1]
+    if len(known) != len(given):
+        return None, 0, 0
+    first, last, axis, step = [*known, 0, 1][:4]
+    if axis != 0 or step != 1 or not 0 <= first < last <= (part.inputs[0].shape or [0])[0]:
+        return None, 0, 0
+    return part.inputs[0], first, last

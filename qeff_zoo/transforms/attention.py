@@ -16,7 +16,7 @@ from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 IMPLEMENTATION = "qeff_zoo"
 # Arguments of other attention flavours that change the result; a model that passes one is refused, not approximated.
-_UNSUPPORTED = ("head_mask", "block_mask")
+_UNSUPPORTED = ("head_mask", "block_mask", "indices")
 
 
 def attend(

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A.X K2, `transformers.models.axk2`.
+
+Unusual: DeepSeek V3.2 with gates: norms before attention and before experts are followed by one of low rank, and what
+attention gives is gated by what its queries are made of. Light checkpoints choose experts among all, not in groups.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny, experts, rms_norm
+
+from .deepseek_v32 import RECIPE as DEEPSEEK_V32
+
+_TINY = {**DEEPSEEK_V32.tiny[0].config, "gated_norm_rank": 12}
+_LIGHT = {"n_group": None, "topk_group": None}
+
+RECIPE = replace(
+    DEEPSEEK_V32,
+    model_type="axk2",
+    architectures=("AXK2ForCausalLM",),
+    special="Latent attention (MLA) to keys that an indexer chooses; gated norms and gated attention; experts.",
+    transforms=(
+        rms_norm(lambda config: 4 * config.num_hidden_layers + 1, suffix="AXK2RMSNorm"),
+        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        *DEEPSEEK_V32.transforms[2:],
+    ),
+    tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LIGHT, name="light")),
+)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hunyuan 4 (HY V4), `transformers.models.hy_v4`.
+
+Unusual: as GLM 5, some layers choose keys by an indexer and others look where those did; sinks and gated attention;
+layers read from and write to several streams of hidden states; experts bound what they gate.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny, experts, rms_norm
+
+from .glm_moe_dsa import RECIPE as GLM_MOE_DSA
+
+_KINDS = {"mlp_layer_types": ["dense"] * 4 + ["sparse"] * 4, "pad_token_id": 0}
+_STREAMS = {"hc_mult": 3, "hc_magnitude": 1.3, "hc_eps": 0.1, "swiglu_limit": 0.5}
+
+RECIPE = replace(
+    GLM_MOE_DSA,
+    model_type="hy_v4",
+    architectures=("HYV4ForCausalLM",),
+    special="Latent attention (MLA) with sinks to keys that an indexer chooses; streams of hidden states; experts.",
+    transforms=(
+        rms_norm(lambda config: 4 * config.num_hidden_layers + 1, suffix="HYV4RMSNorm"),
+        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        *GLM_MOE_DSA.transforms[2:],
+    ),
+    tiny=(Tiny(config={**GLM_MOE_DSA.tiny[0].config, **_KINDS, **_STREAMS}),),
+)
