@@ -320,7 +320,8 @@ class Subject:
         else:
             stack, first = weights[name], int(index)
             if stack.dim() == 2:  # rows of one matrix, of one expert each
-                stack[first : first + len(left)].copy_(torch.from_numpy(left))
+                rows = left if left.shape[1] == stack.shape[1] else left.T
+                stack[first : first + len(rows)].copy_(torch.from_numpy(rows))
                 return
             whole = index_of(first, self.bindings[name])
             turned = slot.expression == transpose(0, 1, whole) != whole
