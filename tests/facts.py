@@ -432,7 +432,6 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "granitemoehybrid: scale of logits": ("granitemoehybrid-base", {"logits_scaling": 1.0}),
     "granitemoehybrid: embeddings": ("granitemoehybrid-base", {"embedding_multiplier": 1.0}),
     "jamba: experts per token": ("jamba-base", {"num_experts_per_tok": 1}),
-    "kimi_linear: groups of experts": ("kimi_linear-base", {"n_group": 1}),
     "kimi_linear: routing scale": ("kimi_linear-base", {"routed_scaling_factor": 1.0}),
     "bailing_hybrid: bound of decay": ("bailing_hybrid-base", {"kda_lower_bound": -5.0}),
     "lfm2_moe: routing scale": ("lfm2_moe-base", {"routed_scaling_factor": 1.0}),

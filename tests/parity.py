@@ -56,7 +56,8 @@ TOLERANCE: Mapping[str, float] = {
     "torch": 3,  # the same operations of the same library, grouped otherwise
     "portable": 3,  # other kernels, which sum in another order
     "fp32": 3,
-    "int8": 3,  # with activations in float32, against Hugging Face with rounded weights
+    # With activations in float32, against Hugging Face with rounded weights; summed in blocks.
+    "int8": 4,
     "int4": 3,
     "int8 activations": 2,  # against what rounding its activations does to Hugging Face
 }
@@ -122,7 +123,8 @@ def names_of(task: str | None = None) -> list[str]:
 def parse(config: Mapping[str, Any]) -> Any:
     """Make transformers' configuration; some classes write into what they are given."""
     known = {key: copy.deepcopy(value) for key, value in config.items() if key != "model_type"}
-    return CONFIG_MAPPING[config["model_type"]].from_dict(known)
+    kind = CONFIG_MAPPING[config["model_type"]]
+    return kind.from_dict(kind._decode_special_floats(known))  # a saved config has no infinity
 
 
 def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
@@ -392,7 +394,9 @@ def check_writes(
         np.moveaxis(state[:, None] if not keyed else state, rows, 1) for state in (past, present)
     ]
     np.testing.assert_array_equal(by_row[1][~written], by_row[0][~written])
-    assert (by_row[1][written] != by_row[0][written]).any(-1).all()
+    changed = by_row[1][written] != by_row[0][written]
+    # Every head's key of a token is new; of a recurrence some part may stay as it was.
+    assert (changed.any(-1) if keyed else changed.reshape(len(changed), -1).any(-1)).all()
 
 
 def garbage(shape: Sequence[int]) -> Array:
