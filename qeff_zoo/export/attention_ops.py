@@ -4,10 +4,24 @@
 In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from qeff_zoo.export.semantic_op import SemanticOp
+
+
+def _mix(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, weigh: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Mix values by the weights that `weigh` makes of the scores (B, H, S, C), each head with its group's keys."""
+    batch, heads, seq, _ = query.shape
+    groups, ctx = key.shape[1], key.shape[2]
+    grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])  # (B, G, H/G * S, D)
+    scores = (grouped @ key.transpose(2, 3)).reshape(batch, heads, seq, ctx)
+    mixed = weigh(scores).to(query.dtype).reshape(batch, groups, -1, ctx) @ value
+    return mixed.reshape(batch, heads, seq, -1).transpose(1, 2).contiguous()
 
 
 # --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ---
@@ -16,15 +30,12 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float
 ) -> Tensor:
     """Grouped-query attention with an additive mask; `softcap` 0 means none. Softmax in float32."""
-    batch, heads, seq, _ = query.shape
-    groups, ctx = key.shape[1], key.shape[2]
-    grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])  # (B, G, H/G * S, D)
-    scores = (grouped @ key.transpose(2, 3)).reshape(batch, heads, seq, ctx)
-    if softcap:
-        scores = torch.tanh(scores / softcap) * softcap
-    weights = torch.softmax((scores + mask).float(), dim=-1).to(query.dtype)
-    mixed = weights.reshape(batch, groups, -1, ctx) @ value
-    return mixed.reshape(batch, heads, seq, -1).transpose(1, 2).contiguous()
+
+    def weigh(scores: Tensor) -> Tensor:
+        capped = torch.tanh(scores / softcap) * softcap if softcap else scores
+        return torch.softmax((capped + mask).float(), dim=-1)
+
+    return _mix(query, key, value, scale, weigh)
 
 
 @attention.register_fake
@@ -40,15 +51,13 @@ def sink_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor, scale: float
 ) -> Tensor:
     """Grouped-query attention whose softmax shares its weight with a sink for each head."""
-    batch, heads, seq, _ = query.shape
-    groups, ctx = key.shape[1], key.shape[2]
-    grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])
-    scores = (grouped @ key.transpose(2, 3)).reshape(batch, heads, seq, ctx)
-    sink = sinks.view(1, -1, 1, 1).expand(batch, -1, seq, 1)
-    every = torch.cat([scores + mask, sink.to(scores.dtype)], dim=-1)
-    weights = torch.softmax(every.float(), dim=-1)[..., :-1].to(query.dtype)
-    mixed = weights.reshape(batch, groups, -1, ctx) @ value
-    return mixed.reshape(batch, heads, seq, -1).transpose(1, 2).contiguous()
+
+    def weigh(scores: Tensor) -> Tensor:
+        sink = sinks.view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+        every = torch.cat([scores + mask, sink.to(scores.dtype)], dim=-1)
+        return torch.softmax(every.float(), dim=-1)[..., :-1]
+
+    return _mix(query, key, value, scale, weigh)
 
 
 @sink_attention.register_fake
