@@ -31,7 +31,6 @@ SOURCES = {
         (["tests/parity.py"], None),
         (["constraints.txt"], None),
     ],
-    ids=str,
 )
 def test_a_change_touches_what_derives_from_it(
     changed: list[str], expected: set[str] | None
