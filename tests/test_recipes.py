@@ -226,7 +226,7 @@ def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: 
     parity.assert_close(decoder, how, scenario, parity.PLAIN)
 
 
-@pytest.mark.parametrize("how", ["torch", "portable", "fp32"])
+@pytest.mark.parametrize("how", ["torch", "portable"])  # lowered graphs have rows, no slots
 def test_continuous_batching_agrees_with_hugging_face(decoder: Subject, how: str) -> None:
     parity.assert_close(decoder, how, "slots", parity.CONTINUOUS)
 
@@ -240,7 +240,8 @@ def test_latent_attention_retains_what_it_is_told(name: str, scenario: str) -> N
     """Latents by default; every head's keys and values where that is chosen."""
     subject = parity.subject(name)
     slots = parity.CONTINUOUS if scenario == "slots" else parity.PLAIN
-    parity.assert_close(subject, "fp32", scenario, (*slots, *parity.EXPANDED))
+    how = "portable" if scenario == "slots" else "fp32"
+    parity.assert_close(subject, how, scenario, (*slots, *parity.EXPANDED))
     pairs = ("past_key.", "past_value.")
     heads = {
         expanded: {

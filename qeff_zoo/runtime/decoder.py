@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A text-generation graph with its KV states: tokens at positions in, logits out.
 
-Every state is one buffer, bound both as the graph's input and as its output, so that a call writes
-its new tokens in place and never copies a cache.
+Every state is one buffer, of which the rows of a call are bound both as the graph's input and as its output, so that a
+call writes its new tokens in place and never copies a cache.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -75,72 +76,91 @@ class Decoder:
         logits = next(value for value in self._session.get_outputs() if value.name == "logits")
         self.vocab_size = int(logits.shape[2])
         self._logits_dtype = dtype_of(logits)
-        self._binding = self._session.io_binding()
-        #: The retained states by input name, the very memory that the graph reads and writes.
-        self.states = self._bind_states()
+        self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
+        #: The retained states by input name, rows first, the very memory that the graph reads and writes.
+        self.states = self._new_states()
 
     def prefill(self, pieces: Mapping[int, Piece], *, padded: bool = False) -> dict[int, Array]:
-        """Run prompt tokens: at most `prefill_seq_len` a row; with slots, of one slot alone.
+        """Run prompt tokens: at most `prefill_seq_len` a row.
 
         Args:
             pieces: By row; rows without one stay as they are.
-            padded: Make the call `prefill_seq_len` wide, as a program of fixed shapes is; the graph here
-                takes any width, and padding costs as much as tokens.
+            padded: Make the call `prefill_seq_len` wide where the cache has room, as a program of fixed shapes is; the
+                graph here takes any width, and padding costs as much as tokens.
 
         Returns:
             Per row of `pieces` the logits after its last token, (vocab,).
         """
-        longest = max(len(piece.tokens) for piece in pieces.values())
-        width = self.sizes.prefill_seq_len if padded else longest
-        if self.sizes.full_batch_size is None:
-            return self._call(pieces, range(self.sizes.rows), width)
-        (slot,) = pieces
-        return self._call(pieces, range(slot, slot + 1), width)
+        longest = max((len(piece.tokens) for piece in pieces.values()), default=0)
+        room = self.sizes.ctx_len - max((piece.start for piece in pieces.values()), default=0)
+        if longest > room:  # the padding of a row that is far into its context would leave the cache
+            alone = [({row: piece}, [row], len(piece.tokens)) for row, piece in pieces.items()]
+            return {row: logits for one in alone for row, logits in self._call(*one).items()}
+        width = min(self.sizes.prefill_seq_len, room) if padded else longest
+        return self._each_run(pieces, width)
 
     def decode(self, pieces: Mapping[int, Piece]) -> dict[int, Array]:
         """Run one token per row; rows without a piece stay as they are."""
-        return self._call(pieces, range(self.sizes.rows), 1)
+        return self._each_run(pieces, 1)
 
-    def _call(self, pieces: Mapping[int, Piece], rows: range, seq_len: int) -> dict[int, Array]:
-        input_ids = np.zeros((len(rows), seq_len), np.int64)
-        position_ids = np.full((len(rows), seq_len), PADDING, np.int64)
-        for row, piece in pieces.items():
-            count = len(piece.tokens)
-            input_ids[row - rows.start, :count] = piece.tokens
-            position_ids[row - rows.start, :count] = np.arange(piece.start, piece.start + count)
-        self._binding.bind_cpu_input("input_ids", input_ids)
-        self._binding.bind_cpu_input("position_ids", position_ids)
-        if self.sizes.full_batch_size is not None:
-            slots = np.array(rows, np.int64)[:, None]
-            self._binding.bind_cpu_input("batch_index", slots)
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy what a row has retained of its first `length` tokens to another row."""
+        for name, state in self.states.items():
+            if name in self._by_position:
+                state[target, :, :length] = state[source, :, :length]
+            else:
+                state[target] = state[source]
+
+    def _each_run(self, pieces: Mapping[int, Piece], width: int) -> dict[int, Array]:
+        """Call once for every run of neighbouring rows: a call's states are one block of memory."""
+        logits: dict[int, Array] = {}
+        for rows in _runs(sorted(pieces)):
+            logits.update(self._call(pieces, rows, width))
+        return logits
+
+    def _call(
+        self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int
+    ) -> dict[int, Array]:
+        input_ids = np.zeros((len(rows), width), np.int64)
+        position_ids = np.full((len(rows), width), PADDING, np.int64)
+        for place, row in enumerate(rows):
+            tokens, start = pieces[row].tokens, pieces[row].start
+            input_ids[place, : len(tokens)] = tokens
+            position_ids[place, : len(tokens)] = np.arange(start, start + len(tokens))
+        binding = self._binding(rows[0], len(rows))
+        binding.bind_cpu_input("input_ids", input_ids)
+        binding.bind_cpu_input("position_ids", position_ids)
         logits = np.empty((len(rows), 1, self.vocab_size), self._logits_dtype)
-        self._binding.bind_ortvalue_output("logits", _value(logits))
-        self._session.run_with_iobinding(self._binding)
-        return {row: logits[row - rows.start, 0].astype(np.float32) for row in pieces}
+        binding.bind_ortvalue_output("logits", _value(logits))
+        self._session.run_with_iobinding(binding)
+        return {row: logits[place, 0].astype(np.float32) for place, row in enumerate(rows)}
 
-    def _bind_states(self) -> dict[str, Array]:
+    def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
+        """Bind so many neighbouring rows of every state, as what a call reads and what it writes."""
+        if (first, count) not in self._bindings:
+            binding = self._bindings[first, count] = self._session.io_binding()
+            for name, state in self.states.items():
+                bound = _value(state[first : first + count])
+                binding.bind_ortvalue_input(name, bound)
+                binding.bind_ortvalue_output(name + _RETAINED, bound)
+        return self._bindings[first, count]
+
+    def _new_states(self) -> dict[str, Array]:
+        """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written."""
         outputs = {value.name for value in self._session.get_outputs()}
         inputs = {value.name: value for value in self._session.get_inputs()}
         retained = {name: value for name, value in inputs.items() if name + _RETAINED in outputs}
-        sizes = {
-            "batch_size": self.sizes.rows,
-            "full_batch_size": self.sizes.rows,
-            "ctx_len": self.sizes.ctx_len,
-        }
+        sizes = {"batch_size": self.sizes.rows, "ctx_len": self.sizes.ctx_len}
         shapes = {
             name: [sizes.get(dim, dim) for dim in value.shape] for name, value in retained.items()
         }
         self._check_room(
             sum(math.prod(shapes[name]) * dtype_of(retained[name]).itemsize for name in retained)
         )
-        states: dict[str, Array] = {}
-        for name, value in retained.items():
-            # Zeroed pages of the system's: memory is taken as positions are first written.
-            states[name] = np.zeros(shapes[name], dtype_of(value))
-            bound = _value(states[name])
-            self._binding.bind_ortvalue_input(name, bound)
-            self._binding.bind_ortvalue_output(name + _RETAINED, bound)
-        return states
+        self._by_position = frozenset(
+            name for name, value in retained.items() if "ctx_len" in value.shape
+        )
+        return {name: np.zeros(shapes[name], dtype_of(value)) for name, value in retained.items()}
 
     def _check_room(self, needed: int) -> None:
         available = available_memory()
@@ -152,6 +172,12 @@ class Decoder:
             "are free. Free some, or build with a smaller --ctx-len, --batch-size or "
             "--full-batch-size."
         )
+
+
+def _runs(rows: Sequence[int]) -> Iterator[list[int]]:
+    """Cut ascending numbers into runs without a gap."""
+    for _, run in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
+        yield [row for _, row in run]
 
 
 def _value(array: Array) -> onnxruntime.OrtValue:

@@ -4,7 +4,7 @@
 `lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
 FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
 GatherBlockQuantized. Cache writes keep their bodies: ScatterND works in place once a session binds a state's input and
-output to one buffer.
+output to one buffer. Slots of continuous batching are rows that a session binds, so no graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.export import domains
+from qeff_zoo.export import domains, exporter
+from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -52,6 +53,8 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
         bindings: For every initializer without data, its value over checkpoint tensors.
         storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
     """
+    slots_pass.remove(model)
+    exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage)
     for node in list(model.graph):
