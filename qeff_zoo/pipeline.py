@@ -117,7 +117,8 @@ def _build(
         graph = graphs.obtain(plan, checkpoint, store)
     with store.stage("build") as folder:
         with watch.stage("lower"):
-            lowered = ort.lower(graph.model, graph.bindings, ort.STORAGE[plan.storage])
+            storage = ort.STORAGE[plan.storage]
+            lowered = ort.lower(graph.model, graph.bindings, storage, plan.shape.ctx_len)
             layout = plan_file(lowered.slots, tensors)
             store.require_space(folder, layout.nbytes, "the package's weights")
         with watch.stage("weights", layout.nbytes) as advance:

@@ -236,7 +236,7 @@ class Subject:
 
     def lower(self, storage: str, variant: Variant = PLAIN) -> ort.Lowered:
         """Lower a graph of one's own."""
-        return ort.lower(self.graph(variant), self.bindings, ort.STORAGE[storage])
+        return ort.lower(self.graph(variant), self.bindings, ort.STORAGE[storage], CTX_LEN)
 
     def save_lowered(
         self,

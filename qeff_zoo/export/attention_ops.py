@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of attention: grouped queries, an additive mask, with a soft-cap or with sinks; see `ops`.
+"""Semantic ops of attention: causal masks; grouped queries with a mask, with a soft-cap or with sinks; see `ops`.
 
 In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size.
 """
@@ -10,6 +10,57 @@ import torch
 from torch import Tensor
 
 from qeff_zoo.export.semantic_op import SemanticOp
+
+
+# --- causal mask: positions of the queries (B, S) and a number of cache rows C -> additive mask (B, 1, S, C) ---
+@torch.library.custom_op("qeff_zoo::causal_mask", mutates_args=())
+def causal_mask(positions: Tensor, ctx_len: int, window: int) -> Tensor:
+    """Mask keys after each query and, with a `window` that is not 0, those so many positions before it and earlier."""
+    queries = positions[:, None, :, None]
+    keys = torch.arange(ctx_len, device=positions.device)
+    allowed = keys <= queries
+    if window:
+        allowed = allowed & (keys > queries - window)
+    return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
+
+
+@causal_mask.register_fake
+def _(positions: Tensor, ctx_len: int, window: int) -> Tensor:
+    shape = positions.shape[0], 1, positions.shape[1], ctx_len
+    return positions.new_empty(shape, dtype=torch.float32)
+
+
+_MASK = """
+    {name}{attributes} (positions, ctx_len) => (mask) {{
+        zero = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> ()
+        inner = Constant <value_ints = [1, 3]> ()
+        keys = Range (zero, ctx_len, one)
+        queries = Unsqueeze (positions, inner)
+        before = LessOrEqual (keys, queries)
+        {window}
+        seen = Constant <value_float = 0.0> ()
+        hidden = Constant <value_float = -3.4028234663852886e38> ()
+        mask = Where (allowed, seen, hidden)
+    }}"""
+CAUSAL_MASK = SemanticOp(
+    name="CausalMask",
+    inputs=2,
+    body=_MASK.format(name="CausalMask", attributes="", window="allowed = Identity (before)"),
+)
+WINDOW_MASK = SemanticOp(
+    name="WindowMask",
+    inputs=2,
+    integers=("window",),
+    body=_MASK.format(
+        name="WindowMask",
+        attributes=" <window>",
+        window="""rows = Constant <value_int: int = @window> ()
+        first = Sub (queries, rows)
+        near = Greater (keys, first)
+        allowed = And (before, near)""",
+    ),
+)
 
 
 def _mix(
@@ -68,7 +119,7 @@ def _(
 
 
 _ATTENTION = """
-    {name} <scale{attributes}> (query, key, value, mask{inputs}) => (y) {{
+    {name} <scale, num_heads{attributes}> (query, key, value, mask{inputs}) => (y) {{
         factor = Constant <value_float: float = @scale> ()
         factor_like = CastLike (factor, query)
         scaled = Mul (query, factor_like)
@@ -102,6 +153,7 @@ ATTENTION = SemanticOp(
     name="Attention",
     inputs=4,
     attributes=("scale",),
+    integers=("num_heads",),
     body=_ATTENTION.format(
         name="Attention",
         attributes="",
@@ -114,6 +166,7 @@ SOFTCAP_ATTENTION = SemanticOp(
     name="SoftcapAttention",
     inputs=4,
     attributes=("scale", "softcap"),
+    integers=("num_heads",),
     body=_ATTENTION.format(
         name="SoftcapAttention",
         attributes=", softcap",
@@ -131,6 +184,7 @@ SINK_ATTENTION = SemanticOp(
     name="SinkAttention",
     inputs=5,
     attributes=("scale",),
+    integers=("num_heads",),
     body=_ATTENTION.format(
         name="SinkAttention",
         attributes="",

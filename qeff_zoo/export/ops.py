@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qeff_zoo.export.attention_ops import ATTENTION, SINK_ATTENTION, SOFTCAP_ATTENTION
+from qeff_zoo.export.attention_ops import (
+    ATTENTION,
+    CAUSAL_MASK,
+    SINK_ATTENTION,
+    SOFTCAP_ATTENTION,
+    WINDOW_MASK,
+)
 from qeff_zoo.export.domains import OPSET
 from qeff_zoo.export.domains import SEMANTIC as DOMAIN
 from qeff_zoo.export.recurrence_ops import DELTA_RECURRENCE, LINEAR_RECURRENCE
@@ -228,6 +234,8 @@ ALL = (
     SLOT_REPLACE,
     LINEAR_RECURRENCE,
     DELTA_RECURRENCE,
+    CAUSAL_MASK,
+    WINDOW_MASK,
     ATTENTION,
     SOFTCAP_ATTENTION,
     SINK_ATTENTION,
@@ -247,9 +255,24 @@ def translations() -> dict[Any, Callable[..., Any]]:
         return product if bias is None else standard.Add(product, bias)
 
     def attend(query: Any, key: Any, value: Any, mask: Any, scale: float, softcap: float) -> Any:
+        given: dict[str, Any] = {"scale": scale, "num_heads": heads_of(query)}
         if softcap:
-            return op.SoftcapAttention(query, key, value, mask, scale=scale, softcap=softcap)
-        return op.Attention(query, key, value, mask, scale=scale)
+            return op.SoftcapAttention(query, key, value, mask, **given, softcap=softcap)
+        return op.Attention(query, key, value, mask, **given)
+
+    def attend_with_sinks(
+        query: Any, key: Any, value: Any, mask: Any, sinks: Any, scale: float
+    ) -> Any:
+        given = {"scale": scale, "num_heads": heads_of(query)}
+        return op.SinkAttention(query, key, value, mask, sinks, **given)
+
+    def heads_of(query: Any) -> int:
+        return int(query.shape[1])
+
+    def mask(positions: Any, ctx_len: Any, window: int) -> Any:
+        if window:
+            return op.WindowMask(positions, ctx_len, window=window)
+        return op.CausalMask(positions, ctx_len)
 
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
@@ -268,10 +291,9 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
         ours.linear_recurrence.default: lambda *inputs: op.LinearRecurrence(*inputs),
         ours.delta_recurrence.default: lambda *inputs: op.DeltaRecurrence(*inputs),
+        ours.causal_mask.default: mask,
         ours.attention.default: attend,
-        ours.sink_attention.default: lambda query, key, value, mask, sinks, scale: op.SinkAttention(
-            query, key, value, mask, sinks, scale=scale
-        ),
+        ours.sink_attention.default: attend_with_sinks,
     }
 
 
@@ -294,7 +316,8 @@ def _register_schemas() -> None:
                 ],
                 type_constraints=[(f"T{i}", tensor_types, "") for i in range(op.inputs)],
                 attributes=[
-                    schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes
+                    *(schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes),
+                    *(schema.Attribute(name, schema.AttrType.INT, "") for name in op.integers),
                 ],
             )
         )

@@ -13,6 +13,7 @@ class SemanticOp:
         inputs: Number of inputs.
         outputs: For every output, the input whose type it has.
         attributes: Names of float attributes.
+        integers: Names of integer attributes.
         body: ONNX function in onnx.parser's text form, opset 18.
     """
 
@@ -21,3 +22,4 @@ class SemanticOp:
     body: str
     outputs: tuple[int, ...] = (0,)
     attributes: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()

@@ -4,7 +4,7 @@
 `lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
 FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
 GatherBlockQuantized. Cache writes keep their bodies: ScatterND works in place once a session binds a state's input and
-output to one buffer. Slots of continuous batching are rows that a session binds, so no graph here has `batch_index`.
+output to one buffer; most are part of an attention that one kernel computes, see `ort_attention`. Slots of continuous batching are rows that a session binds, so no graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +17,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains, exporter
 from qeff_zoo.passes import slots as slots_pass
+from qeff_zoo.targets import ort_attention
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -45,13 +46,16 @@ class Lowered:
     slots: list[Slot]
 
 
-def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> Lowered:
+def lower(
+    model: ir.Model, bindings: Mapping[str, Expression], storage: str, ctx_len: int = 0
+) -> Lowered:
     """Lower a portable graph, in place.
 
     Args:
         model: As the exporter returns it.
         bindings: For every initializer without data, its value over checkpoint tensors.
         storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
+        ctx_len: Rows of the cache, of a graph that has one.
     """
     slots_pass.remove(model)
     exporter.finish(model)  # with the bodies of what writes rows
@@ -64,6 +68,8 @@ def lower(model: ir.Model, bindings: Mapping[str, Expression], storage: str) -> 
             ir.convenience.replace_nodes_and_values(
                 model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
             )
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    ort_attention.lower(model.graph, ctx_len)
     for value, name in lowering.weights.items():
         if value.uses():
             slot = lowering.slot(name, bindings[name], "float32")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
@@ -100,6 +101,10 @@ def additive_mask(
     Returns:
         (batch or 1, 1, seq, ctx): 0 where a query may look, the least finite value elsewhere.
     """
+    if isinstance(q_offset, Tensor) and isinstance(kv_offset, int) and attention_mask is None:
+        window = causal_window(mask_function)
+        if window is not None:
+            return torch.ops.qeff_zoo.causal_mask(q_offset, kv_length, window).to(dtype)
     if isinstance(q_offset, Tensor):
         queries = q_offset.unsqueeze(1).unsqueeze(3)
     else:
@@ -115,6 +120,40 @@ def additive_mask(
     if attention_mask is not None:
         allowed = allowed & attention_mask.bool().unsqueeze(1).unsqueeze(2)
     return torch.where(allowed, 0.0, torch.finfo(dtype).min).to(dtype)
+
+
+_FAR = 1 << 20  # a query with more keys before it than any window has
+_NEAR = 48  # positions of which every pair is tried
+
+
+def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
+    """Find out whether a mask lets a query see the newest keys up to its own, by trying it.
+
+    Args:
+        mask_function: As of `additive_mask`.
+
+    Returns:
+        How many keys, 0 for all of them; None for another kind of mask.
+    """
+    with _disable_current_modes():  # real numbers, also while a graph is traced
+
+        def allowed(queries: Tensor, keys: Tensor) -> Tensor:
+            none = torch.zeros(1, 1, 1, 1, dtype=torch.long)
+            return mask_function(none, none, queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1))
+
+        near, far = torch.arange(_NEAR), torch.arange(_FAR - _NEAR, _FAR)
+        window = int(allowed(far[-1:], torch.arange(_FAR)).sum())
+
+        def is_causal(queries: Tensor, keys: Tensor) -> bool:
+            q, k = queries[:, None], keys
+            return bool(
+                (allowed(queries, keys) == (k <= q) & (k > q - window)).all()
+            )
+
+        edge = (far[:, None] - window + torch.arange(-1, 2)).clamp(min=0).unique()
+        if window and is_causal(near, near) and is_causal(far, far) and is_causal(far, edge):
+            return 0 if window == _FAR else window
+    return None
 
 
 AttentionInterface.register(IMPLEMENTATION, attend)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cache writes, attention and rotary embedding become one kernel of ONNX Runtime, GroupQueryAttention.
+
+It writes new keys and values in place and looks at the tokens there are, not at all rows of the cache. It asks of a
+call what `runtime.decoder` keeps to: a row's tokens come first and follow one another, padding stands behind them, and a
+call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read.
+
+An attention of another kind (a mask that is not causal, a state that is no plain cache) keeps its portable body.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+from qeff_zoo.export import domains
+from qeff_zoo.targets.rotary import Tables, rotary_of
+
+_CONTRIB = "com.microsoft"
+_OPS = ("Attention", "SoftcapAttention", "SinkAttention")
+_PRODUCTS = ("FusedMatMul", "MatMulNBits")
+_HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
+
+
+def lower(graph: ir.Graph, ctx_len: int) -> None:
+    """Replace every attention that the kernel computes, in place.
+
+    Args:
+        graph: Without functions of layers, without slots.
+        ctx_len: Rows of the cache: so many positions are tabulated for rotary embeddings.
+    """
+    lowering = _Lowering(graph, Tables(graph, ctx_len))
+    for node in list(graph):
+        if node.domain == domains.SEMANTIC and node.op_type in _OPS:
+            lowering.attention(node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cached:
+    """Keys or values of an attention: their state, what writes it, and the new ones (batch, heads, seq, size)."""
+
+    past: ir.Value
+    write: ir.Node
+    reads: list[ir.Node]
+    new: ir.Value
+
+
+@dataclass
+class _Lowering:
+    """State of one lowering: what all attentions share is made once."""
+
+    graph: ir.Graph
+    tables: Tables
+    _lengths: list[ir.Value] = field(default_factory=list)
+
+    def attention(self, node: ir.Node) -> None:
+        """Replace one attention and the writes of its keys and values, if they are of the kernel's kind."""
+        query, key, value, mask, *sinks = node.inputs
+        window, keys, values = _window(mask), _cached(key, node), _cached(value, node)
+        if query is None or window is None or keys is None or values is None:
+            return
+        if _sizes(keys.past) != _sizes(values.past):
+            return
+        groups, width = _sizes(keys.past)
+        turned, new, tables = query, keys.new, (None, None)
+        found = rotary_of(query), rotary_of(keys.new)
+        if found[0] and found[1] and (tabulated := self.tables.of(*found, width)):
+            turned, new, tables = found[0].x, found[1].x, tabulated
+        tape = Tape()
+        flat = [_flat(tape, one) for one in (turned, new, values.new)]
+        attended, *present = tape.op_multi_out(
+            "GroupQueryAttention",
+            [*flat, keys.past, values.past, *self._seen(), *tables]
+            + ([None, None, *sinks] if sinks else []),
+            {
+                "num_heads": node.attributes.get_int("num_heads"),
+                "kv_num_heads": groups,
+                "scale": node.attributes.get_float("scale"),
+                "softcap": node.attributes.get_float("softcap", 0.0),
+                "local_window_size": window or -1,
+                "do_rotary": int(tables[0] is not None),
+            },
+            num_outputs=3,
+            domain=_CONTRIB,
+        )
+        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
+        # Of neighbours, the last is removed first: nothing reads it any more.
+        old = [node, *keys.reads, *values.reads, keys.write, values.write]
+        written = [keys.write.outputs[0], values.write.outputs[0]]
+        ir.convenience.replace_nodes_and_values(
+            self.graph, node, old, tape.nodes, [node.outputs[0], *written], [heads, *present]
+        )
+
+    def _seen(self) -> list[ir.Value]:
+        """Return the index of each row's last key, (batch,), and the number of keys of the longest row, in 32 bits."""
+        if not self._lengths:
+            tape = Tape()
+            positions = next(one for one in self.graph.inputs if one.name == "position_ids")
+            zero, one = _ints(tape, 0), _ints(tape, 1)
+            first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
+            columns = tape.op("Shape", [positions], {"start": 1})
+            total = tape.op("Add", [first, columns])
+            last = tape.op("Squeeze", [tape.op("Sub", [total, one]), one])
+            longest = tape.op("ReduceMax", [total], {"keepdims": 0})
+            narrow = {"to": ir.DataType.INT32}
+            self._lengths = [tape.op("Cast", [value], narrow) for value in (last, longest)]
+            self.graph.insert_before(self.graph[0], tape.nodes)
+        return self._lengths
+
+
+def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
+    """Recognize a plain cache that only this attention reads."""
+    reads: list[ir.Node] = []
+    while value is not None and (read := value.producer()) and read.op_type == "Identity":
+        reads.append(read)
+        value = read.inputs[0]
+    write = value.producer() if value is not None else None
+    if write is None or write.op_type != "CacheWrite":
+        return None
+    past, positions, new = write.inputs
+    given = [one is not None and one.is_graph_input() for one in (past, positions)]
+    users = set(_users(write.outputs[0])) | {user for read in reads for user in _users(read.outputs[0])}
+    if not all(given) or users != {attention, *reads} or past is None or new is None:
+        return None
+    return _Cached(past=past, write=write, reads=reads, new=new)
+
+
+def _users(value: ir.Value) -> Iterator[ir.Node]:
+    return (node for node, _ in value.uses())
+
+
+def _window(mask: ir.Value | None) -> int | None:
+    """Return how many keys a causal mask shows, 0 for all, or None for another mask."""
+    node = mask.producer() if mask is not None else None
+    if node is None or node.domain != domains.SEMANTIC:
+        return None
+    return {"CausalMask": 0, "WindowMask": node.attributes.get_int("window", 0)}.get(node.op_type)
+
+
+def _sizes(past: ir.Value) -> tuple[int, int]:
+    """Return heads and head size of a state (batch, heads, ctx_len, head size)."""
+    assert past.shape is not None
+    return int(past.shape[1]), int(past.shape[3])  # type: ignore[arg-type]
+
+
+def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
+    """Turn (batch, heads, seq, size) into (batch, seq, heads * size), by undoing what made it if that can be."""
+    turn = heads.producer()
+    if turn is not None and turn.op_type == "Transpose" and list(turn.attributes.get_ints("perm", [])) == _HEADS_FIRST:
+        split = turn.inputs[0]
+        assert split is not None
+        reshape = split.producer()
+        if reshape is not None and reshape.op_type == "Reshape" and _is_product(reshape.inputs[0]):
+            return reshape.inputs[0]  # type: ignore[return-value]
+    else:
+        split = tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
+    return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
+
+
+def _is_product(value: ir.Value | None) -> bool:
+    """Tell whether a value is what a matrix, or a matrix and a bias, made of hidden states (batch, seq, …)."""
+    node = value.producer() if value is not None else None
+    if node is not None and node.op_type == "Add":
+        return any(_is_product(one) for one in node.inputs)
+    return node is not None and node.op_type in _PRODUCTS
+
+
+def _ints(tape: Tape, *values: int) -> ir.Value:
+    return tape.op("Constant", [], {"value_ints": values})
