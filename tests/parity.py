@@ -35,6 +35,8 @@ from qeff_zoo.export import exporter, loader
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.targets import ort
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.weights import external_data
@@ -299,8 +301,9 @@ class Subject:
         """Start a generation one of the ways in `TOLERANCE`."""
         if how == "torch":
             return torch_steps(self, slots, ctx_len)
-        session = self.portable(variant) if how == "portable" else self.lowered(how, variant, 1)
-        return session_steps(session, slots, ctx_len)
+        if how == "portable":
+            return session_steps(self.portable(variant), slots, ctx_len)
+        return decoder_steps(self.lowered(how, variant, 1), slots, ctx_len)
 
     def rounded(self, storage: str, variant: Variant = PLAIN) -> Any:
         """Give Hugging Face's model with the weights that are left after `storage`."""
@@ -355,10 +358,12 @@ class Steps:
     Args:
         call: (input_ids, position_ids, batch_index or None, states) -> logits, new states.
         states: By name.
+        scratch: Whether a call may write anything behind the newest token of its rows, which nobody has written yet.
     """
 
     call: Callable[[Array, Array, Array | None, dict[str, Array]], tuple[Array, dict[str, Array]]]
     states: dict[str, Array] = field(default_factory=dict)
+    scratch: bool = False
 
     def step(
         self, input_ids: Array, position_ids: Array, batch_index: Array | None = None
@@ -369,7 +374,7 @@ class Steps:
         assert logits.shape[:2] == (len(input_ids), 1)
         assert set(present) == set(self.states)
         for name, past in self.states.items():
-            check_writes(name, past, present[name], position_ids, batch_index)
+            check_writes(name, past, present[name], position_ids, batch_index, scratch=self.scratch)
         self.states = present
         return logits[:, 0]
 
@@ -380,8 +385,10 @@ def check_writes(
     present: Array,
     position_ids: Array,
     batch_index: Array | None = None,
+    *,
+    scratch: bool = False,
 ) -> None:
-    """Assert that every token was written where it belongs, and that no other byte changed."""
+    """Assert that every token was written where it belongs, and that no other byte changed that is ever read."""
     assert past.shape == present.shape
     slots = np.arange(len(position_ids)) if batch_index is None else np.asarray(batch_index)
     keyed = name.startswith("past_")
@@ -393,7 +400,11 @@ def check_writes(
     by_row = [
         np.moveaxis(state[:, None] if not keyed else state, rows, 1) for state in (past, present)
     ]
-    np.testing.assert_array_equal(by_row[1][~written], by_row[0][~written])
+    kept = ~written
+    if scratch and keyed:
+        for slot, positions in zip(slots, position_ids, strict=True):
+            kept[slot, positions.max() + 1 :] &= positions.max() < 0
+    np.testing.assert_array_equal(by_row[1][kept], by_row[0][kept])
     changed = by_row[1][written] != by_row[0][written]
     # Every head's key of a token is new; of a recurrence some part may stay as it was.
     assert (changed.any(-1) if keyed else changed.reshape(len(changed), -1).any(-1)).all()
@@ -432,6 +443,33 @@ def session_steps(session: Any, slots: int, ctx_len: int = CTX_LEN) -> Steps:
         return results["logits"], present
 
     return Steps(call, states)
+
+
+def decoder_steps(session: Any, rows: int, ctx_len: int = CTX_LEN) -> Steps:
+    """Generate with a lowered graph as the runtime calls it."""
+    sizes = DecoderSizes(
+        prefill_seq_len=ctx_len, ctx_len=ctx_len, batch_size=rows, full_batch_size=None
+    )
+    decoder = Decoder(session, sizes)
+    for state in decoder.states.values():
+        state[:] = garbage(state.shape)
+
+    def call(
+        input_ids: Array, position_ids: Array, batch_index: Array | None, past: dict[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        pieces = {
+            row: Piece(tokens[positions >= 0], int(positions.max() - (positions >= 0).sum() + 1))
+            for row, (tokens, positions) in enumerate(zip(input_ids, position_ids, strict=True))
+            if positions.max() >= 0
+        }
+        single = all(len(piece.tokens) == 1 for piece in pieces.values())
+        found = decoder.decode(pieces) if single else decoder.prefill(pieces)
+        logits = np.full((len(input_ids), 1, decoder.vocab_size), np.nan, np.float32)
+        for row, values in found.items():
+            logits[row, 0] = values
+        return logits, {name: state.copy() for name, state in decoder.states.items()}
+
+    return Steps(call, {name: state.copy() for name, state in decoder.states.items()}, scratch=True)
 
 
 def _run_in_place(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -47,24 +47,43 @@ class Decoder:
     request left in a row is never seen by a later one that starts at position 0.
 
     Args:
-        folder: A package of the task `text-generation`.
-        specializations: As in its manifest.
-        threads: That compute one operator; None for one per physical core.
-        prepack: See `open_graph`.
+        session: Of a lowered graph of the task `text-generation`.
+        sizes: Of the states.
 
     Raises:
-        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        GenerationError: The KV cache does not fit into memory.
     """
 
-    def __init__(
-        self,
+    def __init__(self, session: onnxruntime.InferenceSession, sizes: DecoderSizes) -> None:
+        self._session, self.sizes = session, sizes
+        logits = next(value for value in self._session.get_outputs() if value.name == "logits")
+        self.vocab_size = int(logits.shape[2])
+        self._logits_dtype = dtype_of(logits)
+        self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
+        #: The retained states by input name, rows first, the very memory that the graph reads and writes.
+        self.states = self._new_states()
+
+    @classmethod
+    def open(
+        cls,
         folder: Path,
         specializations: Specializations,
         *,
         threads: int | None = None,
         prepack: bool = False,
-    ) -> None:
-        self._session = open_graph(
+    ) -> "Decoder":
+        """Open a package of the task `text-generation`.
+
+        Args:
+            folder: The package.
+            specializations: As in its manifest.
+            threads: That compute one operator; None for one per physical core.
+            prepack: See `open_graph`.
+
+        Raises:
+            GenerationError: Another task's package, or the KV cache does not fit into memory.
+        """
+        session = open_graph(
             folder,
             task="text-generation",
             inputs={"input_ids", "position_ids"},
@@ -72,13 +91,7 @@ class Decoder:
             threads=threads,
             prepack=prepack,
         )
-        self.sizes = DecoderSizes.read(specializations)
-        logits = next(value for value in self._session.get_outputs() if value.name == "logits")
-        self.vocab_size = int(logits.shape[2])
-        self._logits_dtype = dtype_of(logits)
-        self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
-        #: The retained states by input name, rows first, the very memory that the graph reads and writes.
-        self.states = self._new_states()
+        return cls(session, DecoderSizes.read(specializations))
 
     def prefill(self, pieces: Mapping[int, Piece], *, padded: bool = False) -> dict[int, Array]:
         """Run prompt tokens: at most `prefill_seq_len` a row.
@@ -91,13 +104,16 @@ class Decoder:
         Returns:
             Per row of `pieces` the logits after its last token, (vocab,).
         """
-        longest = max((len(piece.tokens) for piece in pieces.values()), default=0)
-        room = self.sizes.ctx_len - max((piece.start for piece in pieces.values()), default=0)
-        if longest > room:  # the padding of a row that is far into its context would leave the cache
-            alone = [({row: piece}, [row], len(piece.tokens)) for row, piece in pieces.items()]
-            return {row: logits for one in alone for row, logits in self._call(*one).items()}
-        width = min(self.sizes.prefill_seq_len, room) if padded else longest
-        return self._each_run(pieces, width)
+        widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
+        begin = {row: piece for row, piece in pieces.items() if piece.start == 0}
+        longest = max((len(piece.tokens) for piece in begin.values()), default=0)
+        logits = self._each_run(begin, min(widest, ctx_len) if padded else longest)
+        # The attention kernel takes several tokens of several rows only where all of them begin.
+        for row in pieces.keys() - begin.keys():
+            piece = pieces[row]
+            room = min(widest, ctx_len - piece.start)
+            logits |= self._call({row: piece}, [row], room if padded else len(piece.tokens))
+        return logits
 
     def decode(self, pieces: Mapping[int, Piece]) -> dict[int, Array]:
         """Run one token per row; rows without a piece stay as they are."""

@@ -99,7 +99,7 @@ class TextGenerationSession:
         prepack: bool = False,
     ) -> None:
         self.folder = folder
-        self.decoder = Decoder(folder, specializations, threads=threads, prepack=prepack)
+        self.decoder = Decoder.open(folder, specializations, threads=threads, prepack=prepack)
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)

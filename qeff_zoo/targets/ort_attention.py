@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.export import domains
-from qeff_zoo.targets.rotary import Tables, rotary_of
+from qeff_zoo.targets.rotary import Turns
 
 _CONTRIB = "com.microsoft"
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
@@ -30,7 +30,7 @@ def lower(graph: ir.Graph, ctx_len: int) -> None:
         graph: Without functions of layers, without slots.
         ctx_len: Rows of the cache: so many positions are tabulated for rotary embeddings.
     """
-    lowering = _Lowering(graph, Tables(graph, ctx_len))
+    lowering = _Lowering(graph, Turns(graph, ctx_len))
     for node in list(graph):
         if node.domain == domains.SEMANTIC and node.op_type in _OPS:
             lowering.attention(node)
@@ -51,7 +51,7 @@ class _Lowering:
     """State of one lowering: what all attentions share is made once."""
 
     graph: ir.Graph
-    tables: Tables
+    turns: Turns
     _lengths: list[ir.Value] = field(default_factory=list)
 
     def attention(self, node: ir.Node) -> None:
@@ -63,23 +63,27 @@ class _Lowering:
         if _sizes(keys.past) != _sizes(values.past):
             return
         groups, width = _sizes(keys.past)
-        turned, new, tables = query, keys.new, (None, None)
-        found = rotary_of(query), rotary_of(keys.new)
-        if found[0] and found[1] and (tabulated := self.tables.of(*found, width)):
-            turned, new, tables = found[0].x, found[1].x, tabulated
+        count, new = node.attributes.get_int("num_heads"), keys.new
+        turns = self.turns.of(query, count, width), self.turns.of(new, groups, width)
+        turn = turns[0] if turns[0] and turns[1] and turns[0].alike(turns[1]) else None
+        seq_first = bool(turn and turn.seq_first)
+        if turn and turns[1]:
+            query, new = turn.x, turns[1].x
         tape = Tape()
-        flat = [_flat(tape, one) for one in (turned, new, values.new)]
+        flat = [_flat(tape, one, seq_first) for one in (query, new)]
+        flat.append(_flat(tape, values.new))
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
-            [*flat, keys.past, values.past, *self._seen(), *tables]
+            [*flat, keys.past, values.past, *self._seen(), turn and turn.cos, turn and turn.sin]
             + ([None, None, *sinks] if sinks else []),
             {
-                "num_heads": node.attributes.get_int("num_heads"),
+                "num_heads": count,
                 "kv_num_heads": groups,
                 "scale": node.attributes.get_float("scale"),
                 "softcap": node.attributes.get_float("softcap", 0.0),
                 "local_window_size": window or -1,
-                "do_rotary": int(tables[0] is not None),
+                "do_rotary": int(turn is not None),
+                "rotary_interleaved": int(turn is not None and turn.interleaved),
             },
             num_outputs=3,
             domain=_CONTRIB,
@@ -120,7 +124,9 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
         return None
     past, positions, new = write.inputs
     given = [one is not None and one.is_graph_input() for one in (past, positions)]
-    users = set(_users(write.outputs[0])) | {user for read in reads for user in _users(read.outputs[0])}
+    users = set(_users(write.outputs[0])) | {
+        user for read in reads for user in _users(read.outputs[0])
+    }
     if not all(given) or users != {attention, *reads} or past is None or new is None:
         return None
     return _Cached(past=past, write=write, reads=reads, new=new)
@@ -144,17 +150,24 @@ def _sizes(past: ir.Value) -> tuple[int, int]:
     return int(past.shape[1]), int(past.shape[3])  # type: ignore[arg-type]
 
 
-def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
-    """Turn (batch, heads, seq, size) into (batch, seq, heads * size), by undoing what made it if that can be."""
+def _flat(tape: Tape, heads: ir.Value, seq_first: bool = False) -> ir.Value:
+    """Turn (batch, heads, seq, size) into (batch, seq, heads * size), by undoing what made it if that can be.
+
+    Args:
+        tape: Records what is needed.
+        heads: Of a query, a key or a value.
+        seq_first: It is (batch, seq, heads, size) already.
+    """
     turn = heads.producer()
-    if turn is not None and turn.op_type == "Transpose" and list(turn.attributes.get_ints("perm", [])) == _HEADS_FIRST:
+    perm = list(turn.attributes.get_ints("perm", [])) if turn is not None else []
+    split: ir.Value | None = heads
+    if not seq_first and turn is not None and turn.op_type == "Transpose" and perm == _HEADS_FIRST:
         split = turn.inputs[0]
-        assert split is not None
-        reshape = split.producer()
-        if reshape is not None and reshape.op_type == "Reshape" and _is_product(reshape.inputs[0]):
-            return reshape.inputs[0]  # type: ignore[return-value]
-    else:
+    elif not seq_first:
         split = tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
+    made = split.producer() if split is not None else None
+    if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
+        return made.inputs[0]  # type: ignore[return-value]
     return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
 
 

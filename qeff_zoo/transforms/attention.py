@@ -146,9 +146,7 @@ def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
 
         def is_causal(queries: Tensor, keys: Tensor) -> bool:
             q, k = queries[:, None], keys
-            return bool(
-                (allowed(queries, keys) == (k <= q) & (k > q - window)).all()
-            )
+            return bool((allowed(queries, keys) == (k <= q) & (k > q - window)).all())
 
         edge = (far[:, None] - window + torch.arange(-1, 2)).clamp(min=0).unique()
         if window and is_causal(near, near) and is_causal(far, far) and is_causal(far, edge):
