@@ -127,7 +127,7 @@ def _build(
             external_data.place(lowered.model, layout)
             ir.save(lowered.model, folder / graphs.GRAPH)
             _copy_companions(checkpoint, folder)
-            manifest = _manifest(checkpoint, plan, graph, lowered.model, written, watch)
+            manifest = _manifest(checkpoint, plan, graph, lowered, written, watch)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             package = write_manifest(folder, manifest, digests)
         if level is not None:
@@ -247,7 +247,7 @@ def _manifest(
     checkpoint: Checkpoint,
     plan: Plan,
     graph: graphs.BoundGraph,
-    model: Any,
+    lowered: Any,
     written: weights.Written,
     watch: Stopwatch,
 ) -> dict[str, Any]:
@@ -270,7 +270,8 @@ def _manifest(
             {
                 "role": "decoder" if plan.shape.ctx_len else "encoder",
                 "path": graphs.GRAPH,
-                **_interface(model),
+                **_interface(lowered.model),
+                **({"attention": dict(lowered.attention)} if lowered.attention else {}),
             }
         ],
         "specializations": specializations,
@@ -293,6 +294,7 @@ def _manifest(
 
 def _interface(model: Any) -> dict[str, Any]:
     """Describe a graph's inputs and outputs as the manifest does."""
+    ends = {value.name for value in model.graph.outputs}
 
     def describe(value: Any) -> dict[str, Any]:
         shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
@@ -301,7 +303,7 @@ def _interface(model: Any) -> dict[str, Any]:
             "dtype": value.dtype.name.lower().replace("float", "float32"),
             "shape": shape,
         }
-        if value.name.startswith("past_"):
+        if value.name.endswith("_RetainedState") or f"{value.name}_RetainedState" in ends:
             tensor["retained"] = True
         return tensor
 

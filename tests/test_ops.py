@@ -15,8 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_leaves
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    chunked_causal_mask_function,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+)
 
 from qeff_zoo.export import ops
+from qeff_zoo.transforms.attention import causal_window
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 OURS = torch.ops.qeff_zoo
@@ -31,7 +39,7 @@ def session(
     """Open a graph of one call of an op's function, the body as the exporter attaches it."""
     op = next(op for op in ops.ALL if op.name == name)
     function = next(function for function in ops.functions() if function.name == name)
-    integers = {"position_ids", "batch_index"}
+    integers = {"position_ids", "batch_index", "positions", "ctx_len"}
     inputs = [
         ir.Value(
             name=value.name,
@@ -44,7 +52,7 @@ def session(
     node = ir.node(name, inputs, dict(attributes), domain=ops.DOMAIN, num_outputs=len(op.outputs))
     for i, (output, like) in enumerate(zip(node.outputs, op.outputs, strict=True)):
         output.name, output.type = f"y{i}", ir.TensorType(dtype)
-        output.shape = ir.Shape([None] * _RANKS[name][like])
+        output.shape = ir.Shape([None] * (4 if like is None else _RANKS[name][like]))
     graph = ir.Graph(
         inputs,
         node.outputs,
@@ -71,6 +79,8 @@ _RANKS = {
     "SlotReplace": (3, 2, 3),
     "LinearRecurrence": (4, 4, 4, 4, 4),
     "DeltaRecurrence": (4, 4, 4, 4, 4, 3),
+    "CausalMask": (2, 0),
+    "WindowMask": (2, 0),
     "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
@@ -387,6 +397,50 @@ def test_slots_are_replaced_whole() -> None:
     np.testing.assert_array_equal(in_torch(OURS.slot_replace, past, slots, rows), expected)
 
 
+# --- masks ---------------------------------------------------------------------------------------
+
+
+@some
+@given(
+    st.lists(st.lists(st.integers(0, 12), min_size=3, max_size=3), min_size=1, max_size=3),
+    st.integers(1, 14),
+    st.integers(0, 14),
+)
+def test_causal_mask(rows: list[list[int]], ctx_len: int, window: int) -> None:
+    positions = np.array(rows, np.int64)
+    expected = np.full((len(rows), 1, 3, ctx_len), np.finfo(np.float32).min, np.float32)
+    for b, s, key in np.ndindex(len(rows), 3, ctx_len):
+        if key <= rows[b][s] and (not window or key > rows[b][s] - window):
+            expected[b, 0, s, key] = 0
+    np.testing.assert_array_equal(in_torch(OURS.causal_mask, positions, ctx_len, window), expected)
+    size = np.array(ctx_len)
+    got = (
+        in_onnx("WindowMask", positions, size, window=window)
+        if window
+        else in_onnx("CausalMask", positions, size)
+    )
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("mask", "window"),
+    [
+        (causal_mask_function, 0),
+        (sliding_window_causal_mask_function(1), 1),
+        (sliding_window_causal_mask_function(4096), 4096),
+        (sliding_window_causal_mask_function(100_003), 100_003),
+        (sliding_window_bidirectional_mask_function(64), None),
+        (chunked_causal_mask_function(8192, torch.zeros(1, dtype=torch.long)), None),
+        (bidirectional_mask_function, None),
+        (lambda b, h, q, k: k < q, None),
+        (lambda b, h, q, k: (k <= q) & (q - k != 70_000), None),
+        (lambda b, h, q, k: (k <= q) & (k != 0), None),
+    ],
+)
+def test_masks_of_transformers_are_told_apart(mask: Callable[..., Any], window: int | None) -> None:
+    assert causal_window(mask) == window
+
+
 # --- tracing -------------------------------------------------------------------------------------
 
 _POSITIONS = torch.tensor([[0, 2, -1], [-1, -1, -1]])
@@ -414,6 +468,7 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "linear_recurrence": (OURS.linear_recurrence, _RECURRENCE),
     "delta_recurrence": (OURS.delta_recurrence, (*_RECURRENCE, torch.rand(2, 3, 4))),
+    "causal_mask": (OURS.causal_mask, (_POSITIONS.clamp(min=0), 5, 2)),
     "sink_attention": (
         OURS.sink_attention,
         (

@@ -46,11 +46,13 @@ _MASK = """
 CAUSAL_MASK = SemanticOp(
     name="CausalMask",
     inputs=2,
+    outputs=(None,),
     body=_MASK.format(name="CausalMask", attributes="", window="allowed = Identity (before)"),
 )
 WINDOW_MASK = SemanticOp(
     name="WindowMask",
     inputs=2,
+    outputs=(None,),
     integers=("window",),
     body=_MASK.format(
         name="WindowMask",

@@ -312,7 +312,8 @@ def _register_schemas() -> None:
                 1,
                 inputs=[schema.FormalParameter(f"x{i}", f"T{i}") for i in range(op.inputs)],
                 outputs=[
-                    schema.FormalParameter(f"y{i}", f"T{like}") for i, like in enumerate(op.outputs)
+                    schema.FormalParameter(f"y{i}", "tensor(float)" if like is None else f"T{like}")
+                    for i, like in enumerate(op.outputs)
                 ],
                 type_constraints=[(f"T{i}", tensor_types, "") for i in range(op.inputs)],
                 attributes=[

@@ -11,7 +11,7 @@ class SemanticOp:
     Args:
         name: ONNX op type in the domain `qeff_zoo`.
         inputs: Number of inputs.
-        outputs: For every output, the input whose type it has.
+        outputs: For every output, the input whose type it has; None for float32.
         attributes: Names of float attributes.
         integers: Names of integer attributes.
         body: ONNX function in onnx.parser's text form, opset 18.
@@ -20,6 +20,6 @@ class SemanticOp:
     name: str
     inputs: int
     body: str
-    outputs: tuple[int, ...] = (0,)
+    outputs: tuple[int | None, ...] = (0,)
     attributes: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()

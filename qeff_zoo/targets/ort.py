@@ -3,8 +3,9 @@
 
 `lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
 FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
-GatherBlockQuantized. Cache writes keep their bodies: ScatterND works in place once a session binds a state's input and
-output to one buffer; most are part of an attention that one kernel computes, see `ort_attention`. Slots of continuous batching are rows that a session binds, so no graph here has `batch_index`.
+GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `ort_attention`; else cache
+writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one buffer. Slots
+of continuous batching are rows that a session binds, so no graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains, exporter
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention
+from qeff_zoo.targets import ort_attention, ort_fusion
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -40,10 +41,12 @@ class Lowered:
     Args:
         model: Initializers have no data until `external_data.place`.
         slots: What the data file must hold.
+        attention: How attentions are computed, in words, and how many each way.
     """
 
     model: ir.Model
     slots: list[Slot]
+    attention: Mapping[str, int]
 
 
 def lower(
@@ -69,7 +72,8 @@ def lower(
                 model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
             )
     onnx_passes.RemoveUnusedNodesPass()(model)
-    ort_attention.lower(model.graph, ctx_len)
+    attention = ort_attention.lower(model.graph, ctx_len)
+    ort_fusion.fuse_residual_norms(model.graph)
     for value, name in lowering.weights.items():
         if value.uses():
             slot = lowering.slot(name, bindings[name], "float32")
@@ -78,7 +82,7 @@ def lower(
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
-    return Lowered(model=model, slots=lowering.used_slots())
+    return Lowered(model=model, slots=lowering.used_slots(), attention=attention)
 
 
 @dataclass

@@ -2,12 +2,13 @@
 """Cache writes, attention and rotary embedding become one kernel of ONNX Runtime, GroupQueryAttention.
 
 It writes new keys and values in place and looks at the tokens there are, not at all rows of the cache. It asks of a
-call what `runtime.decoder` keeps to: a row's tokens come first and follow one another, padding stands behind them, and a
-call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read.
+call what `runtime.decoder` keeps to: a row's tokens come first and follow one another, padding stands behind them, and
+a call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read.
 
 An attention of another kind (a mask that is not causal, a state that is no plain cache) keeps its portable body.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,17 +24,21 @@ _PRODUCTS = ("FusedMatMul", "MatMulNBits")
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
 
 
-def lower(graph: ir.Graph, ctx_len: int) -> None:
+def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
     """Replace every attention that the kernel computes, in place.
 
     Args:
         graph: Without functions of layers, without slots.
         ctx_len: Rows of the cache: so many positions are tabulated for rotary embeddings.
+
+    Returns:
+        How attentions are computed, in words, and how many each way.
     """
     lowering = _Lowering(graph, Turns(graph, ctx_len))
-    for node in list(graph):
-        if node.domain == domains.SEMANTIC and node.op_type in _OPS:
-            lowering.attention(node)
+    attentions = (
+        node for node in list(graph) if node.domain == domains.SEMANTIC and node.op_type in _OPS
+    )
+    return Counter(lowering.attention(node) for node in attentions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +59,16 @@ class _Lowering:
     turns: Turns
     _lengths: list[ir.Value] = field(default_factory=list)
 
-    def attention(self, node: ir.Node) -> None:
-        """Replace one attention and the writes of its keys and values, if they are of the kernel's kind."""
+    def attention(self, node: ir.Node) -> str:
+        """Replace one attention and the writes of its keys and values, or say why not."""
         query, key, value, mask, *sinks = node.inputs
         window, keys, values = _window(mask), _cached(key, node), _cached(value, node)
-        if query is None or window is None or keys is None or values is None:
-            return
+        if window is None:
+            return "portable, since its mask is not causal"
+        if keys is None or values is None or query is None:
+            return "portable, since its keys are no plain cache of its own"
         if _sizes(keys.past) != _sizes(values.past):
-            return
+            return "portable, since keys and values differ in size"
         groups, width = _sizes(keys.past)
         count, new = node.attributes.get_int("num_heads"), keys.new
         turns = self.turns.of(query, count, width), self.turns.of(new, groups, width)
@@ -88,13 +95,18 @@ class _Lowering:
             num_outputs=3,
             domain=_CONTRIB,
         )
-        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
+        merged = _merged(node.outputs[0])
+        heads = attended if merged else tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
         # Of neighbours, the last is removed first: nothing reads it any more.
         old = [node, *keys.reads, *values.reads, keys.write, values.write]
+        if merged:
+            ir.convenience.replace_all_uses_with(merged, attended)
+            old.insert(0, merged.producer())
         written = [keys.write.outputs[0], values.write.outputs[0]]
         ir.convenience.replace_nodes_and_values(
             self.graph, node, old, tape.nodes, [node.outputs[0], *written], [heads, *present]
         )
+        return "native" if turn is None else "native, with rotary embedding"
 
     def _seen(self) -> list[ir.Value]:
         """Return the index of each row's last key, (batch,), and the number of keys of the longest row, in 32 bits."""
@@ -148,6 +160,28 @@ def _sizes(past: ir.Value) -> tuple[int, int]:
     """Return heads and head size of a state (batch, heads, ctx_len, head size)."""
     assert past.shape is not None
     return int(past.shape[1]), int(past.shape[3])  # type: ignore[arg-type]
+
+
+def _merged(attended: ir.Value) -> ir.Value | None:
+    """Return (batch, seq, heads * size) if that is all that is made of (batch, seq, heads, size)."""
+    users = list(_users(attended))
+    if len(users) != 1 or users[0].op_type != "Reshape" or users[0].outputs[0].is_graph_output():
+        return None
+    shape = users[0].inputs[1].producer() if users[0].inputs[1] is not None else None
+    sizes = list(shape.inputs) if shape is not None and shape.op_type == "Concat" else []
+    kept = len(sizes) == 3 and all(_is_size(one, axis) for axis, one in enumerate(sizes[:2]))
+    return users[0].outputs[0] if kept else None
+
+
+def _is_size(value: ir.Value | None, axis: int) -> bool:
+    """Tell whether a value is the batch size, axis 0, or the number of tokens, axis 1, of a call."""
+    node = value.producer() if value is not None else None
+    if node is not None and node.op_type in ("Reshape", "Squeeze"):
+        return _is_size(node.inputs[0], axis)
+    if node is None or node.op_type != "Shape" or node.inputs[0] is None:
+        return False
+    cut = node.attributes.get_int("start", 0), node.attributes.get_int("end", -1)
+    return node.inputs[0].name in ("input_ids", "position_ids") and cut == (axis, axis + 1)
 
 
 def _flat(tape: Tape, heads: ir.Value, seq_first: bool = False) -> ir.Value:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary embeddings in a graph, however it computes them: found by trying what turns queries and keys.
 
-Between heads as they are projected and heads as they are attended a graph may do anything with the positions. That part
-is cut out and run: if all it does is to turn pairs of numbers by an angle of the position alone, it is a rotary embedding,
-and its cosines and sines by position are all that a kernel needs.
+Between heads as they are projected and heads as they are attended a graph may do anything with the positions. That
+part is cut out and run: if all it does is to turn pairs of numbers by an angle of the position alone, it is a rotary
+embedding, and its cosines and sines by position are all that a kernel needs.
 """
 
 from collections.abc import Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, TypeAlias
@@ -153,15 +154,9 @@ class Turns:
         options.log_severity_level = 4  # that it fails may be the answer
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         for seq_first in (False, True):
-            try:
+            with suppress(Fail, InvalidArgument, RuntimeException):  # they stand the other way round
                 found = _Trial(session, count, width, seq_first).turn(self.ctx_len)
                 return found and (*found, seq_first)
-            except (
-                Fail,
-                InvalidArgument,
-                RuntimeException,
-            ):  # heads and tokens stand the other way round
-                continue
         return None
 
     def _table(self, values: Array) -> ir.Value:
