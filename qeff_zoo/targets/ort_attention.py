@@ -21,6 +21,7 @@ from qeff_zoo.targets.rotary import Turns
 _CONTRIB = "com.microsoft"
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _PRODUCTS = ("FusedMatMul", "MatMulNBits")
+_UNIT = 8  # of head sizes that the kernel takes
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
 
 
@@ -70,6 +71,8 @@ class _Lowering:
         if _sizes(keys.past) != _sizes(values.past):
             return "portable, since keys and values differ in size"
         groups, width = _sizes(keys.past)
+        if width % _UNIT:
+            return f"portable, since its head size is no multiple of {_UNIT}"
         count, new = node.attributes.get_int("num_heads"), keys.new
         turns = self.turns.of(query, count, width), self.turns.of(new, groups, width)
         turn = turns[0] if turns[0] and turns[1] and turns[0].alike(turns[1]) else None

@@ -23,7 +23,7 @@ from qeff_zoo.weights.external_data import is_placeholder
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _IR_VERSION = 10
-_UNIT = 16  # the kernel turns heads of a multiple of so many numbers
+_UNIT = 16  # the kernel turns a multiple of so many numbers
 _AT_ONCE = 1024  # positions
 _CLOSE = 1e-5  # share of the largest number
 
@@ -78,7 +78,7 @@ class Turns:
         Returns:
             None if they were not, or by something else than the position alone.
         """
-        x = None if width % _UNIT else self._source(heads)
+        x = self._source(heads)
         if x is None:
             return None
         key = (_written(heads, x), count, width)
@@ -194,7 +194,10 @@ class _Trial:
         got = self._run(x, order)
         same = np.append((got == x).all((0, 1)), False)  # numbers that no position changes
         turned = self.width - int(np.argmin(same[: self.width][::-1]))
-        for size, interleaved in product(sorted({turned + turned % 2, self.width}), (False, True)):
+        sizes = sorted({turned, -(-turned // _UNIT) * _UNIT, self.width})
+        for size, interleaved in product(sizes, (False, True)):
+            if size % _UNIT or size > self.width:
+                continue
             first, second = _pairs(size, interleaved)
             ones = np.zeros_like(x)
             ones[..., first] = 1
