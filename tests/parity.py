@@ -177,6 +177,7 @@ class Subject:
         self.hf.save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}
+        self._lowered: dict[Any, ort.Lowered] = {}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -235,8 +236,12 @@ class Subject:
         return path
 
     def lower(self, storage: str, variant: Variant = PLAIN) -> ort.Lowered:
-        """Lower a graph of one's own."""
-        return ort.lower(self.graph(variant), self.bindings, ort.STORAGE[storage])
+        """Give a lowered graph of one's own; lowered once a process."""
+        key = storage, variant
+        if key not in self._lowered:
+            self._lowered[key] = ort.lower(self.graph(variant), self.bindings, ort.STORAGE[storage])
+        known = self._lowered[key]
+        return ort.Lowered(model=known.model.clone(), slots=list(known.slots))
 
     def save_lowered(
         self,
@@ -292,6 +297,15 @@ class Subject:
         model = loader.load_meta(self.config, self.recipe)
         model.load_state_dict(self.hf.state_dict(), assign=True)
         return model.requires_grad_(False)
+
+    @cached_property
+    def states(self) -> Mapping[str, tuple[int | str, ...]]:
+        """Shape of every state of a decoder, by name."""
+        task = tasks.module_of("text-generation")
+        shapes: Mapping[str, tuple[int | str, ...]] = task.probe(
+            loader.load_meta(self.config, self.recipe)
+        )
+        return shapes
 
     def steps(
         self, how: str, variant: Variant = PLAIN, *, slots: int = ROWS, ctx_len: int = CTX_LEN
@@ -455,11 +469,10 @@ def _run_in_place(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
 def torch_steps(subject: Subject, slots: int, ctx_len: int = CTX_LEN) -> Steps:
     """Generate with the transformed model in PyTorch."""
     task = tasks.module_of("text-generation")
-    probed = task.probe(loader.load_meta(subject.config, subject.recipe))
-    step = task.Step(subject.transformed, list(probed)).eval()
+    step = task.Step(subject.transformed, list(subject.states)).eval()
     states = {
         name: garbage([slots, *(ctx_len if size == "ctx_len" else size for size in shape[1:])])
-        for name, shape in probed.items()
+        for name, shape in subject.states.items()
     }
 
     def call(
