@@ -51,12 +51,18 @@ def build(
     return built.package
 
 
-def load(package: Package | str | os.PathLike[str], *, threads: int | None = None) -> "Session":
+def load(
+    package: Package | str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    prefix_cache_bytes: int | None = None,
+) -> "Session":
     """Open a package for running.
 
     Args:
         package: A package, its folder, or its build key or a prefix of it.
         threads: CPU threads; None for one per physical core.
+        prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -69,7 +75,7 @@ def load(package: Package | str | os.PathLike[str], *, threads: int | None = Non
     from qeff_zoo.runtime import open_session
 
     found = package if isinstance(package, Package) else find_package(os.fspath(package))
-    return open_session(found, threads=threads)
+    return open_session(found, threads=threads, prefix_cache_bytes=prefix_cache_bytes)
 
 
 def find_package(reference: str) -> Package:

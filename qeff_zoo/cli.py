@@ -20,6 +20,8 @@ from qeff_zoo.errors import GenerationError, ZooError
 #: Packages that a command may lack -> the extra that brings them.
 _EXTRAS = {
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2"), "run"),
+    "matplotlib": "plot",
+    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(
         ("accelerate", "onnx", "onnx_ir", "onnxscript", "torch", "transformers"), "build"
     ),
@@ -252,12 +254,15 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
     if len(prompts) == 1 and not arguments.json:
         stream = lambda _, text: print(text, end="", flush=True)  # noqa: E731
     outputs = session.generate(
-        prompts, generation_len=arguments.generation_len, chat=arguments.chat, stream=stream
+        prompts,
+        generation_len=arguments.generation_len,
+        sampling=_sampling(arguments),
+        stop=arguments.stop,
+        chat=arguments.chat,
+        stream=stream,
     )
     if arguments.json:
-        answer = [
-            {"prompt": o.prompt, "text": o.text, "token_ids": list(o.token_ids)} for o in outputs
-        ]
+        answer = [_as_json(output) for output in outputs]
         _print_json({"outputs": answer, "metrics": session.metrics.as_dict()})
         return
     if stream is not None:
@@ -266,6 +271,28 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         for output in outputs:
             print(f"{output.prompt}\n-> {output.text}\n")
     print(session.metrics, file=sys.stderr)
+
+
+def _sampling(arguments: argparse.Namespace) -> Any:
+    from qeff_zoo.runtime import Sampling
+
+    given = {item.name: getattr(arguments, item.name) for item in fields(Sampling)}
+    given = {name: value for name, value in given.items() if value is not None}
+    random = [name for name in ("top_k", "top_p", "min_p", "seed") if name in given]
+    if random and "temperature" not in given:
+        raise GenerationError(
+            f"--{random[0].replace('_', '-')} is for tokens drawn at random, and without --temperature none are. "
+            "Expected both or neither. Add --temperature 1, or leave it out."
+        )
+    return Sampling(**given)
+
+
+def _as_json(output: Any) -> dict[str, Any]:
+    names = ("prompt", "text", "token_ids", "finish_reason")
+    found = {name: getattr(output, name) for name in names}
+    if output.logprobs is not None:
+        found["logprobs"] = [asdict(one) for one in output.logprobs]
+    return found
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
@@ -339,10 +366,85 @@ _RUNS: dict[str, Callable[[Any, list[str], argparse.Namespace], None]] = {
 }
 
 
+# --- serve ----------------------------------------------------------------------------------------
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    from qeff_zoo import serving
+    from qeff_zoo.api import find_package, load
+
+    package = find_package(arguments.package)
+    choices = serving.Choices(
+        name=arguments.model_name or package.name,
+        fingerprint=package.build_key,
+        api_key=arguments.api_key or os.environ.get("QEFF_ZOO_API_KEY") or None,
+        max_queue=arguments.max_queue,
+        shutdown_timeout=arguments.shutdown_timeout,
+    )
+    with serving.bind(arguments.host, arguments.port) as listener:
+        session = load(
+            package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
+        )
+
+        def announce(url: str) -> None:
+            if arguments.json:
+                _print_json({"url": url, "model": choices.name})
+            else:
+                print(url)
+            sys.stdout.flush()
+            print(f"Serving {choices.name}; Ctrl-C ends it.", file=sys.stderr)
+
+        serving.serve(session, listener, choices, announce)
+
+
+# --- bench ----------------------------------------------------------------------------------------
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from qeff_zoo import bench, plots
+    from qeff_zoo.api import find_package
+    from qeff_zoo.package.description import human_size
+    from qeff_zoo.progress import Stopwatch
+
+    package = find_package(arguments.package)
+    cases = bench.plan(
+        package,
+        prompt_lens=arguments.prompt_len,
+        generation_len=arguments.generation_len,
+        batch_sizes=arguments.batch_size,
+        threads=arguments.threads,
+        spread=arguments.plot is not None,
+    )
+    if arguments.plot is not None:
+        plots.check(arguments.plot)
+    watch = Stopwatch(_reporter(arguments))
+    with watch.stage("bench", total=len(cases), unit="case") as advance:
+        figures = bench.run(package, cases, repeat=arguments.repeat, progress=advance)
+    if arguments.plot is not None:
+        plots.draw(figures, arguments.plot, package.name)
+    if arguments.json:
+        _print_json([asdict(one) for one in figures])
+        return
+    rows = [
+        [one.batch_size, one.prompt_len, one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
+         "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
+         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes)]
+        for one in figures
+    ]  # fmt: skip
+    headers = ["batch", "prompt", "new", "ttft s", "prefill/s", "decode/s", "all/s", "peak memory"]
+    print(_table(rows, headers))
+
+
 # --- validate, inspect ----------------------------------------------------------------------------
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    if arguments.perplexity is not None:
+        return _perplexity(arguments)
+    if useless := [name for name in ("window", "stride", "graph") if getattr(arguments, name)]:
+        raise GenerationError(
+            f"--{useless[0]} is of perplexities; expected --perplexity FILE beside it. Add that, or leave it out."
+        )
     from qeff_zoo.package.description import evidence
     from qeff_zoo.validation import checks
 
@@ -362,6 +464,36 @@ def _validate(arguments: argparse.Namespace) -> int:
         if outcome.recorded:
             print(f"\nRecorded in {outcome.recorded}")
     return 0 if outcome.passed else 1
+
+
+def _perplexity(arguments: argparse.Namespace) -> int:
+    from qeff_zoo.api import find_package
+    from qeff_zoo.validation import perplexity
+
+    if arguments.record:
+        raise GenerationError(
+            "--record does not apply to --perplexity, which is no evidence of a package. Leave it out."
+        )
+    package = find_package(arguments.package)
+    scoring = perplexity.prepare(
+        package,
+        _read_text(arguments.perplexity),
+        window=arguments.window,
+        stride=arguments.stride,
+        batch_size=arguments.batch_size,
+    )
+    found = perplexity.compare(
+        {"package": package},
+        scoring,
+        checkpoint=arguments.checkpoint,
+        graph=arguments.graph,
+        reporter=_reporter(arguments),
+    )
+    if arguments.json:
+        _print_json(found.as_dict())
+    else:
+        print(found)
+    return 0
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
@@ -477,6 +609,8 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "build": _build,
     "export": _export,
     "run": _run,
+    "serve": _serve,
+    "bench": _bench,
     "validate": _validate,
     "inspect": _inspect,
     "cache ls": _cache_ls,

@@ -10,7 +10,9 @@ ZooError                    the user can act on it; the command line prints it a
 ├── ParityError             the result disagrees with the Hugging Face reference
 ├── PackageError            a package that is damaged, foreign, or not what was asked for
 ├── StoreError              no room, no permission, or another process in the way
-└── GenerationError         a request that the package cannot serve
+├── GenerationError         a request that the package cannot serve
+│   └── BusyError           one too many at a time
+└── ServingError            a server that cannot start
 """
 
 
@@ -60,3 +62,11 @@ class StoreError(ZooError):
 
 class GenerationError(ZooError):
     """A request cannot be served by the package it was given to."""
+
+
+class BusyError(GenerationError):
+    """More requests wait than may; the same request can be served later."""
+
+
+class ServingError(ZooError):
+    """A server cannot start: its address is taken, or there is no API for the package's task."""

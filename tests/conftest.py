@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded before any test module: the plugin sets the environment that huggingface_hub reads when it is imported."""
 
+import copy
+import functools
+import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import selection
 
-pytest_plugins = ["fixtures_hub", "fixtures_builds"]
+pytest_plugins = ["fixtures_hub", "fixtures_builds", "fixtures_runtime"]
 ROOT = Path(__file__).parent.parent
+#: Objects between two collections. Traces make millions that live; looking for dead ones takes a tenth of the time.
+_OBJECTS = 100_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +47,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if needed else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _collect_seldom() -> None:
+    """Spend less on garbage: what is there when the first test runs stays anyway."""
+    gc.freeze()
+    gc.set_threshold(_OBJECTS, 20, 20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_torchlib_once() -> None:
+    """Keep the exporter's table of translations, which it reads from onnxscript's sources for every trace."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read = functools.cache(ONNXRegistry.from_torchlib)
+
+    def copied(**options: Any) -> ONNXRegistry:  # each export adds translations to its own
+        registry = copy.copy(read(**options))
+        registry.functions = {op: list(known) for op, known in registry.functions.items()}
+        return registry
+
+    ONNXRegistry.from_torchlib = staticmethod(copied)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -179,6 +179,7 @@ class Subject:
         self.hf.save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}
+        self._lowered: dict[Any, ort.Lowered] = {}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -237,8 +238,13 @@ class Subject:
         return path
 
     def lower(self, storage: str, variant: Variant = PLAIN) -> ort.Lowered:
-        """Lower a graph of one's own."""
-        return ort.lower(self.graph(variant), self.bindings, ort.STORAGE[storage], CTX_LEN)
+        """Give a lowered graph of one's own; lowered once a process."""
+        key = storage, variant
+        if key not in self._lowered:
+            graph = self.graph(variant)
+            self._lowered[key] = ort.lower(graph, self.bindings, ort.STORAGE[storage], CTX_LEN)
+        known = self._lowered[key]
+        return replace(known, model=known.model.clone(), slots=list(known.slots))
 
     def save_lowered(
         self,
@@ -294,6 +300,15 @@ class Subject:
         model = loader.load_meta(self.config, self.recipe)
         model.load_state_dict(self.hf.state_dict(), assign=True)
         return model.requires_grad_(False)
+
+    @cached_property
+    def states(self) -> Mapping[str, tuple[int | str, ...]]:
+        """Shape of every state of a decoder, by name."""
+        task = tasks.module_of("text-generation")
+        shapes: Mapping[str, tuple[int | str, ...]] = task.probe(
+            loader.load_meta(self.config, self.recipe)
+        )
+        return shapes
 
     def steps(
         self, how: str, variant: Variant = PLAIN, *, slots: int = ROWS, ctx_len: int = CTX_LEN
@@ -493,11 +508,10 @@ def _run_in_place(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
 def torch_steps(subject: Subject, slots: int, ctx_len: int = CTX_LEN) -> Steps:
     """Generate with the transformed model in PyTorch."""
     task = tasks.module_of("text-generation")
-    probed = task.probe(loader.load_meta(subject.config, subject.recipe))
-    step = task.Step(subject.transformed, list(probed)).eval()
+    step = task.Step(subject.transformed, list(subject.states)).eval()
     states = {
         name: garbage([slots, *(ctx_len if size == "ctx_len" else size for size in shape[1:])])
-        for name, shape in probed.items()
+        for name, shape in subject.states.items()
     }
 
     def call(

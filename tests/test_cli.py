@@ -27,7 +27,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
-    ("list",), ("show",), ("plan",), ("build",), ("export",), ("run",), ("validate",), ("inspect",),
+    ("list",), ("show",), ("plan",), ("build",), ("export",), ("run",), ("serve",), ("bench",),
+    ("validate",), ("inspect",),
     ("cache", "ls"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
 )  # fmt: skip
 KEY = r"qz1-[0-9a-f]{64}"
@@ -122,6 +123,9 @@ TABLE = [
     ("run-no-file", "run {package} --prompts-file {folder}/absent", 1, "", "Cannot read .*absent'"),
     ("run-nothing", "run qz1-0000 --prompt fox", 1, "", "No package at 'qz1-0000'.*cache ls"),
     ("run-length", "run {package} --prompt fox --generation-len 0", 1, "", "Cannot generate 0 tokens"),
+    ("run-sampling", "run {package} --prompt fox --temperature 9 --top-p 2 --min-p -1", 1, "",
+     r"sample with top_p 2\.0; expected 0 to 1\..*sample with min_p -1\.0"),
+    ("run-seed", "run {package} --prompt fox --seed 1", 1, "", "--seed is for tokens drawn at random"),
     ("embed-one", "run {encoder} --prompt fox", 0, r"^(-?\d\.\d{{6}} ){{63}}-?\d\.\d{{6}}\n$", ""),
     ("embed-two", "run {encoder} --prompt fox --prompt dog", 0,
      r"cosine +1 +2\n.*fox +1\.000 +-?0\.\d+\ndog +-?0\.\d+ +1\.000\n$", ""),
@@ -254,10 +258,24 @@ def test_run_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str])
     assert list(found) == ["outputs", "metrics"]
     assert [item["prompt"] for item in found["outputs"]] == ["fox", "fox", "the lazy dog"]
     for item in found["outputs"]:
-        assert list(item) == ["prompt", "text", "token_ids"]
+        assert list(item) == ["prompt", "text", "token_ids", "finish_reason"]
         assert 1 <= len(item["token_ids"]) <= 5  # the generated ids alone
     assert found["outputs"][0] == found["outputs"][1]
     assert all(isinstance(value, int | float) for value in found["metrics"].values())
+
+
+def test_run_samples_as_it_is_told(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = places.argv("run {package} --prompt fox --generation-len 9 --temperature 3 --seed")
+    one, same, other = (
+        answer([*argv, seed, "--logprobs", "2"], capsys)["outputs"][0] for seed in ("1", "1", "2")
+    )
+    assert one == same != other
+    assert [item["token_id"] for item in one["logprobs"]] == one["token_ids"]
+    assert all(item["logprob"] < 0 and len(item["top"]) == 2 for item in one["logprobs"])
+
+    stop = one["text"][2:4]
+    (cut,) = answer([*argv, "1", "--stop", stop], capsys)["outputs"]
+    assert (cut["text"], cut["finish_reason"]) == (one["text"][: one["text"].index(stop)], "stop")
 
 
 def test_run_embeds_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:

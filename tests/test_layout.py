@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 CORE = ROOT / "qeff_zoo"
 RECIPES = ROOT / "recipes"
 HEAVY = {
-    "accelerate", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers", "torch",
-    "transformers",
+    "accelerate", "fastapi", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers",
+    "torch", "transformers", "uvicorn",
 }  # fmt: skip
 
 RECIPE_LINES, MODULE_LINES, FUNCTION_LINES = 60, 500, 80
@@ -292,6 +292,8 @@ def catches_everything(node: ast.AST) -> bool:
 def test_only_the_command_line_prints_and_catches_everything() -> None:
     rest = [path for path in CORE_SOURCES if path.name != "cli.py"]
     assert not nodes_of(rest, is_print), "Return it, or tell it through qeff_zoo.progress."
+    # The engine's thread has nobody to raise to: it hands on whatever went wrong to those who wait.
+    rest = [path for path in rest if path.name != "engine.py"]
     assert not nodes_of(rest, catches_everything), "Name the errors that are expected."
 
 

@@ -27,6 +27,7 @@ from qeff_zoo.errors import ParityError, StoreError
 from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
 from qeff_zoo.plan import Request
+from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.store import Store
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -185,10 +186,11 @@ def test_whatever_the_shape_the_answers_are_the_same(
 
 
 def first_logits(built: Package, tokens: list[int]) -> Any:
-    session = qeff_zoo.load(built, threads=1)
-    from qeff_zoo.runtime.scheduling import prefill
-
-    return prefill(session.decoder, {0: tokens})[0]
+    decoder = qeff_zoo.load(built, threads=1).decoder
+    length = decoder.sizes.prefill_seq_len
+    for start in range(0, len(tokens), length):
+        logits = decoder.prefill({0: Piece(tokens[start : start + length], start)})
+    return logits[0]
 
 
 @pytest.mark.parametrize(("storage", "cosine"), [("int8", 0.999), ("int4", 0.95)])

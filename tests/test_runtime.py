@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running packages: what Hugging Face says, for any number of prompts, in any shape, streamed or not."""
+"""Running packages: the cache, text and tokens, chat templates, embeddings, and what is refused."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,11 +14,12 @@ import pytest
 import tokenizers
 import torch
 from fixtures_builds import Models
+from fixtures_runtime import LENGTH, PROMPTS, reopen, specializations
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runnable_package import edit_json, package
+from runnable_package import edit_json
 from tokenizers import decoders, models, pre_tokenizers
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
@@ -27,49 +27,13 @@ from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, decoder, o
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.memory import available_memory
-from qeff_zoo.runtime.sampling import greedy
+from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.text_generation import Generation
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
-PROMPTS = [
-    "the quick",
-    "or",
-    "brown fox jumps over that",
-    "lazy dog 你好",
-    "words that are there twice",
-    "a",
-    "thrice the text",
-]
-LENGTH = 9
 TEXTS = ["the lazy dog", "fox", "a text of words that are there twice or thrice", "ähnlich 你好 🙂"]
-SYMBOLS = {"batch_size": "1", "seq_len": "8", "ctx_len": "48"}
-SHAPES = {
-    "one row": {"batch_size": 1, "prefill_seq_len": 8, "ctx_len": 48},
-    "rows": {"batch_size": 3, "prefill_seq_len": 8, "ctx_len": 48},
-    "slots": {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48},
-    "token by token": {"batch_size": 2, "prefill_seq_len": 1, "ctx_len": 48},
-}
-
-
-@pytest.fixture(scope="session")
-def built(models: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Package]:
-    home = tmp_path_factory.mktemp("runtime")
-    models.trace(models.llama, home)
-    models.trace(models.llama, home, full_batch_size=2)
-    models.trace(models.bert, home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QEFF_HOME", str(home))
-        packages = {name: package(models.llama, **shape) for name, shape in SHAPES.items()}
-        packages["encoder"] = package(models.bert, seq_lens=(16, 40), batch_size=3)
-    return packages
-
-
-@pytest.fixture(scope="session")
-def sessions(built: dict[str, Package]) -> dict[str, TextGenerationSession]:
-    opened = {name: open_session(built[name], threads=1) for name in SHAPES}
-    return {name: one for name, one in opened.items() if isinstance(one, TextGenerationSession)}
 
 
 @pytest.fixture(scope="session")
@@ -77,129 +41,6 @@ def encoder(built: dict[str, Package]) -> EmbeddingSession:
     session = open_session(built["encoder"], threads=1)
     assert isinstance(session, EmbeddingSession)
     return session
-
-
-@pytest.fixture(scope="session")
-def expected(models: Models) -> list[list[int]]:
-    """What transformers generates without an EOS, one prompt at a time and without a cache."""
-    model = AutoModelForCausalLM.from_pretrained(models.llama).eval()
-    tokenizer = AutoTokenizer.from_pretrained(models.llama)
-    answers = []
-    for prompt in PROMPTS:
-        tokens = tokenizer(prompt)["input_ids"]
-        for _ in range(LENGTH):
-            with torch.no_grad():
-                tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
-        answers.append(tokens[-LENGTH:])
-    return answers
-
-
-@pytest.fixture
-def folder(built: dict[str, Package], tmp_path: Path) -> Path:
-    """A package's folder that may be changed."""
-    return Path(shutil.copytree(built["one row"].path, tmp_path / "package"))
-
-
-def specializations(**symbols: str) -> list[dict[str, Any]]:
-    decode = {**SYMBOLS, **symbols, "seq_len": "1"}
-    return [
-        {"name": "Prefill", "symbols": {**SYMBOLS, **symbols}},
-        {"name": "Decode", "symbols": decode},
-    ]
-
-
-def reopen(folder: Path, **symbols: str) -> TextGenerationSession:
-    return TextGenerationSession(folder, specializations(**symbols), threads=1)
-
-
-def cut(answers: Sequence[Sequence[int]], stops: Sequence[int]) -> list[list[int]]:
-    """End each answer at its first stop."""
-    return [
-        list(
-            answer[: next((i + 1 for i, token in enumerate(answer) if token in stops), len(answer))]
-        )
-        for answer in answers
-    ]
-
-
-# --- text generation ------------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", SHAPES)
-def test_generates_what_transformers_does(
-    sessions: dict[str, TextGenerationSession], expected: list[list[int]], shape: str
-) -> None:
-    """Seven prompts are more than there are rows or slots, and longer than a prefill call."""
-    session = sessions[shape]
-    outputs = session.generate(PROMPTS, generation_len=LENGTH)
-
-    assert [output.prompt for output in outputs] == PROMPTS
-    assert [output.token_ids for output in outputs] == cut(expected, [*session.eos_token_ids])
-    assert {output.prompt_tokens > 8 for output in outputs} == {True, False}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_together_as_one_at_a_time(sessions: dict[str, TextGenerationSession], shape: str) -> None:
-    """Rows start, end and are given to others at different times, and none sees another's cache."""
-    session = sessions[shape]
-    alone = [session.generate([prompt])[0] for prompt in PROMPTS]
-    assert session.generate(PROMPTS) == alone
-    assert session.generate(PROMPTS[::-1]) == alone[::-1]
-
-
-def test_token_ids_are_prompts_too(
-    sessions: dict[str, TextGenerationSession], models: Models
-) -> None:
-    session = sessions["rows"]
-    tokens = AutoTokenizer.from_pretrained(models.llama)(PROMPTS[0])["input_ids"]
-    by_text, by_tokens = session.generate([PROMPTS[0], tokens], generation_len=4)
-    assert by_tokens == by_text
-    assert session.generate(PROMPTS[0], generation_len=4) == [by_text]
-
-
-def test_no_prompts_no_answers(sessions: dict[str, TextGenerationSession]) -> None:
-    assert sessions["slots"].generate([]) == []
-
-
-def test_the_end_of_the_cache_ends_an_answer(
-    sessions: dict[str, TextGenerationSession], folder: Path
-) -> None:
-    edit_json(folder / "generation_config.json", eos_token_id=[])
-    (output,) = reopen(folder).generate([[5] * 40])
-    assert (len(output.token_ids), output.finish_reason) == (8, "length")
-    (output,) = reopen(folder).generate([[5] * 47], generation_len=5)
-    assert (len(output.token_ids), output.finish_reason) == (1, "length")
-
-
-@pytest.mark.parametrize("listed", [True, False], ids=["list", "number"])
-@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
-def test_any_eos_ends_an_answer(
-    folder: Path, expected: list[list[int]], listed: bool, file: str
-) -> None:
-    stops = [expected[0][4], expected[2][2]] if listed else [expected[0][4]]
-    (folder / "generation_config.json").unlink()
-    edit_json(folder / file, eos_token_id=stops if listed else stops[0])
-    session = reopen(folder)
-
-    outputs = session.generate(PROMPTS, generation_len=LENGTH)
-
-    assert [output.token_ids for output in outputs] == cut(expected, stops)
-    assert outputs[0].finish_reason == "eos"
-    assert session.tokenizer is not None
-    assert outputs[0].text == session.tokenizer.decode(outputs[0].token_ids[:-1])
-    ended = [output.token_ids[-1] in stops for output in outputs]
-    assert [output.finish_reason == "eos" for output in outputs] == ended
-
-
-def test_metrics_count_tokens_and_time(sessions: dict[str, TextGenerationSession]) -> None:
-    session = sessions["slots"]
-    outputs = session.generate(PROMPTS, generation_len=LENGTH)
-    metrics = session.metrics
-    assert metrics is not None
-    assert metrics.prompt_tokens == sum(output.prompt_tokens for output in outputs)
-    assert metrics.generated_tokens == sum(len(output.token_ids) for output in outputs)
-    assert 0 < metrics.ttft_s < metrics.total_s
-    assert min(metrics.prefill_tokens_per_s, metrics.decode_tokens_per_s) > 0
-    assert json.loads(json.dumps(metrics.as_dict()))["total_s"] == metrics.total_s
-    assert f"{metrics.generated_tokens:,} tokens" in str(metrics)
 
 
 # --- the cache ------------------------------------------------------------------------------------
@@ -262,10 +103,11 @@ def test_padding_is_run_only_where_it_is_asked_for(
 
     monkeypatch.setattr(Decoder, "_call", spy)
     opened = sessions["rows"].decoder
-    uneven = {0: Piece([5, 6, 7], 0), 2: Piece([8], 0)}
+    uneven = {0: Piece([5, 6, 7], 0), 1: Piece([8], 0)}
     narrow, wide = opened.prefill(uneven), opened.prefill(uneven, padded=True)
+    opened.prefill({0: uneven[0], 2: uneven[1]})  # no neighbours, so each as narrow as it is
     sessions["slots"].generate([[5] * 11], generation_len=2)
-    assert shapes == [(3, 3), (3, 8), (1, 8), (1, 3), (2, 1)]
+    assert shapes == [(2, 3), (2, 8), (1, 3), (1, 1), (1, 8), (1, 3), (1, 1)]
     for row in uneven:
         np.testing.assert_allclose(narrow[row], wide[row], atol=2e-5)
 
@@ -580,9 +422,9 @@ def test_a_cache_that_does_not_fit_is_refused(
 
 
 def test_nonsense_is_not_sampled() -> None:
-    assert greedy(np.array([1, 3, 3], np.float32)) == 1
+    assert likeliest(np.array([1, 3, 3], np.float32)) == 1
     with pytest.raises(GenerationError, match=r"logit of token 1 is .*nan"):
-        greedy(np.array([1, np.nan, 3], np.float32))
+        likeliest(np.array([1, np.nan, 3], np.float32))
 
 
 def test_running_imports_neither_torch_nor_transformers(built: dict[str, Package]) -> None:

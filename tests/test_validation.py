@@ -47,7 +47,7 @@ CHOICES: Mapping[str, dict[str, Any]] = {
     "encoder": {"seq_lens": (8, 24), "batch_size": 2, "pooling": "cls", "normalize": True},
 }
 STAGES = {
-    "rows": ["prefill", "chunked_prefill", "padded_batch", "decode"],
+    "rows": ["prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"],
     "slots": ["prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"],
     "int4": ["prefill", "chunked_prefill", "padded_batch", "decode"],
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
@@ -206,27 +206,29 @@ def _mix_rows(call: Any) -> Any:
 
 
 def _write_padding(call: Any) -> Any:
-    """Let padding write over the first token's state."""
+    """Let padding write over the newest token's state."""
 
     def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
         found = call(self, pieces, rows, seq_len)
         for state in self.states.values():
-            for row in set(rows) - set(pieces):
-                state[row, :, 0] = 1
+            for row in rows:
+                newest = pieces[row].start + len(pieces[row].tokens) - 1
+                if len(pieces[row].tokens) < seq_len:
+                    state[row, :, newest] = 1
         return found
 
     return damaged
 
 
-def _keep_slot(call: Any) -> Any:
-    """Let a second request of a slot see what the first one left: its state does not change any more."""
+def _keep_row(call: Any) -> Any:
+    """Let a second request of a row see what the first one left: its state does not change any more."""
     seen: set[int] = set()
 
     def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
         kept = {name: state.copy() for name, state in self.states.items()}
         found = call(self, pieces, rows, seq_len)
-        for row, piece in pieces.items():
-            if piece.start == 0 and row in seen:
+        for row in rows:
+            if pieces[row].start == 0 and row in seen:
                 for name, state in self.states.items():
                     state[row] = kept[name][row]
             seen.add(row)
@@ -243,7 +245,8 @@ def _keep_slot(call: Any) -> Any:
         (_mix_rows, "rows", "padded_batch"),
         (_write_padding, "rows", "padded_batch"),
         (_write_padding, "slots", "padded_batch"),
-        (_keep_slot, "slots", "continuous_batching"),
+        (_keep_row, "rows", "continuous_batching"),
+        (_keep_row, "slots", "continuous_batching"),
     ],
 )
 def test_each_stage_notices_its_own_damage(
@@ -470,12 +473,11 @@ def test_every_case_fits_the_package(
     lengths = cases.sequence_lengths(stages)
     names = [stage.name for stage in stages]
     assert {"prefill", "padded_batch", "decode"} <= set(names)
-    assert ("continuous_batching" in names) == (slots and ctx_len >= 4)
+    assert ("continuous_batching" in names) == (rows > 1 and ctx_len >= 4)
     at: dict[int, tuple[int, int]] = {}
     for call in (call for stage in stages for call in stage.calls):
         limit = sizes.prefill_seq_len if call.kind == "prefill" else 1
         assert len({span.row for span in call.spans}) == len(call.spans)
-        assert not (slots and call.kind == "prefill") or len(call.spans) == 1
         for span in call.spans:
             assert 0 <= span.row < sizes.rows
             assert 0 < span.stop - span.start <= limit

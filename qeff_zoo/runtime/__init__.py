@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a package for target `ort`: numpy, onnxruntime, tokenizers and jinja2, neither torch nor transformers."""
 
+from qeff_zoo.runtime.answers import Delta, Request
+from qeff_zoo.runtime.engine import Engine, Handle, Stats
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.labels import Score
+from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.sessions import Session, open_session
 from qeff_zoo.runtime.text_classification import Classification, TextClassificationSession
 from qeff_zoo.runtime.text_generation import (
@@ -14,14 +17,21 @@ from qeff_zoo.runtime.token_classification import TokenClassificationSession, To
 
 __all__ = [
     "Classification",
+    "Delta",
     "EmbeddingSession",
+    "Engine",
     "Generation",
+    "Handle",
     "Metrics",
+    "Request",
+    "Sampling",
     "Score",
     "Session",
+    "Stats",
     "TextClassificationSession",
     "TextGenerationSession",
     "TokenClassificationSession",
     "TokenLabel",
+    "TokenLogprobs",
     "open_session",
 ]

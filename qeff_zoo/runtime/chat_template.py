@@ -102,7 +102,7 @@ def _content(token: object) -> str | None:
 def _guarded(act: Callable[[], _T]) -> _T:
     try:
         return act()
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise GenerationError(
             f"The chat template fails: {str(error)!r}. Expected messages that the model's template "
             "takes. Change them, or give the whole prompt as plain text, without --chat."

@@ -106,32 +106,80 @@ class Decoder:
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
         begin = {row: piece for row, piece in pieces.items() if piece.start == 0}
-        longest = max((len(piece.tokens) for piece in begin.values()), default=0)
-        logits = self._each_run(begin, min(widest, ctx_len) if padded else longest)
+        logits = self._each_run(begin, min(widest, ctx_len) if padded else None)
         # The attention kernel takes several tokens of several rows only where all of them begin.
         for row in pieces.keys() - begin.keys():
-            piece = pieces[row]
-            room = min(widest, ctx_len - piece.start)
-            logits |= self._call({row: piece}, [row], room if padded else len(piece.tokens))
+            width = min(widest, ctx_len - pieces[row].start) if padded else None
+            logits |= self._each_run({row: pieces[row]}, width)
         return logits
 
     def decode(self, pieces: Mapping[int, Piece]) -> dict[int, Array]:
         """Run one token per row; rows without a piece stay as they are."""
-        return self._each_run(pieces, 1)
+        return self._each_run(pieces, None)
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy what a row has retained of its first `length` tokens to another row."""
+    def size_of(self, length: int) -> int:
+        """Return the bytes of what a row retains of `length` tokens, as `save` returns it."""
+        return sum(
+            state[0].nbytes * length // (self.sizes.ctx_len if name in self._growing else length)
+            for name, state in self.states.items()
+        )
+
+    def save(self, row: int, start: int, stop: int) -> dict[str, Array]:
+        """Copy what a row has retained of a stretch of its tokens.
+
+        Args:
+            row: It has run `stop` tokens, no more: a state that does not grow with the context is copied as it is.
+            start: Position of the first token.
+            stop: Position after the last.
+
+        Returns:
+            By state; of those that grow with the context (…, stop - start, …).
+        """
+        return {
+            name: state[row, :, start:stop].copy() if name in self._growing else state[row].copy()
+            for name, state in self.states.items()
+        }
+
+    def restore(self, row: int, start: int, saved: Mapping[str, Array], *, latest: bool) -> None:
+        """Write what `save` returned into a row.
+
+        Args:
+            row: Any.
+            start: Position of the first token.
+            saved: States of a stretch of tokens.
+            latest: Whether the stretch is the last that is written; of those before it, states that do not grow with
+                the context are of no use.
+        """
         for name, state in self.states.items():
-            if name in self._by_position:
-                state[target, :, :length] = state[source, :, :length]
-            else:
-                state[target] = state[source]
+            if name in self._growing:
+                state[row, :, start : start + saved[name].shape[1]] = saved[name]
+            elif latest:
+                state[row] = saved[name]
 
-    def _each_run(self, pieces: Mapping[int, Piece], width: int) -> dict[int, Array]:
+    def exchange(self, one: int, other: int, one_length: int, other_length: int) -> None:
+        """Let two rows change places.
+
+        Args:
+            one: A row.
+            other: Another.
+            one_length: Tokens that the one has run.
+            other_length: Tokens that the other has run; 0 for one that nobody uses.
+        """
+        moved = self.save(other, 0, other_length) if other_length else None
+        for name, state in self.states.items():
+            if name in self._growing:
+                state[other, :, :one_length] = state[one, :, :one_length]
+            else:
+                state[other] = state[one]
+        if moved:
+            self.restore(one, 0, moved, latest=True)
+
+    def _each_run(self, pieces: Mapping[int, Piece], width: int | None) -> dict[int, Array]:
         """Call once for every run of neighbouring rows: a call's states are one block of memory."""
         logits: dict[int, Array] = {}
         for rows in _runs(sorted(pieces)):
-            logits.update(self._call(pieces, rows, width))
+            widest = max(len(pieces[row].tokens) for row in rows)
+            logits.update(self._call(pieces, rows, width or widest))
         return logits
 
     def _call(
@@ -149,7 +197,9 @@ class Decoder:
         logits = np.empty((len(rows), 1, self.vocab_size), self._logits_dtype)
         binding.bind_ortvalue_output("logits", _value(logits))
         self._session.run_with_iobinding(binding)
-        return {row: logits[place, 0].astype(np.float32) for place, row in enumerate(rows)}
+        return {
+            row: logits[place, 0].astype(np.float32, copy=False) for place, row in enumerate(rows)
+        }
 
     def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
         """Bind so many neighbouring rows of every state, as what a call reads and what it writes."""
@@ -173,7 +223,7 @@ class Decoder:
         self._check_room(
             sum(math.prod(shapes[name]) * dtype_of(retained[name]).itemsize for name in retained)
         )
-        self._by_position = frozenset(
+        self._growing = frozenset(
             name for name, value in retained.items() if "ctx_len" in value.shape
         )
         return {name: np.zeros(shapes[name], dtype_of(value)) for name, value in retained.items()}

@@ -1,28 +1,211 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits in, the next token out."""
+"""Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors would have it."""
 
-from collections.abc import Callable
-from typing import TypeAlias
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.decoder import Array
 
-#: Picks a token from the logits (vocab,) of one request.
-Sampler: TypeAlias = Callable[[Array], int]
+_SEEDS = 1 << 64
+_COLDEST = 1e-6  # a temperature below it cannot be told from it in float32
 
 
-def greedy(logits: Array) -> int:
-    """Pick the most likely token, the first of equals.
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the tokens of an answer are chosen.
+
+    The order is that of transformers: penalties, temperature, `top_k`, `top_p`, `min_p`.
+
+    Args:
+        temperature: 0 for the likeliest token each time; 1 for the model's own distribution.
+        top_k: Draw from so many tokens, the likeliest; 0 for all.
+        top_p: Draw from the likeliest tokens that together reach this probability.
+        min_p: Draw from tokens at least so likely, as a share of the likeliest one's probability.
+        repetition_penalty: Divides what favours tokens of the prompt and of the answer; 1 for none.
+        presence_penalty: Subtracted from the logits of tokens that the answer has.
+        frequency_penalty: As `presence_penalty`, for each time that the answer has the token.
+        seed: The same seed gives the same answer, whatever runs beside it; None for another each time.
+        logprobs: Also return the logarithm of each token's probability, and of so many that were the likeliest; None
+            for neither. They are the model's own: penalties, temperature and the limits change nothing in them.
 
     Raises:
-        GenerationError: A logit is not a number.
+        GenerationError: A value is out of its range; the message names all that are.
     """
-    token = int(np.argmax(logits))
-    if np.isnan(logits[token]):  # argmax returns the first NaN, if there is one
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if problems := [*self._problems()]:
+            raise GenerationError("\n".join(problems))
+
+    def _problems(self) -> Iterator[str]:
+        ranges: dict[str, tuple[bool, str]] = {
+            "temperature": (0 <= self.temperature < math.inf, "0 or more"),
+            "top_k": (self.top_k >= 0, "0 or more"),
+            "top_p": (0 <= self.top_p <= 1, "0 to 1"),
+            "min_p": (0 <= self.min_p <= 1, "0 to 1"),
+            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "more than 0"),
+            "presence_penalty": (math.isfinite(self.presence_penalty), "a finite number"),
+            "frequency_penalty": (math.isfinite(self.frequency_penalty), "a finite number"),
+            "logprobs": (self.logprobs is None or self.logprobs >= 0, "0 or more"),
+        }
+        for name, (fits, expected) in ranges.items():
+            if not fits:
+                yield (
+                    f"Cannot sample with {name} {getattr(self, name)!r}; expected {expected}. "
+                    f"Change {name}."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLogprobs:
+    """How likely a token was, as natural logarithms.
+
+    Args:
+        token_id: The chosen token.
+        logprob: Its own.
+        top: The likeliest tokens, best first, as pairs of token id and logarithm.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class Sampler:
+    """Chooses the tokens of one answer, one after the other.
+
+    Args:
+        sampling: How.
+        prompt: Token ids that come before.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+        self._sampling = sampling
+        seed = None if sampling.seed is None else sampling.seed % _SEEDS
+        self._random = np.random.default_rng(seed) if sampling.temperature else None
+        self._counts: dict[int, int] = {}  # of the answer's tokens
+        self._seen = set(prompt) if sampling.repetition_penalty != 1 else set[int]()
+
+    def next(self, logits: Array) -> int:
+        """Choose the next token.
+
+        Args:
+            logits: (vocab,), float32; left as they are.
+
+        Raises:
+            GenerationError: The model computes nonsense.
+        """
+        token = likeliest(logits)
+        scores = self._penalized(logits)
+        if self._random is not None:
+            token = self._draw(scores)
+        elif scores is not logits:
+            token = int(scores.argmax())
+        self._counts[token] = self._counts.get(token, 0) + 1
+        return token
+
+    def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
+        """Return how likely a token was, where that was asked for."""
+        count = self._sampling.logprobs
+        if count is None:
+            return None
+        values = logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))
+        best = largest(values, count) if count else np.empty(0, np.int64)
+        best = best[np.argsort(-values[best], kind="stable")][:count]
+        return TokenLogprobs(
+            token_id=token,
+            logprob=float(values[token]),
+            top=tuple((int(one), float(values[one])) for one in best),
+        )
+
+    def _penalized(self, logits: Array) -> Array:
+        """Return the logits after penalties; a copy where there are any."""
+        asked = self._sampling
+        present = asked.presence_penalty or asked.frequency_penalty
+        if asked.repetition_penalty == 1 and not present:
+            return logits
+        scores = logits.copy()
+        if asked.repetition_penalty != 1:
+            self._seen.update(self._counts)
+            seen = np.fromiter(self._seen, np.int64)
+            found = scores[seen]
+            scores[seen] = np.where(
+                found < 0, found * asked.repetition_penalty, found / asked.repetition_penalty
+            )
+        if present and self._counts:
+            tokens = np.fromiter(self._counts, np.int64)
+            counts = np.fromiter(self._counts.values(), np.float32)
+            scores[tokens] -= asked.presence_penalty + asked.frequency_penalty * counts
+        return scores
+
+    def _draw(self, scores: Array) -> int:
+        asked = self._sampling
+        tokens = largest(scores, asked.top_k) if asked.top_k else None
+        kept = scores if tokens is None else scores[tokens]
+        temperature = max(asked.temperature, _COLDEST)
+        shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
+        if asked.top_p < 1:
+            inside = _nucleus(shares, asked.top_p)
+            tokens = inside if tokens is None else tokens[inside]
+            shares = shares[inside]
+        if asked.min_p:
+            shares = np.where(shares < asked.min_p, 0, shares)
+        assert self._random is not None
+        reached = shares.cumsum(dtype=np.float64)
+        drawn = self._random.random() * reached[-1]
+        place = min(int(reached.searchsorted(drawn, side="right")), len(reached) - 1)
+        return place if tokens is None else int(tokens[place])
+
+
+def likeliest(logits: Array) -> int:
+    """Return the token of the largest logit, the first of equals.
+
+    Raises:
+        GenerationError: It is not a number.
+    """
+    token = int(logits.argmax())  # the first NaN, if there is one
+    if not np.isfinite(logits[token]):
         raise GenerationError(
             f"The logit of token {token} is {logits[token]!r}; expected a number. The package "
             "computes nonsense: check it with `qeff-zoo validate` and build it again."
         )
     return token
+
+
+def largest(values: Array, count: int) -> Array:
+    """Return the places of the `count` largest values, ascending, with all that equal the least of them."""
+    if count >= len(values):
+        return np.arange(len(values))
+    return np.flatnonzero(values >= np.partition(values, -count)[-count])
+
+
+def _nucleus(shares: Array, top_p: float) -> Array:
+    """Return the places of the largest shares that reach `top_p` of all, ascending; at least one.
+
+    A vocabulary is long, so it is not sorted: shares are counted by their leading bits, which are in the order of the
+    shares, and only those that agree with the least of the nucleus are looked at one by one.
+    """
+    kinds = shares.view(np.uint32) >> 16
+    mass = np.bincount(kinds, weights=shares)[::-1].cumsum()  # of the largest kind, of two, …
+    wanted = top_p * mass[-1]
+    place = int(mass.searchsorted(wanted))
+    least = len(mass) - 1 - place
+    border = np.flatnonzero(kinds == least)
+    border = border[np.argsort(-shares[border], kind="stable")]
+    reached = (mass[place - 1] if place else 0) + shares[border].cumsum(dtype=np.float64)
+    inside = kinds > least
+    inside[border[: int(reached.searchsorted(wanted)) + 1]] = True
+    return np.flatnonzero(inside)

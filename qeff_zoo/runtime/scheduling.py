@@ -1,50 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which request runs when: any number of requests in, every one of them served.
 
-Without slots the rows of a call start together and finish as a wave; with slots (continuous
-batching) a request takes the place of another as soon as that one is done.
+A request takes a row as soon as one is free, whatever the others are at, and leaves it when its answer ends. A step is
+at most one call of prefill and one of decode, so that a long prompt holds up those that decode by one call at a time.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
+from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Array, Decoder, Piece
-from qeff_zoo.runtime.sampling import Sampler
-
-FinishReason: TypeAlias = Literal["eos", "length"]
-
-
-@dataclass
-class Request:
-    """A prompt on its way.
-
-    Args:
-        number: Tells it from others.
-        prompt: Token ids.
-        limit: Tokens to generate at most.
-        generated: Token ids so far.
-        finish_reason: Why it ended; None before.
-    """
-
-    number: int
-    prompt: Sequence[int]
-    limit: int
-    generated: list[int] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
+from qeff_zoo.runtime.prefix_cache import PrefixCache
 
 
 @dataclass
 class Timings:
-    """Seconds and tokens of one `serve`.
+    """Seconds and tokens of a scheduler's calls.
 
     Args:
         begun: `time.perf_counter()` at the start.
         first: At the first token.
         prefill_seconds: Spent in prefill calls.
         prefill_tokens: Prompt tokens run.
+        reused_tokens: Prompt tokens that the prefix cache had.
         decode_seconds: Spent in decode calls.
         decode_tokens: Tokens that decode calls generated.
     """
@@ -53,113 +33,195 @@ class Timings:
     first: float | None = None
     prefill_seconds: float = 0.0
     prefill_tokens: int = 0
+    reused_tokens: int = 0
     decode_seconds: float = 0.0
     decode_tokens: int = 0
 
 
-def serve(
-    decoder: Decoder,
-    requests: Iterable[Request],
-    sampler: Sampler,
-    stops: Set[int],
-    accept: Callable[[Request], None],
-) -> Timings:
-    """Serve requests to the end; their results are in them.
+@dataclass(eq=False)
+class _Seat:
+    """A request that has a row.
+
+    Args:
+        answer: Of the request.
+        row: Of the decoder.
+        keys: Of its prompt's blocks in the prefix cache.
+        done: Tokens whose states the row has.
+    """
+
+    answer: Answer
+    row: int
+    keys: Sequence[bytes]
+    done: int = 0
+
+    @property
+    def prefills(self) -> bool:
+        """Whether tokens of the prompt are left to run."""
+        return self.done < len(self.answer.request.prompt)
+
+    def next_piece(self, length: int) -> Piece:
+        """Return what is to run next: at most `length` tokens of the prompt, or the newest token."""
+        tokens = self.answer.request.prompt if self.prefills else self.answer.token_ids[-1:]
+        start = self.done if self.prefills else 0
+        return Piece(tokens[start : start + length], self.done)
+
+
+class Scheduler:
+    """Serves requests, step by step. For one thread; while it has requests, the decoder's states are its own.
 
     Args:
         decoder: Runs the calls.
-        requests: In the order they are to begin.
-        sampler: Picks tokens.
-        stops: Tokens that end a request.
-        accept: Called after every new token of a request.
+        prefixes: Remembers prompts.
     """
-    waiting = deque(requests)
-    rows: list[Request | None] = [None] * decoder.sizes.rows
-    timings = Timings()
 
-    def take(logits: dict[int, Array]) -> None:
-        timings.first = timings.first or time.perf_counter()
-        for row, values in logits.items():
-            request = rows[row]
-            assert request is not None
-            _append(request, sampler(values), stops)
-            accept(request)
-            if request.finish_reason:
-                rows[row] = None
+    def __init__(self, decoder: Decoder, prefixes: PrefixCache) -> None:
+        self._decoder, self._prefixes = decoder, prefixes
+        self._waiting: deque[Answer] = deque()
+        self._seats: list[_Seat] = []  # in the order of joining
+        self.timings = Timings()
 
-    while waiting or any(rows):
-        while joined := _admit(rows, waiting, one_by_one=decoder.sizes.full_batch_size is not None):
-            take(_timed_prefill(decoder, joined, timings))
-        if running := {row: request for row, request in enumerate(rows) if request}:
-            take(_timed_decode(decoder, running, timings))
-    return timings
+    @property
+    def waiting(self) -> int:
+        """Requests without a row."""
+        return len(self._waiting)
 
+    @property
+    def running(self) -> int:
+        """Requests with a row."""
+        return len(self._seats)
 
-def _admit(
-    rows: list[Request | None], waiting: deque[Request], *, one_by_one: bool
-) -> dict[int, Request]:
-    """Give waiting requests a row: the next one alone, or as many as fit once all rows are free."""
-    free = [row for row, request in enumerate(rows) if request is None]
-    if not one_by_one and len(free) < len(rows):
-        return {}
-    joined = {row: waiting.popleft() for row in free[: 1 if one_by_one else None] if waiting}
-    for row, request in joined.items():
-        rows[row] = request
-    return joined
+    def submit(self, answer: Answer) -> None:
+        """Take a request in; it begins when those before it have begun and a row is free."""
+        self._waiting.append(answer)
 
+    def cancel(self, answer: Answer) -> None:
+        """End a request as it is, wherever it has got to; one that has ended stays so."""
+        if not answer.ended:
+            answer.cancel()
+        self._waiting = deque(one for one in self._waiting if not one.ended)
+        self._leave()
 
-def prefill(decoder: Decoder, prompts: dict[int, Sequence[int]]) -> dict[int, Array]:
-    """Run whole prompts in chunks; return each row's logits after its last token.
+    def fail(self, error: Exception) -> None:
+        """End all requests with an error."""
+        for answer in [*self._waiting, *(seat.answer for seat in self._seats)]:
+            if not answer.ended:
+                answer.fail(error)
+        self._waiting.clear()
+        self._seats.clear()
 
-    Args:
-        decoder: Runs the calls.
-        prompts: Token ids by row; with slots, of one slot.
-    """
-    logits: dict[int, Array] = {}
-    for pieces in chunks(prompts, decoder.sizes.prefill_seq_len):
-        logits.update(decoder.prefill(pieces))
-    return {row: logits[row] for row in prompts}
+    def step(self) -> bool:
+        """Make at most one call of prefill and one of decode.
 
+        Returns:
+            Whether anything is left to do.
+        """
+        self._admit()
+        if chunk := self._next_chunk():
+            self._prefill(chunk)
+        if decoding := [seat for seat in self._seats if not seat.prefills]:
+            self._pack(decoding)
+            self._decode(decoding)
+        return bool(self._waiting or self._seats)
 
-def chunks(prompts: dict[int, Sequence[int]], length: int) -> Iterator[dict[int, Piece]]:
-    """Cut prompts into calls of at most `length` tokens a row; a row that is through has no piece."""
-    longest = max(len(prompt) for prompt in prompts.values())
-    for start in range(0, longest, length):
-        yield {
-            row: Piece(prompt[start : start + length], start)
-            for row, prompt in prompts.items()
-            if start < len(prompt)
-        }
+    def _admit(self) -> None:
+        """Give waiting requests the free rows, the shortest prompt the first: it is the first to decode."""
+        taken = {seat.row for seat in self._seats}
+        free = [row for row in range(self._decoder.sizes.rows) if row not in taken]
+        joined = [self._waiting.popleft() for _ in free[: len(self._waiting)]]
+        joined.sort(key=lambda answer: len(answer.request.prompt))
+        for row, answer in zip(free, joined, strict=False):
+            keys = self._prefixes.keys(answer.request.prompt)
+            self._seats.append(_Seat(answer, row, keys))
 
+    def _next_chunk(self) -> list[_Seat]:
+        """Choose the prompts of the next prefill call: the oldest, and others that are as far.
 
-def _timed_prefill(
-    decoder: Decoder, joined: dict[int, Request], timings: Timings
-) -> dict[int, Array]:
-    begun = time.perf_counter()
-    logits = prefill(decoder, {row: request.prompt for row, request in joined.items()})
-    timings.prefill_seconds += time.perf_counter() - begun
-    timings.prefill_tokens += sum(len(request.prompt) for request in joined.values())
-    return logits
+        While others decode, the call is no longer than a chunk of one prompt. At most half of it is padding.
+        """
+        length = self._decoder.sizes.prefill_seq_len
+        prefilling = [seat for seat in self._seats if seat.prefills]
+        most = length * (len(prefilling) if len(prefilling) == self.running else 1)
+        chunk: list[_Seat] = []
+        widths: list[int] = []
+        for seat in prefilling:
+            self._reuse(seat)
+            width = len(seat.next_piece(length).tokens)
+            together = [*widths, width]
+            padded = len(together) * max(together)
+            if not chunk or (
+                seat.done == chunk[0].done
+                and padded <= min(most, 2 * sum(together))
+                and not self._will_be_reused(seat, chunk)
+            ):
+                chunk.append(seat)
+                widths = together
+        return chunk
 
+    def _reuse(self, seat: _Seat) -> None:
+        """Take over what the prefix cache has of the tokens that come next."""
+        done = self._prefixes.restore(seat.keys, seat.row, seat.done)
+        seat.answer.reused_tokens += done - seat.done
+        self.timings.reused_tokens += done - seat.done
+        seat.done = done
 
-def _timed_decode(
-    decoder: Decoder, running: dict[int, Request], timings: Timings
-) -> dict[int, Array]:
-    begun = time.perf_counter()
-    logits = decoder.decode(
-        {
-            row: Piece(request.generated[-1:], len(request.prompt) + len(request.generated) - 1)
-            for row, request in running.items()
-        }
-    )
-    timings.decode_seconds += time.perf_counter() - begun
-    timings.decode_tokens += len(running)
-    return logits
+    def _will_be_reused(self, seat: _Seat, chunk: Sequence[_Seat]) -> bool:
+        """Tell whether the block that comes next is one that a prompt of this call computes."""
+        place = self._prefixes.place(seat.done)
+        key = seat.keys[place : place + 1]
+        return any(key and key == one.keys[place : place + 1] for one in chunk)
 
+    def _prefill(self, chunk: Sequence[_Seat]) -> None:
+        length = self._decoder.sizes.prefill_seq_len
+        pieces = {seat.row: seat.next_piece(length) for seat in chunk}
+        begun = time.perf_counter()
+        logits = self._decoder.prefill(pieces)
+        self.timings.prefill_seconds += time.perf_counter() - begun
+        self.timings.prefill_tokens += sum(len(piece.tokens) for piece in pieces.values())
+        for seat in chunk:
+            seat.done += len(pieces[seat.row].tokens)
+            self._prefixes.save(seat.keys, seat.row, seat.done)
+        self._extend([seat for seat in chunk if not seat.prefills], logits)
 
-def _append(request: Request, token: int, stops: Set[int]) -> None:
-    request.generated.append(token)
-    if token in stops:
-        request.finish_reason = "eos"
-    elif len(request.generated) >= request.limit:
-        request.finish_reason = "length"
+    def _decode(self, decoding: Sequence[_Seat]) -> None:
+        pieces = {seat.row: seat.next_piece(1) for seat in decoding}
+        begun = time.perf_counter()
+        logits = self._decoder.decode(pieces)
+        self.timings.decode_seconds += time.perf_counter() - begun
+        self.timings.decode_tokens += len(decoding)
+        for seat in decoding:
+            seat.done += 1
+        self._extend(decoding, logits)
+
+    def _extend(self, seats: Sequence[_Seat], logits: Mapping[int, Array]) -> None:
+        """Give answers their next token."""
+        for seat in seats:
+            seat.answer.extend(logits[seat.row])
+        if seats:
+            self.timings.first = self.timings.first or time.perf_counter()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Free the rows of answers that have ended."""
+        self._seats = [seat for seat in self._seats if not seat.answer.ended]
+
+    def _pack(self, decoding: Sequence[_Seat]) -> None:
+        """Make neighbours of the rows that decode, since only neighbours are run in one call."""
+        rows = [seat.row for seat in decoding]
+        count = len(rows)
+        if max(rows) - min(rows) < count:
+            return
+        blocks = [
+            range(start, start + count) for start in range(self._decoder.sizes.rows - count + 1)
+        ]
+        block = max(blocks, key=lambda block: sum(row in block for row in rows))
+        outside = [seat for seat in decoding if seat.row not in block]
+        by_row = {seat.row: seat for seat in self._seats}
+        for row in block:
+            here = by_row.get(row)
+            if here in decoding:
+                continue
+            joins = outside.pop()
+            self._decoder.exchange(joins.row, row, joins.done, here.done if here else 0)
+            if here:
+                here.row = joins.row
+            joins.row = row

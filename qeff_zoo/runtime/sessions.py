@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
@@ -33,12 +33,15 @@ _SESSIONS: Mapping[str, Callable[..., Session]] = MappingProxyType(
 _PREPACKED = frozenset({"int8", "int4"})
 
 
-def open_session(package: Package, *, threads: int | None = None) -> Session:
+def open_session(
+    package: Package, *, threads: int | None = None, prefix_cache_bytes: int | None = None
+) -> Session:
     """Open a package to run it.
 
     Args:
         package: For target `ort`.
         threads: That compute one operator; None for one per physical core.
+        prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -54,9 +57,13 @@ def open_session(package: Package, *, threads: int | None = None) -> Session:
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
             f"{' or '.join(_SESSIONS)}. Run a package of such a task."
         )
+    choices: dict[str, Any] = {}
+    if prefix_cache_bytes is not None and kind is TextGenerationSession:
+        choices = {"prefix_cache_bytes": prefix_cache_bytes}
     return kind(
         package.path,
         package.manifest["specializations"],
+        **choices,
         threads=threads,
         prepack=package.manifest["weights"]["storage"] in _PREPACKED,
     )

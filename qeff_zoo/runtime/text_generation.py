@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A text-generation package as a session: prompts in, generated text and metrics out."""
 
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
+from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
-from qeff_zoo.runtime.sampling import greedy
-from qeff_zoo.runtime.scheduling import FinishReason, Request, Timings, serve
+from qeff_zoo.runtime.prefix_cache import PrefixCache
+from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
+from qeff_zoo.runtime.scheduling import Scheduler, Timings
 from qeff_zoo.runtime.sizes import Specializations
-from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer, read_json
+from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 
+#: Bytes that the prefix cache of a session may take, unless it is told otherwise.
+PREFIX_CACHE_BYTES = 128 << 20
+_GREEDY = Sampling()
 #: Text, or token ids.
 Prompt: TypeAlias = str | Sequence[int]
 #: Called with the number of a prompt and the text that was added to its answer.
@@ -27,10 +34,13 @@ class Generation:
 
     Args:
         prompt: As text.
-        text: Generated text, without the EOS token.
-        token_ids: Generated tokens, the EOS token included if there was one.
-        finish_reason: "eos", or "length" where `generation_len` or the cache ended it.
+        text: Generated text, without the EOS token and without a stop string and what follows it.
+        token_ids: Generated tokens, all of them.
+        finish_reason: "eos"; "stop" for a stop string; "length" where `generation_len` or the context ended it; or
+            "cancelled".
         prompt_tokens: Tokens of the prompt.
+        logprobs: Of each token, where they were asked for.
+        reused_tokens: Tokens of the prompt that the prefix cache had.
     """
 
     prompt: str
@@ -38,6 +48,8 @@ class Generation:
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
+    reused_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +58,16 @@ class Metrics:
 
     Args:
         prompt_tokens: Of all prompts.
+        reused_tokens: Of those, how many the prefix cache had.
         generated_tokens: Of all answers.
         ttft_s: Seconds to the first token of the first prompt.
-        prefill_tokens_per_s: Prompt tokens by the time of prefill calls.
+        prefill_tokens_per_s: Prompt tokens that were computed by the time of prefill calls.
         decode_tokens_per_s: Generated tokens by the time of decode calls; 0 where there were none.
         total_s: Seconds in all.
     """
 
     prompt_tokens: int
+    reused_tokens: int
     generated_tokens: int
     ttft_s: float
     prefill_tokens_per_s: float
@@ -75,11 +89,14 @@ class Metrics:
 class TextGenerationSession:
     """An opened package of the task `text-generation`.
 
+    It answers one `generate` or `stream` at a time; `qeff_zoo.runtime.Engine` serves any number of threads.
+
     Args:
         folder: The package.
         specializations: As in its manifest.
         threads: That compute one operator; None for one per physical core.
         prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
+        prefix_cache_bytes: Memory for prompts that begin alike, also from one `generate` to the next; 0 for none.
 
     Raises:
         GenerationError: Another task's package, or the KV cache does not fit into memory.
@@ -97,6 +114,7 @@ class TextGenerationSession:
         *,
         threads: int | None = None,
         prepack: bool = False,
+        prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ) -> None:
         self.folder = folder
         self.decoder = Decoder.open(folder, specializations, threads=threads, prepack=prepack)
@@ -105,45 +123,126 @@ class TextGenerationSession:
         self.eos_token_ids = _eos_token_ids(folder)
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
+        self._prefixes = PrefixCache(self.decoder, prefix_cache_bytes)
+        self._in_use = threading.Lock()
 
     def generate(
         self,
-        prompts: str | Sequence[Prompt],
+        prompts: str | Sequence[Prompt | Request],
         *,
         generation_len: int | None = None,
-        stream: Stream | None = None,
+        sampling: Sampling = _GREEDY,
+        stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
         chat: bool = False,
+        stream: Stream | None = None,
     ) -> list[Generation]:
-        """Generate greedily until EOS, `generation_len` or the end of the cache, for any number of prompts.
+        """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
 
         Args:
-            prompts: Texts, or token ids as they are.
-            generation_len: Tokens per prompt at most; None for as many as the cache holds.
-            stream: Told of text as it comes.
+            prompts: Texts, token ids as they are, or requests with choices of their own.
+            generation_len: Tokens per prompt at most; None for as many as the context holds.
+            sampling: How tokens are chosen; greedily by default.
+            stop: Strings that end an answer before them.
+            ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
+            stream: Told of text as it comes.
 
         Returns:
             One per prompt, in their order; `metrics` has the speed.
 
         Raises:
-            GenerationError: A prompt is empty, too long, or not of this vocabulary.
+            GenerationError: A prompt is empty, too long, or not of this vocabulary; a choice is out of its range; or
+                another thread is using the session.
         """
-        asked = [prompts] if isinstance(prompts, str) else list(prompts)
-        encoded = [self.encode(prompt, chat=chat) for prompt in asked]
         requests = [
-            Request(number, tokens, self._limit(tokens, generation_len))
-            for number, tokens in enumerate(encoded)
+            one
+            if isinstance(one, Request)
+            else self.request(
+                one,
+                generation_len=generation_len,
+                sampling=sampling,
+                stop=stop,
+                ignore_eos=ignore_eos,
+                chat=chat,
+            )
+            for one in ([prompts] if isinstance(prompts, str) else prompts)
         ]
-        texts = [_Text(self.tokenizer, self.eos_token_ids, stream) for _ in requests]
-        timings = serve(
-            self.decoder,
-            requests,
-            greedy,
-            self.eos_token_ids,
-            lambda request: texts[request.number].grow(request),
+        answers = [
+            self.answer(request, _passing_on(stream, number))
+            for number, request in enumerate(requests)
+        ]
+        with self.exclusively() as scheduler:
+            for answer in answers:
+                scheduler.submit(answer)
+            while scheduler.step():
+                pass
+        self.metrics = _metrics(scheduler.timings, answers)
+        return [self.generation(answer) for answer in answers]
+
+    def stream(self, request: Prompt | Request) -> Iterator[Delta]:
+        """Generate for one prompt, and give what each step adds as it comes. To leave early is to cancel.
+
+        Args:
+            request: Text, token ids, or a request with its choices.
+
+        Raises:
+            GenerationError: As `generate`.
+        """
+        if not isinstance(request, Request):
+            request = self.request(request)
+        fresh: list[Delta] = []
+        answer = self.answer(request, lambda delta: fresh.append(delta) if delta else None)
+        with self.exclusively() as scheduler:
+            scheduler.submit(answer)
+            while scheduler.step() or fresh:
+                yield from fresh
+                fresh.clear()
+        if answer.error:
+            raise answer.error
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        generation_len: int | None = None,
+        sampling: Sampling = _GREEDY,
+        stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
+        chat: bool = False,
+    ) -> Request:
+        """Check what is asked, and put it into one value. Any thread may do this at any time.
+
+        Args:
+            prompt: As for `generate`, and so the others.
+            generation_len: Tokens at most.
+            sampling: How tokens are chosen.
+            stop: Strings that end the answer.
+            ignore_eos: EOS tokens do not.
+            chat: The prompt is a user's message.
+
+        Raises:
+            GenerationError: It cannot be served.
+        """
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if "" in stops:
+            raise GenerationError(
+                "Cannot stop at ''; expected strings of at least one character. Leave it out."
+            )
+        if stops and self.tokenizer is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no tokenizer.json and cannot stop at "
+                f"{_brief(stops[0])}; expected no stop strings. Leave them out."
+            )
+        tokens = tuple(self.encode(prompt, chat=chat))
+        return Request(
+            prompt=tokens,
+            limit=self._limit(tokens, generation_len),
+            sampling=sampling,
+            stop=stops,
+            eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
+            text=prompt if isinstance(prompt, str) else None,
         )
-        self.metrics = _metrics(timings, requests)
-        return [self._generation(asked[one.number], one) for one in requests]
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
         """Turn a prompt into token ids, as `generate` does.
@@ -154,20 +253,90 @@ class TextGenerationSession:
         """
         if not isinstance(prompt, str):
             return [int(token) for token in prompt]
+        if chat:
+            return self.encode_chat([{"role": "user", "content": prompt}])
+        return self._tokenizer_for(prompt).encode(prompt)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Turn a conversation into the token ids of a prompt that asks for the assistant's answer.
+
+        Args:
+            messages: Each with `role` and `content`.
+
+        Raises:
+            GenerationError: The package has no chat template, or it refuses them.
+        """
+        newest = str(messages[-1].get("content")) if messages else ""
+        tokenizer = self._tokenizer_for(newest)
+        if self.chat_template is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no chat template for {_brief(newest)}; expected "
+                "one from its checkpoint. Run without --chat: a base model continues plain text."
+            )
+        text = self.chat_template.render(messages)
+        return tokenizer.encode(text, special_tokens=False)  # the template has written them
+
+    def answer(
+        self, request: Request, listen: Callable[[Delta | None], None] | None = None
+    ) -> Answer:
+        """Return the empty answer of a request, for a scheduler.
+
+        Raises:
+            GenerationError: The request is of a session with a longer context.
+        """
+        ctx_len = self.decoder.sizes.ctx_len
+        if len(request.prompt) + request.limit > ctx_len:
+            raise GenerationError(
+                f"A request of {len(request.prompt):,} and at most {request.limit:,} more tokens does not fit; "
+                f"expected {ctx_len:,} in all. Make it with this session's `request`."
+            )
+        return Answer(request, self.tokenizer, listen)
+
+    def generation(self, answer: Answer) -> Generation:
+        """Return what came of an answer that has ended.
+
+        Raises:
+            GenerationError: It failed.
+        """
+        if answer.error:
+            raise answer.error
+        assert answer.finish_reason is not None
+        request = answer.request
+        decode = self.tokenizer.decode if self.tokenizer else lambda _: ""
+        return Generation(
+            prompt=decode(request.prompt) if request.text is None else request.text,
+            text=answer.text,
+            token_ids=answer.token_ids,
+            finish_reason=answer.finish_reason,
+            prompt_tokens=len(request.prompt),
+            logprobs=None if request.sampling.logprobs is None else answer.logprobs,
+            reused_tokens=answer.reused_tokens,
+        )
+
+    @contextmanager
+    def exclusively(self) -> Iterator[Scheduler]:
+        """Give a scheduler of the session's rows; there is one at a time.
+
+        Raises:
+            GenerationError: There is one already.
+        """
+        if not self._in_use.acquire(blocking=False):
+            raise GenerationError(
+                f"The session of {str(self.folder)!r} is generating already; expected one `generate` at a time. Wait "
+                "for it, or give all requests to one qeff_zoo.runtime.Engine, which serves any number of threads."
+            )
+        try:
+            yield Scheduler(self.decoder, self._prefixes)
+        finally:
+            self._in_use.release()
+
+    def _tokenizer_for(self, text: str) -> Tokenizer:
         if self.tokenizer is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no tokenizer.json and cannot take the text "
-                f"{_brief(prompt)}; expected token ids. Give a list of them."
+                f"{_brief(text)}; expected token ids. Give a list of them."
             )
-        if not chat:
-            return self.tokenizer.encode(prompt)
-        if self.chat_template is None:
-            raise GenerationError(
-                f"Package {str(self.folder)!r} has no chat template for {_brief(prompt)}; expected "
-                "one from its checkpoint. Run without --chat: a base model continues plain text."
-            )
-        text = self.chat_template.render([{"role": "user", "content": prompt}])
-        return self.tokenizer.encode(text, special_tokens=False)  # the template has written them
+        return self.tokenizer
 
     def _limit(self, tokens: Sequence[int], generation_len: int | None) -> int:
         """Check a request; return how many tokens it may generate."""
@@ -197,41 +366,17 @@ class TextGenerationSession:
         room = ctx_len - len(tokens)
         return room if generation_len is None else min(room, generation_len)
 
-    def _generation(self, prompt: Prompt, request: Request) -> Generation:
-        def decode(tokens: Sequence[int]) -> str:
-            return self.tokenizer.decode(tokens) if self.tokenizer else ""
 
-        assert request.finish_reason is not None
-        answer = request.generated[: -1 if request.finish_reason == "eos" else None]
-        return Generation(
-            prompt=prompt if isinstance(prompt, str) else decode(request.prompt),
-            text=decode(answer),
-            token_ids=request.generated,
-            finish_reason=request.finish_reason,
-            prompt_tokens=len(request.prompt),
-        )
+def _passing_on(stream: Stream | None, number: int) -> Callable[[Delta | None], None] | None:
+    """Pass the text of an answer's deltas on, with the number of its prompt."""
+    if stream is None:
+        return None
 
+    def listen(delta: Delta | None) -> None:
+        if delta and delta.text:
+            stream(number, delta.text)
 
-class _Text:
-    """Passes a request's text on while it is generated."""
-
-    def __init__(
-        self, tokenizer: Tokenizer | None, stops: frozenset[int], stream: Stream | None
-    ) -> None:
-        self._stream = stream
-        self._text = TextStream(tokenizer) if tokenizer and stream else None
-        self._stops = stops
-
-    def grow(self, request: Request) -> None:
-        """Pass on what the newest token completes."""
-        if self._text is None or self._stream is None:
-            return
-        ended = request.finish_reason == "eos"
-        piece = "" if ended else self._text.push(request.generated[-1])
-        if request.finish_reason:
-            piece += self._text.finish()
-        if piece:
-            self._stream(request.number, piece)
+    return listen
 
 
 def _eos_token_ids(folder: Path) -> frozenset[int]:
@@ -243,11 +388,12 @@ def _eos_token_ids(folder: Path) -> frozenset[int]:
     return frozenset()
 
 
-def _metrics(timings: Timings, requests: Sequence[Request]) -> Metrics:
+def _metrics(timings: Timings, answers: Sequence[Answer]) -> Metrics:
     now = time.perf_counter()
     return Metrics(
-        prompt_tokens=sum(len(request.prompt) for request in requests),
-        generated_tokens=sum(len(request.generated) for request in requests),
+        prompt_tokens=sum(len(answer.request.prompt) for answer in answers),
+        reused_tokens=timings.reused_tokens,
+        generated_tokens=sum(len(answer.token_ids) for answer in answers),
         ttft_s=(timings.first or now) - timings.begun,
         prefill_tokens_per_s=_rate(timings.prefill_tokens, timings.prefill_seconds),
         decode_tokens_per_s=_rate(timings.decode_tokens, timings.decode_seconds),

@@ -9,6 +9,8 @@ from typing import Any
 
 import tokenizers
 
+from qeff_zoo.errors import GenerationError
+
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -54,6 +56,10 @@ class Tokenizer:
         # transformers hands a model only what its tokenizer lists.
         self._has_types = "token_type_ids" in settings.get("model_input_names", ["token_type_ids"])
 
+        self._anchor = self.encode("a", special_tokens=False)[
+            -1:
+        ]  # many decoders strip a first space
+
     @classmethod
     def find(cls, folder: Path) -> "Tokenizer | None":
         """Open a folder's tokenizer, if it has one."""
@@ -70,7 +76,11 @@ class Tokenizer:
         Args:
             text: Any text.
             special_tokens: Add what the tokenizer's post-processor says, such as a BOS token.
+
+        Raises:
+            GenerationError: It is half of a character.
         """
+        _check(text)
         return list(self._tokenizer.encode(text, add_special_tokens=special_tokens).ids)
 
     def encode_batch(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
@@ -81,7 +91,13 @@ class Tokenizer:
         """Turn texts and pairs into tokens, special tokens added, none longer than `max_length`.
 
         Of a pair the longer text is cut first, as transformers does.
+
+        Raises:
+            GenerationError: One is half of a character.
         """
+        for text in texts:
+            for part in (text,) if isinstance(text, str) else text:
+                _check(part)
         self._tokenizer.enable_truncation(max_length, direction=self._cut_on)
         try:
             found = self._tokenizer.encode_batch(list(texts))
@@ -100,6 +116,15 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Turn token ids into text, special tokens left out."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def piece(self, token_id: int) -> str:
+        """Return what one token adds to a text, with a space that it begins with; a special token by its name."""
+        before = self._anchor
+        texts = [
+            str(self._tokenizer.decode(tokens, skip_special_tokens=False))
+            for tokens in (before, [*before, token_id])
+        ]
+        return texts[1].removeprefix(texts[0])
 
     def token_id(self, token: str) -> int | None:
         """Return a token's id."""
@@ -141,6 +166,18 @@ class TextStream:
     def _fresh(self) -> str:
         shown = self._tokenizer.decode(self._tokens[self._context : self._shown])
         return self._tokenizer.decode(self._tokens[self._context :])[len(shown) :]
+
+
+def _check(text: str) -> None:
+    try:
+        text.encode()
+    except (
+        UnicodeEncodeError
+    ) as error:  # from bytes that are no UTF-8, or a "\\ud83d" alone in JSON
+        raise GenerationError(
+            f"Character {error.start:,} of a text is {text[error.start]!r}, which is half of one; expected Unicode. "
+            "Correct how the text is read."
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 
 _STEPS = 8  # decode calls in a row
 _ROWS = 4  # of a wide batch, so many get tokens
-_LEAST_CONTINUOUS = 4  # cache rows in which a request can outlive another
+_LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Span:
     """Tokens for one row in one call: `start:stop` of a sequence.
 
     Args:
-        row: Batch row or cache slot.
+        row: Of the states.
         sequence: Its number.
         start: Position of the first token.
         stop: Position after the last.
@@ -36,7 +36,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call; rows without a span are idle.
+    """One call; rows without a span are not in it.
 
     Args:
         kind: Which specialization.
@@ -96,19 +96,16 @@ class _Script:
     at: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def prefill(self, prompts: _Prompts, *, padded: bool = False) -> "_Script":
-        """Begin sequences anew in some rows: together, or one by one where rows are slots."""
+        """Begin sequences anew in some rows, together."""
         self.at.update(prompts)
-        alone = self.sizes.full_batch_size is not None
-        for group in [{row: prompts[row]} for row in prompts] if alone else [prompts]:
-            width = self.sizes.prefill_seq_len
-            longest = max(length for _, length in group.values())
-            for start in range(0, longest, width):
-                spans = [
-                    Span(row=row, sequence=number, start=start, stop=min(start + width, length))
-                    for row, (number, length) in group.items()
-                    if start < length
-                ]
-                self.calls.append(Call(kind="prefill", spans=tuple(spans), padded=padded))
+        width = self.sizes.prefill_seq_len
+        for start in range(0, max(length for _, length in prompts.values()), width):
+            spans = [
+                Span(row=row, sequence=number, start=start, stop=min(start + width, length))
+                for row, (number, length) in prompts.items()
+                if start < length
+            ]
+            self.calls.append(Call(kind="prefill", spans=tuple(spans), padded=padded))
         return self
 
     def decode(self, steps: int) -> "_Script":
@@ -119,11 +116,6 @@ class _Script:
                 spans.append(Span(row=row, sequence=number, start=at, stop=at + 1))
                 self.at[row] = (number, at + 1)
             self.calls.append(Call(kind="decode", spans=tuple(spans)))
-        return self
-
-    def idle(self) -> "_Script":
-        """Make a call of padding alone, which must change nothing."""
-        self.calls.append(Call(kind="decode", spans=()))
         return self
 
     def stage(self, name: str) -> Stage:
@@ -145,16 +137,15 @@ def decoder_stages(sizes: DecoderSizes) -> list[Stage]:
     longer = min(width + width // 2 + 1, room)
     if longer > width:
         stages.append(_Script(sizes).prefill({rows - 1: (0, longer)}).stage("chunked_prefill"))
-    if rows > 1 and sizes.full_batch_size is None:
+    if rows > 1:
         lengths = (longer, short, 1, min(width, room))
         uneven = {row: (row, lengths[row]) for row in range(rows)}
     else:
         uneven = {0: (1, short)}
-    script = _Script(sizes).prefill(uneven, padded=True).idle().decode(1)
-    stages.append(script.stage("padded_batch"))
+    stages.append(_Script(sizes).prefill(uneven, padded=True).decode(1).stage("padded_batch"))
     prompts = {row: (row, min(short + row, room)) for row in range(rows)}
     stages.append(_Script(sizes).prefill(prompts).decode(steps).stage("decode"))
-    if sizes.full_batch_size is not None and sizes.ctx_len >= _LEAST_CONTINUOUS:
+    if rows > 1 and sizes.ctx_len >= _LEAST_CONTINUOUS:
         stages.append(_continuous(sizes, short, max(1, steps // 2)))
     return stages
 
@@ -169,13 +160,10 @@ def _prefill(sizes: DecoderSizes, rows: int) -> Stage:
 
 
 def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
-    """Two slots at different positions, one of them given to a new request while the other goes on."""
-    other = min(1, sizes.rows - 1)
+    """Two rows at different positions, one of them given to a new request while the other goes on."""
     longest = min(sizes.prefill_seq_len, sizes.ctx_len - 2 * steps)
-    script = _Script(sizes).prefill({0: (0, longest)})
-    if other:
-        script.prefill({other: (1, short)})
-    script.decode(steps).prefill({other: (2, max(1, short - 1))})
+    script = _Script(sizes).prefill({0: (0, longest)}).prefill({1: (1, short)})
+    script.decode(steps).prefill({1: (2, max(1, short - 1))})
     return script.decode(steps).stage("continuous_batching")
 
 

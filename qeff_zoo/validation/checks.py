@@ -90,7 +90,7 @@ def _check_package(
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import records
 
-    source = _source(package, checkpoint)
+    source = source_of(package, checkpoint)
     with watch.stage("validate", unit="step") as advance:
         found = validation.validate(package, source.folder, progress=advance)
     return Outcome(
@@ -102,8 +102,16 @@ def _check_package(
     )
 
 
-def _source(package: Package, given: str | None) -> Checkpoint:
-    """Open the checkpoint that a package was built from, and make sure that it is the one."""
+def source_of(package: Package, given: str | None) -> Checkpoint:
+    """Open the checkpoint that a package was built from, and make sure that it is the one.
+
+    Args:
+        package: Any.
+        given: Where the checkpoint is now; None for where it was when the package was built here.
+
+    Raises:
+        CheckpointError: It is not to be found, or is another one.
+    """
     store, spec = Store(), package.manifest["spec"]["source"]
     known = given or spec.get("model_id") or store.source(package.build_key)
     if known is None:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
-    model = _load(Path(request["checkpoint"]), request["task"], request["ctx_len"])
+    model = load_model(Path(request["checkpoint"]), request["task"], request["ctx_len"])
     kind = _Logits if request["task"] == "text-generation" else _Whole
     answers = kind(model, request)
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
@@ -64,12 +64,11 @@ def main(arguments: Sequence[str]) -> None:
         "mutation": mutation,
         "greedy": greedy,
     }
-    ours = [name for name in sys.modules if name.startswith(_OURS)]
-    assert not ours, f"The reference must be Hugging Face's own; it imported {ours}."
+    assert_unpatched()
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
-def _load(folder: Path, task: str, ctx_len: int) -> Any:
+def load_model(folder: Path, task: str, ctx_len: int) -> Any:
     """Load a checkpoint in float32; every weight that answers depend on must be there."""
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     _scale_for(config.get_text_config(), ctx_len)
@@ -161,9 +160,9 @@ class _Logits:
         def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             return (args[0][rows, columns][None],)  # (1, all positions, hidden)
 
-        with _hooked(self._model.get_output_embeddings(), keep):
+        with hooked(self._model.get_output_embeddings(), keep):
             logits = self._model(**inputs, use_cache=False).logits[0].float().numpy()
-        _tick()
+        tick()
         ends = np.cumsum([len(positions) for positions in wanted])
         return list(np.split(logits, ends[:-1]))
 
@@ -203,7 +202,7 @@ class _Whole:
             kinds = [self._types[number] for number in numbers]
             inputs["token_type_ids"] = _padded(kinds, 0)["input_ids"]
         output = self._model(**inputs)
-        _tick()
+        tick()
         found = output.last_hidden_state if self._embeds else output.logits
         return [
             self._answer(one, len(sequence)).float().numpy()
@@ -252,7 +251,8 @@ def _padded(sequences: Sequence[Sequence[int]], padding: int = 0) -> dict[str, T
 
 
 @contextmanager
-def _hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    """Let a hook change what a module is given, for a while."""
     handle = module.register_forward_pre_hook(hook)
     try:
         yield
@@ -272,11 +272,17 @@ def _greedy(model: Any, request: Mapping[str, Any]) -> list[int]:
         caches = {name: output.get(name) for name in ("past_key_values", "cache_params")}
         known = {name: cache for name, cache in caches.items() if cache is not None}
         given = {"input_ids": token, **known} if known else {"input_ids": whole}
-        _tick()
+        tick()
     return generated
 
 
-def _tick() -> None:
+def assert_unpatched() -> None:
+    """Make sure that nothing of ours was there to change transformers."""
+    ours = [name for name in sys.modules if name.startswith(_OURS)]
+    assert not ours, f"The reference must be Hugging Face's own; it imported {ours}."
+
+
+def tick() -> None:
     """Tell the process that waits for us that another call is done."""
     sys.stdout.write("\n")
     sys.stdout.flush()

@@ -44,15 +44,30 @@ class Answers:
         return f"{variant}.0" in self.arrays
 
 
-def ask(request: Mapping[str, Any], threads: int | None, step: Progress) -> Answers:
-    """Run the reference process."""
+def ask(
+    request: Mapping[str, Any],
+    threads: int | None,
+    step: Progress,
+    module: str = "qeff_zoo.validation.reference",
+) -> Answers:
+    """Run a reference process.
+
+    Args:
+        request: As the module takes it.
+        threads: CPU threads; None for one per physical core.
+        step: Told of every call.
+        module: What runs there.
+
+    Raises:
+        ParityError: It fails.
+    """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     with tempfile.TemporaryDirectory(prefix="qeff-reference-") as name:
         folder = Path(name)
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-W", "ignore", "-m", "qeff_zoo.validation.reference"]
+        command = [sys.executable, "-W", "ignore", "-m", module]
         command += [str(folder / "request.json"), str(folder / "answer.npz")]
         log = folder / "log"
         with (

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine in a process of its own: it opens a model, then generates each time it is told to.
+
+    python engines.py '{"engine": "qeff-zoo", "model": DIR, "threads": 2}'
+
+In: on stdin a line of JSON for every turn, with `prompts` (token ids) and `generation_len`. Out: on stdout a line of
+JSON once the model is open, and one a turn. What is timed is the same of every engine, and timed from outside of it:
+
+    ttft_s     from the call until the first token is known
+    total_s    until the last is: greedy, EOS ignored
+
+Only the standard library and numpy are imported before an engine is, since each peer has a Python of its own.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Tokens: TypeAlias = list[int]
+#: Prompts and the number of tokens to generate in, figures out.
+Turn: TypeAlias = Callable[[Sequence[Tokens], int], dict[str, Any]]
+
+_READ_BYTES = 1 << 30  # at most: far more than any cache holds
+_COLUMNS = 4096
+_PASSES = 8
+_FUNCTIONS = 12  # of a profile
+
+
+def qeff_zoo(model: str, threads: int) -> Turn:
+    """Open a package; what its graph takes is timed too, to tell what the host adds."""
+    import onnxruntime
+
+    calls: list[float] = []
+    for name in ("run", "run_with_iobinding", "run_with_ort_values"):
+        method = getattr(onnxruntime.InferenceSession, name)
+        setattr(onnxruntime.InferenceSession, name, _timed(method, calls))
+    from qeff_zoo import load
+
+    session: Any = load(model, threads=threads)
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        calls.clear()
+        begun = time.perf_counter()
+        outputs = session.generate(prompts, generation_len=generation_len, ignore_eos=True)
+        total = time.perf_counter() - begun
+        return {
+            "ttft_s": session.metrics.ttft_s,
+            "total_s": total,
+            "decode_tokens_per_s": session.metrics.decode_tokens_per_s,
+            "host_s_per_call": (total - sum(calls)) / len(calls),
+            "tokens": [output.token_ids for output in outputs],
+        }
+
+    return turn
+
+
+def profile(model: str, threads: int) -> Turn:
+    """Open a package, to tell where the host's time goes: the functions that take the most of their own."""
+    import cProfile
+
+    from qeff_zoo import load
+
+    session: Any = load(model, threads=threads)
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        profiler = cProfile.Profile()
+        with profiler:
+            session.generate(prompts, generation_len=generation_len, ignore_eos=True)
+        profiler.create_stats()
+        own = {where: figures[2] for where, figures in profiler.stats.items()}
+        most = sorted(own.items(), key=lambda item: -item[1])[:_FUNCTIONS]
+        return {
+            "own_ms_per_token": {
+                f"{name} ({Path(file).name}:{line})": 1e3 * seconds / generation_len
+                for (file, line, name), seconds in most
+            }
+        }
+
+    return turn
+
+
+def onnxruntime_genai(model: str, threads: int) -> Turn:
+    """Open a model of onnxruntime-genai's builder."""
+    import onnxruntime_genai as genai
+
+    config = genai.Config(model)
+    options = {"session_options": {"intra_op_num_threads": threads}}
+    config.overlay(json.dumps({"model": {"decoder": options}}))
+    opened = genai.Model(config)
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        (prompt,) = prompts
+        parameters = genai.GeneratorParams(opened)
+        parameters.set_search_options(
+            do_sample=False, max_length=len(prompt) + generation_len, batch_size=1
+        )
+        generator = genai.Generator(opened, parameters)
+        begun = time.perf_counter()
+        generator.append_tokens(np.array([prompt], np.int32))
+        generator.generate_next_token()
+        first = time.perf_counter()
+        for _ in range(generation_len - 1):
+            generator.generate_next_token()
+        ended = time.perf_counter()
+        tokens = [int(token) for token in generator.get_sequence(0)[len(prompt) :]]
+        return {"ttft_s": first - begun, "total_s": ended - begun, "tokens": [tokens]}
+
+    return turn
+
+
+def llama_cpp(model: str, threads: int) -> Turn:
+    """Open a GGUF file with llama-cpp-python."""
+    from llama_cpp import Llama
+
+    opened = Llama(model, n_ctx=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        (prompt,) = prompts
+        opened.reset()
+        begun = time.perf_counter()
+        opened.eval(prompt)
+        tokens = [int(opened.sample(temp=0.0))]
+        first = time.perf_counter()
+        for _ in range(generation_len - 1):
+            opened.eval(tokens[-1:])
+            tokens.append(int(opened.sample(temp=0.0)))
+        ended = time.perf_counter()
+        return {"ttft_s": first - begun, "total_s": ended - begun, "tokens": [tokens]}
+
+    return turn
+
+
+def memory(nbytes: str, threads: int) -> Turn:
+    """Read memory as a product of a matrix and a vector does: the bandwidth that bounds decoding.
+
+    Args:
+        nbytes: How much a token reads; little of it may lie in caches, and is then read faster.
+        threads: That read, each a part.
+    """
+    rows = min(int(nbytes), _READ_BYTES) // threads // 4 // _COLUMNS
+    parts = [np.ones((rows, _COLUMNS), np.float32) for _ in range(threads)]
+    vector = np.ones(_COLUMNS, np.float32)
+    pool = ThreadPoolExecutor(threads)
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        seconds = []
+        for _ in range(_PASSES):
+            begun = time.perf_counter()
+            list(pool.map(lambda part: part @ vector, parts))
+            seconds.append(time.perf_counter() - begun)
+        return {"bytes_per_s": sum(part.nbytes for part in parts) / min(seconds)}
+
+    return turn
+
+
+ENGINES: Mapping[str, Callable[[str, int], Turn]] = {
+    "qeff-zoo": qeff_zoo,
+    "profile": profile,
+    "onnxruntime-genai": onnxruntime_genai,
+    "llama.cpp": llama_cpp,
+    "memory": memory,
+}
+
+
+def main() -> None:
+    """Serve turns until stdin ends."""
+    asked = json.loads(sys.argv[1])
+    begun = time.perf_counter()
+    turn = ENGINES[asked["engine"]](asked["model"], asked["threads"])
+    _say({"open_s": time.perf_counter() - begun})
+    for line in sys.stdin:
+        order = json.loads(line)
+        found = turn(order["prompts"], order["generation_len"])
+        _say({**found, "peak_rss_bytes": _peak_rss_bytes()})
+
+
+def _timed(method: Callable[..., Any], calls: list[float]) -> Callable[..., Any]:
+    def timed(*arguments: Any, **options: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return method(*arguments, **options)
+        finally:
+            calls.append(time.perf_counter() - begun)
+
+    return timed
+
+
+def _peak_rss_bytes() -> int:
+    """Return the highest resident set of this program; getrusage would count the one that started it."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+def _say(answer: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint of `random_llama.py` as a GGUF file for llama.cpp, quantized to q4_0 by llama.cpp itself.
+
+    python gguf_llama.py CHECKPOINT FILE
+
+For a Python with `gguf` and `llama-cpp-python`. llama.cpp's own converter knows no tokenizer of 256 bytes; this file
+has none at all. As llama.cpp does by default, the output matrix is stored as q6_K.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp
+import numpy as np
+
+_Q4_0 = 2  # of llama_ftype
+_LAYER = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+_MODEL = {"embed_tokens": "token_embd", "norm": "output_norm"}
+
+
+def main(checkpoint: Path, target: Path) -> None:
+    """Write the file, complete whenever it exists."""
+    whole, unfinished = target.with_suffix(".bf16"), target.with_suffix(".unfinished")
+    config = json.loads((checkpoint / "config.json").read_bytes())
+    writer = gguf.GGUFWriter(whole, "llama")
+    _write_config(writer, config)
+    for name, values in _tensors(checkpoint):
+        if values.ndim == 1:
+            writer.add_tensor(_renamed(name), _as_float32(values))
+        else:
+            ordered = _permuted(values, name, config)
+            bytes_ = ordered.view(np.uint8).reshape(len(ordered), -1)
+            writer.add_tensor(_renamed(name), bytes_, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.ftype = _Q4_0
+    if llama_cpp.llama_model_quantize(str(whole).encode(), str(unfinished).encode(), parameters):
+        raise RuntimeError(f"llama.cpp could not quantize {whole}.")
+    whole.unlink()
+    unfinished.rename(target)
+
+
+def _write_config(writer: Any, config: Mapping[str, Any]) -> None:
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("none")
+
+
+def _tensors(checkpoint: Path) -> Iterator[tuple[str, Any]]:
+    """Yield names and bf16 values, as 16-bit integers, of all shards."""
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        data = np.memmap(path, np.uint8, "r", offset=8 + length)
+        for name, entry in header.items():
+            first, last = entry["data_offsets"]
+            yield name, data[first:last].view(np.uint16).reshape(entry["shape"])
+
+
+def _renamed(name: str) -> str:
+    name = name.removesuffix(".weight").removeprefix("model.")
+    if not name.startswith("layers."):
+        return f"{_MODEL.get(name, 'output')}.weight"
+    _, number, rest = name.split(".", 2)
+    return f"blk.{number}.{_LAYER[rest]}.weight"
+
+
+def _permuted(values: Any, name: str, config: Mapping[str, Any]) -> Any:
+    """Order the rows of queries and keys as llama.cpp rotates them: in pairs of neighbours."""
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    which = heads.get(name.split(".")[-2])
+    if which is None:
+        return np.ascontiguousarray(values)
+    rows, columns = values.shape
+    halves = values.reshape(config[which], 2, -1, columns)
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, columns))
+
+
+def _as_float32(values: Any) -> Any:
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

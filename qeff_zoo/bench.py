@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a package is: sizes in, figures out, each case in a process of its own.
+
+    python -m qeff_zoo.bench '{"package": DIR, "repeat": 3, "case": {...}}'
+
+A case generates for a batch of prompts of random tokens, greedily and past EOS, so that it always does the same work:
+once to warm up, then as often as asked. Its figures are the medians, and the memory is that of its process.
+"""
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from qeff_zoo.errors import GenerationError, ZooError
+from qeff_zoo.package import Package
+from qeff_zoo.progress import peak_rss_bytes
+
+_PROMPT_LEN, _GENERATION_LEN = 128, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What to measure.
+
+    Args:
+        batch_size: Requests at a time.
+        prompt_len: Tokens of each prompt.
+        generation_len: Tokens to generate for each.
+        threads: That compute one operator; None for one per physical core.
+    """
+
+    batch_size: int
+    prompt_len: int
+    generation_len: int
+    threads: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Case):
+    """What was measured: medians over the runs.
+
+    Args:
+        ttft_s: Seconds until a request has its first token, on average over the batch.
+        prefill_tokens_per_s: Prompt tokens by the time of prefill calls.
+        decode_tokens_per_s: Generated tokens but the first of each request by the rest of the time; None where each
+            request has only one.
+        e2e_tokens_per_s: Generated tokens by all of the time.
+        peak_rss_bytes: Highest resident set of the case's process, mapped weights included.
+    """
+
+    ttft_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float | None
+    e2e_tokens_per_s: float
+    peak_rss_bytes: int
+
+
+def plan(
+    package: Package,
+    *,
+    prompt_lens: Sequence[int] = (),
+    generation_len: int | None = None,
+    batch_sizes: Sequence[int] = (),
+    threads: int | None = None,
+    spread: bool = False,
+) -> list[Case]:
+    """List the cases of a package: every batch size with every prompt length.
+
+    Args:
+        package: For text generation.
+        prompt_lens: Left out, 128 or what the context has room for.
+        generation_len: Left out, 64 or what the context has room for.
+        batch_sizes: Left out, one and all rows of the package.
+        threads: CPU threads; None for one per physical core.
+        spread: What is left out covers the context, and the rows, by doubling.
+
+    Raises:
+        GenerationError: The package cannot be measured, or not so; every reason is given.
+    """
+    from qeff_zoo.runtime.sizes import DecoderSizes
+
+    if (package.target, package.task) != ("ort", "text-generation"):
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
+            "'text-generation' and 'ort', whose speed is tokens a second. Measure such a package."
+        )
+    sizes = DecoderSizes.read(package.manifest["specializations"])
+    new = generation_len
+    if new is None:
+        new = max(1, min(_GENERATION_LEN, sizes.ctx_len // 2))
+    room = sizes.ctx_len - new
+    if not prompt_lens:
+        prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
+    if not batch_sizes:
+        batch_sizes = _doubled(sizes.rows) if spread else sorted({1, sizes.rows})
+    cases = [
+        Case(batch_size=batch, prompt_len=length, generation_len=new, threads=threads)
+        for batch, length in product(batch_sizes, prompt_lens)
+    ]
+    problems = {problem: None for case in cases for problem in _problems(case, sizes)}
+    if problems:
+        raise GenerationError("\n".join(problems))
+    return cases
+
+
+def _doubled(most: int) -> list[int]:
+    """Return `most`, and up to three times half of it."""
+    return sorted({max(1, most >> halvings) for halvings in range(4)})
+
+
+def _problems(case: Case, sizes: Any) -> list[str]:
+    """Say why a case cannot be run."""
+    found = []
+    for name in ("batch_size", "prompt_len", "generation_len", "threads"):
+        value = getattr(case, name)
+        if value is not None and value < 1:
+            found.append(
+                f"Cannot measure {name} {value}; expected at least 1. Change --{name.replace('_', '-')}."
+            )
+    if case.batch_size > sizes.rows:
+        found.append(
+            f"A batch of {case.batch_size} is more than the package has rows; expected at most {sizes.rows}. Change "
+            "--batch-size, or build with a larger --batch-size or --full-batch-size."
+        )
+    if case.prompt_len + case.generation_len > sizes.ctx_len:
+        found.append(
+            f"A prompt of {case.prompt_len:,} and {case.generation_len:,} new tokens do not fit; expected at most the "
+            f"{sizes.ctx_len:,} of ctx_len together. Change --prompt-len or --generation-len, or build with a larger "
+            "--ctx-len."
+        )
+    return found
+
+
+def run(
+    package: Package,
+    cases: Sequence[Case],
+    *,
+    repeat: int = 3,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Figures]:
+    """Measure cases, one after the other, each in a process of its own.
+
+    Args:
+        package: For text generation.
+        cases: As `plan` lists them.
+        repeat: Runs that count.
+        progress: Told of every case.
+
+    Raises:
+        GenerationError: A case fails.
+
+    Example:
+        >>> package = qeff_zoo.api.find_package("my-package")  # doctest: +SKIP
+        >>> figures = bench.run(package, bench.plan(package))  # doctest: +SKIP
+        >>> figures[0].decode_tokens_per_s  # doctest: +SKIP
+    """
+    if repeat < 1:
+        raise GenerationError(
+            f"Cannot measure {repeat} runs; expected at least 1. Change --repeat."
+        )
+    figures = []
+    for case in cases:
+        figures.append(_in_a_process(package, case, repeat))
+        progress(1)
+    return figures
+
+
+def _in_a_process(package: Package, case: Case, repeat: int) -> Figures:
+    asked = {"package": str(package.path.absolute()), "repeat": repeat, "case": asdict(case)}
+    command = [sys.executable, "-m", "qeff_zoo.bench", json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
+        raise GenerationError(
+            f"Measuring {package.name!r} with {asdict(case)} ended with {done.returncode}: {said} Expected figures. "
+            "Try a smaller case, or free memory if it was killed."
+        )
+    answer = json.loads(done.stdout)
+    if "refused" in answer:
+        raise GenerationError(answer["refused"])
+    return Figures(**answer)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure one case in this process and print its figures as JSON."""
+    asked = json.loads(arguments[0])
+    try:
+        package, case = Package.open(asked["package"]), Case(**asked["case"])
+        answer = asdict(_measure(package, case, asked["repeat"]))
+    except ZooError as error:
+        answer = {"refused": str(error)}
+    json.dump(answer, sys.stdout)
+
+
+def _measure(package: Package, case: Case, repeat: int) -> Figures:
+    from qeff_zoo.runtime import open_session
+
+    session: Any = open_session(package, threads=case.threads)
+    runs = [_run_once(session, case, number) for number in range(repeat + 1)][1:]
+    medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    return Figures(
+        **asdict(case),
+        ttft_s=medians["ttft_s"],
+        prefill_tokens_per_s=case.batch_size * case.prompt_len / medians["prefill_s"],
+        decode_tokens_per_s=(
+            case.batch_size * (case.generation_len - 1) / medians["decode_s"]
+            if case.generation_len > 1
+            else None
+        ),
+        e2e_tokens_per_s=case.batch_size * case.generation_len / medians["total_s"],
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def _run_once(session: Any, case: Case, number: int) -> dict[str, float]:
+    """Generate for one batch of prompts that no run before has had; return seconds."""
+    draw = random.Random(number)
+    firsts: list[float] = []
+    answers = []
+    for _ in range(case.batch_size):
+        prompt = [draw.randrange(session.decoder.vocab_size) for _ in range(case.prompt_len)]
+        request = session.request(prompt, generation_len=case.generation_len, ignore_eos=True)
+        answers.append(session.answer(request, _FirstToken(firsts)))
+    begun = time.perf_counter()
+    with session.exclusively() as scheduler:
+        for answer in answers:
+            scheduler.submit(answer)
+        while scheduler.step():
+            pass
+    total = time.perf_counter() - begun
+    for answer in answers:
+        session.generation(answer)  # or its error
+    prefill = scheduler.timings.prefill_seconds
+    return {
+        "ttft_s": statistics.mean(firsts) - begun,
+        "prefill_s": prefill,
+        "decode_s": total - prefill,
+        "total_s": total,
+    }
+
+
+class _FirstToken:
+    """Notes when a request gets its first token.
+
+    Args:
+        firsts: Where to note it.
+    """
+
+    def __init__(self, firsts: list[float]) -> None:
+        self._firsts, self._seen = firsts, False
+
+    def __call__(self, delta: object) -> None:
+        if not self._seen:
+            self._firsts.append(time.perf_counter())
+        self._seen = True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `bench` measured, as an image: decode speed against context, and throughput against batch size."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from qeff_zoo.bench import Figures
+from qeff_zoo.errors import GenerationError
+
+#: By label, points (across, upwards).
+Curves: TypeAlias = Mapping[str, list[tuple[float, float]]]
+
+
+def check(path: Path) -> None:
+    """Find out before anything is measured whether a plot can be drawn.
+
+    Raises:
+        ModuleNotFoundError: The extra `plot` is not installed.
+        GenerationError: There is no such folder, or no such format.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known or not path.absolute().parent.is_dir():
+        raise GenerationError(
+            f"Cannot draw {str(path)!r}; expected a file in a folder that exists, named "
+            f"{', '.join('.' + suffix for suffix in sorted(known))}. Change --plot."
+        )
+
+
+def draw(figures: Sequence[Figures], path: Path, title: str) -> None:
+    """Draw decode speed against context, and throughput against batch size.
+
+    Args:
+        figures: As measured.
+        path: Of the image.
+        title: Above it.
+    """
+    from matplotlib.figure import Figure
+
+    by_batch, by_prompt = curves(figures)
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    speed, throughput = figure.subplots(1, 2)
+    _draw(speed, by_batch, "Decode speed", "context, tokens", "tokens/s of each request")
+    _draw(throughput, by_prompt, "Throughput", "batch size", "generated tokens/s in all")
+    throughput.set_xticks(sorted({one.batch_size for one in figures}))
+    figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+
+
+def curves(figures: Sequence[Figures]) -> tuple[Curves, Curves]:
+    """Return what a plot shows: decode speed of a request by context, and throughput by batch size.
+
+    A request's context grows while it decodes; it counts as what it is half way.
+    """
+    by_batch: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    by_prompt: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in sorted(figures, key=lambda one: (one.batch_size, one.prompt_len)):
+        if one.decode_tokens_per_s is not None:
+            context = one.prompt_len + one.generation_len / 2
+            speed = one.decode_tokens_per_s / one.batch_size
+            by_batch[f"batch {one.batch_size}"].append((context, speed))
+        by_prompt[f"prompt of {one.prompt_len:,}"].append((one.batch_size, one.e2e_tokens_per_s))
+    return by_batch, by_prompt
+
+
+def _draw(axes: Any, lines: Curves, title: str, across: str, upwards: str) -> None:
+    for label, points in lines.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=label)
+    axes.set(title=title, xlabel=across, ylabel=upwards)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    if lines:
+        axes.legend()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request and its answer: what is asked, and what has come of it so far, token by token."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.decoder import Array
+from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
+from qeff_zoo.runtime.stop_strings import StopStrings
+from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
+
+FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked; `TextGenerationSession.request` makes one and checks it.
+
+    Args:
+        prompt: Token ids.
+        limit: Tokens to generate at most; they fit into the context.
+        sampling: How they are chosen.
+        stop: Strings that end the answer, which ends before them.
+        eos_token_ids: Tokens that end the answer.
+        text: The prompt's; None for one that was given as token ids.
+    """
+
+    prompt: tuple[int, ...]
+    limit: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    eos_token_ids: frozenset[int] = frozenset()
+    text: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delta:
+    """What one step adds to an answer.
+
+    Args:
+        text: That is sure to belong to the answer; "" while a character or a stop string may be incomplete.
+        token_ids: One token; none where the request was cancelled.
+        logprobs: Of the tokens, where they were asked for.
+        finish_reason: Why the answer ends here; None where it goes on.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+
+
+class Answer:
+    """A request on its way.
+
+    Args:
+        request: What is asked.
+        tokenizer: Turns tokens into text; None where a package has none.
+        listen: Told of every delta as it comes, by whoever runs the steps; of None where the answer failed.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer | None,
+        listen: Callable[[Delta | None], None] | None = None,
+    ) -> None:
+        self.request = request
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
+        #: Tokens of the prompt that were not computed, since the prefix cache had them.
+        self.reused_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        #: What made the answer fail, in place of a finish reason.
+        self.error: Exception | None = None
+        self._sampler = Sampler(request.sampling, request.prompt)
+        self._stream = TextStream(tokenizer) if tokenizer else None
+        self._stops = StopStrings(request.stop)
+        self._pieces: list[str] = []
+        self._listen = listen
+
+    @property
+    def text(self) -> str:
+        """What was generated so far, without an EOS token and without a stop string."""
+        return "".join(self._pieces)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self.finish_reason is not None or self.error is not None
+
+    def extend(self, logits: Array) -> None:
+        """Choose the next token, or fail where the model computes nonsense.
+
+        Args:
+            logits: (vocab,), after the newest token.
+        """
+        try:
+            token = self._sampler.next(logits)
+        except GenerationError as error:
+            self.fail(error)
+            return
+        logprobs = self._sampler.logprobs(logits, token)
+        added = () if logprobs is None else (logprobs,)
+        self.token_ids.append(token)
+        self.logprobs += added
+        if token in self.request.eos_token_ids:
+            reason: FinishReason | None = "eos"
+            text = ""
+        else:
+            reason = "length" if len(self.token_ids) >= self.request.limit else None
+            text = self._stops.push(self._stream.push(token) if self._stream else "")
+        if reason and not self._stops.found:
+            text += self._rest()
+        if self._stops.found:
+            reason = "stop"
+        self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
+
+    def cancel(self) -> None:
+        """End the answer as it is."""
+        self._grow(Delta(text=self._rest(), finish_reason="cancelled"))
+
+    def fail(self, error: Exception) -> None:
+        """End without an answer."""
+        self.error = error
+        if self._listen:
+            self._listen(None)
+
+    def _rest(self) -> str:
+        """Return text that was held back, which may complete a stop string yet."""
+        text = self._stops.push(self._stream.finish() if self._stream else "")
+        return text if self._stops.found else text + self._stops.finish()
+
+    def _grow(self, delta: Delta) -> None:
+        self._pieces.append(delta.text)
+        self.finish_reason = delta.finish_reason
+        if self._listen:
+            self._listen(delta)

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session for any number of threads and coroutines: requests in, handles out, answers as they grow."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from qeff_zoo.errors import BusyError, GenerationError
+from qeff_zoo.runtime.answers import Answer, Delta, Request
+from qeff_zoo.runtime.text_generation import Generation, Prompt, TextGenerationSession
+
+
+class Handle:
+    """A request that an engine serves: iterate over it, with `for` or `async for`, or await its `Generation`.
+
+    Any number of threads and coroutines may read it, each from the beginning. As a context manager it cancels what is
+    left of the request at the end.
+    """
+
+    def __init__(self, engine: "Engine", request: Request) -> None:
+        self.request = request
+        self._engine = engine
+        self._answer = engine.session.answer(request, self._put)
+        self._deltas: list[Delta] = []
+        self._ended = False
+        self._changed = threading.Condition()
+        self._wake: set[Callable[[], object]] = set()  # coroutines that wait
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer has ended."""
+        return self._ended
+
+    def cancel(self) -> None:
+        """End the answer as it is; its finish reason becomes "cancelled". One that has ended stays so."""
+        if not self._ended:
+            self._engine._cancel(self._answer)
+
+    def result(self, timeout: float | None = None) -> Generation:
+        """Wait for the end of the answer.
+
+        Args:
+            timeout: Seconds to wait at most; None for ever.
+
+        Raises:
+            GenerationError: The request failed.
+            TimeoutError: It has not ended; it goes on.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ended, timeout):
+                raise TimeoutError(f"The answer has not ended after {timeout!r} seconds.")
+        return self._engine.session.generation(self._answer)
+
+    def __iter__(self) -> Iterator[Delta]:
+        at, ended = 0, False
+        while not ended:
+            fresh, ended = self._since(at, wait=True)
+            at += len(fresh)
+            yield from fresh
+        self._raise()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(woken.set)
+
+        with self._changed:
+            self._wake.add(wake)
+        try:
+            at, ended = 0, False
+            while not ended:
+                woken.clear()
+                fresh, ended = self._since(at)
+                at += len(fresh)
+                for delta in fresh:
+                    yield delta
+                if not ended:
+                    await woken.wait()
+        finally:
+            with self._changed:
+                self._wake.discard(wake)
+        self._raise()
+
+    def __await__(self) -> Generator[Any, None, Generation]:
+        return self._finished().__await__()
+
+    def __enter__(self) -> "Handle":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+    async def _finished(self) -> Generation:
+        async for _ in self:
+            pass
+        return self._engine.session.generation(self._answer)
+
+    def _since(self, at: int, *, wait: bool = False) -> tuple[list[Delta], bool]:
+        """Return the deltas from a number on, and whether they are the last."""
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: len(self._deltas) > at or self._ended)
+            return self._deltas[at:], self._ended
+
+    def _put(self, delta: Delta | None) -> None:
+        """Take what the engine's thread has; None for a failure."""
+        with self._changed:
+            self._deltas += [delta] if delta else []
+            self._ended = delta is None or delta.finish_reason is not None
+            self._changed.notify_all()
+            for wake in self._wake:
+                wake()
+
+    def _raise(self) -> None:
+        if self._answer.error:
+            raise self._answer.error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """What an engine has done, and what it has to do.
+
+    Args:
+        rows: Requests that it can run at a time.
+        running: Requests that run.
+        waiting: Requests that wait for a row.
+        finished: Requests that have ended, by finish reason, and those that failed by "error".
+        prompt_tokens: Of requests that have ended.
+        reused_tokens: Of those, how many the prefix cache had.
+        generated_tokens: Of requests that have ended.
+    """
+
+    rows: int
+    running: int
+    waiting: int
+    finished: dict[str, int]
+    prompt_tokens: int
+    reused_tokens: int
+    generated_tokens: int
+
+
+class Engine:
+    """A thread that serves requests with a session, which is its own until `close`.
+
+    Args:
+        session: Of a text-generation package.
+        max_waiting: Requests that may wait for a row.
+
+    Raises:
+        GenerationError: The session is in use.
+
+    Example:
+        >>> with Engine(session) as engine:  # doctest: +SKIP
+        ...     first, second = engine.submit("def main"), engine.submit("class Socket")
+        ...     for delta in first:
+        ...         print(delta.text, end="")
+        ...     print(second.result().text)
+    """
+
+    def __init__(self, session: TextGenerationSession, *, max_waiting: int = 1024) -> None:
+        self.session = session
+        #: Requests that may run and wait.
+        self.capacity = session.decoder.sizes.rows + max_waiting
+        self._changed = threading.Condition()
+        self._joining: list[Answer] = []
+        self._leaving: list[Answer] = []
+        self._active: list[Answer] = []  # all that have not ended
+        self._finished: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._closing = False
+        self._lease = session.exclusively()
+        self._scheduler = self._lease.__enter__()
+        self._thread = threading.Thread(target=self._run, name="qeff-zoo engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Prompt | Request) -> Handle:
+        """Take a request; it begins when those before it have begun and a row is free.
+
+        Args:
+            request: Text, token ids, or what `session.request` returned.
+
+        Raises:
+            GenerationError: It cannot be served, or the engine is closed.
+            BusyError: Too many wait already.
+        """
+        if not isinstance(request, Request):
+            request = self.session.request(request)
+        handle = Handle(self, request)
+        with self._changed:
+            if self._closing:
+                raise GenerationError(
+                    "The engine is closed; expected an open one. Make another one of the session."
+                )
+            if len(self._active) >= self.capacity:
+                raise BusyError(
+                    f"{len(self._active):,} requests run or wait; expected fewer than "
+                    f"{self.capacity:,}. Try again later."
+                )
+            self._active.append(handle._answer)
+            self._joining.append(handle._answer)
+            self._changed.notify()
+        return handle
+
+    def stats(self) -> Stats:
+        """Return what has been done, and what is to do."""
+        with self._changed:
+            running = self._scheduler.running
+            return Stats(
+                rows=self.session.decoder.sizes.rows,
+                running=running,
+                waiting=max(0, len(self._active) - running),
+                finished=dict(self._finished),
+                prompt_tokens=self._tokens["prompt"],
+                reused_tokens=self._tokens["reused"],
+                generated_tokens=self._tokens["generated"],
+            )
+
+    def close(self, *, drain: bool = False) -> None:
+        """Take no more requests, and give the session back.
+
+        Args:
+            drain: Serve those that were submitted; else they are cancelled.
+        """
+        with self._changed:
+            self._closing = True
+            if not drain:
+                self._leaving += self._active
+            self._changed.notify()
+        self._thread.join()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _cancel(self, answer: Answer) -> None:
+        with self._changed:
+            self._leaving.append(answer)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._take_in():
+                self._step()
+                self._count()
+        finally:
+            self._lease.__exit__(None, None, None)
+
+    def _take_in(self) -> bool:
+        """Wait until there is something to do; tell whether there is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._active or self._leaving or self._closing)
+            joining, self._joining = self._joining, []
+            leaving, self._leaving = self._leaving, []
+        for answer in joining:
+            self._scheduler.submit(answer)
+        for answer in leaving:
+            self._scheduler.cancel(answer)
+        return bool(self._active) or not self._closing
+
+    def _step(self) -> None:
+        try:
+            self._scheduler.step()
+        except Exception as error:  # whatever it is, it is to reach who waits, in other threads
+            self._scheduler.fail(error)
+
+    def _count(self) -> None:
+        """Account for the answers that have ended."""
+        ended = [answer for answer in self._active if answer.ended]
+        with self._changed:
+            self._active = [answer for answer in self._active if not answer.ended]
+            for answer in ended:
+                self._finished[answer.finish_reason or "error"] += 1
+                self._tokens["prompt"] += len(answer.request.prompt)
+                self._tokens["reused"] += answer.reused_tokens
+                self._tokens["generated"] += len(answer.token_ids)

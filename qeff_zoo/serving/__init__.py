@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An OpenAI-compatible server of one package (extra `serve`): HTTP in, a session's answers out, many at a time."""
+
+from qeff_zoo.serving.app import create_app
+from qeff_zoo.serving.server import Choices, bind, serve
+
+__all__ = ["Choices", "bind", "create_app", "serve"]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of the runtime -> their answers: all choices of one client's request at once, as they grow or whole."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from qeff_zoo.errors import BusyError, GenerationError
+from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Request
+from qeff_zoo.serving.errors import ApiError, internal_error
+from qeff_zoo.serving.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+
+def submit(engine: Engine, requests: Sequence[Request]) -> list[Handle]:
+    """Hand all requests to an engine, or none.
+
+    Raises:
+        ApiError: There is no room, or the server is about to end.
+    """
+    handles: list[Handle] = []
+    try:
+        for request in requests:
+            handles.append(engine.submit(request))
+    except BusyError as error:
+        cancel(handles)
+        raise ApiError(429, str(error), code="queue_full") from error
+    except GenerationError as error:  # requests are checked, so the engine must be closed
+        cancel(handles)
+        raise _ending() from error
+    return handles
+
+
+def cancel(handles: Sequence[Handle]) -> None:
+    """Free the rows of what has not ended."""
+    for handle in handles:
+        handle.cancel()
+
+
+@contextmanager
+def cancelling(handles: Sequence[Handle]) -> Iterator[None]:
+    """Free the rows, however the block ends."""
+    try:
+        yield
+    finally:
+        cancel(handles)
+
+
+async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tuple[int, Delta]]:
+    """Yield what is added to which choice, as it comes.
+
+    Raises:
+        ApiError: One of them failed, or was cancelled since the server ends.
+    """
+    events: asyncio.Queue[tuple[int, Delta] | asyncio.Task[None]] = asyncio.Queue()
+
+    async def read(number: int, handle: Handle, observe: Callable[[Delta], None]) -> None:
+        async for delta in handle:
+            observe(delta)
+            events.put_nowait((number, delta))
+
+    tasks = [
+        asyncio.create_task(read(number, handle, metrics.stopwatch()))
+        for number, handle in enumerate(handles)
+    ]
+    for task in tasks:
+        task.add_done_callback(events.put_nowait)
+    ended = 0
+    try:
+        while ended < len(tasks):
+            event = await events.get()
+            if not isinstance(event, asyncio.Task):
+                if event[1].finish_reason == "cancelled":
+                    raise _ending()
+                yield event
+            elif error := event.exception():
+                _log.error("A request failed.", exc_info=error)
+                raise internal_error()
+            else:
+                ended += 1
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def whole(handles: Sequence[Handle], metrics: Metrics) -> list[Generation]:
+    """Return the answers when all of them have ended.
+
+    Raises:
+        ApiError: As `grow`.
+    """
+    async for _ in grow(handles, metrics):
+        pass
+    return [handle.result() for handle in handles]
+
+
+def _ending() -> ApiError:
+    return ApiError(503, "The server is ending. Ask another one, or later.", code="shutting_down")

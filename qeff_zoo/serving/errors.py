@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client is told when it cannot have an answer, in OpenAI's words: a status and an error object."""
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+_RETRY_AFTER = "1"  # seconds; a row is free again within an answer's time, which nobody knows
+_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = 80
+
+
+class ApiError(Exception):
+    """A request that gets no answer.
+
+    Args:
+        status: Of HTTP.
+        message: For who wrote the client.
+        param: Which parameter is to blame.
+        code: For programs.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error object."""
+        kind = _TYPES.get(self.status, "invalid_request_error")
+        return {
+            "error": {
+                "message": self.message, "type": kind, "param": self.param, "code": self.code,
+            }
+        }  # fmt: skip
+
+    @property
+    def response(self) -> JSONResponse:
+        """What goes over the wire."""
+        headers = {
+            401: {"WWW-Authenticate": "Bearer"},
+            429: {"Retry-After": _RETRY_AFTER},
+            503: {"Retry-After": _RETRY_AFTER},
+        }
+        return JSONResponse(self.body, self.status, headers=headers.get(self.status))
+
+
+def internal_error() -> ApiError:
+    """Return what a client is told of a failure that is ours; the log has the rest."""
+    return ApiError(
+        500, "The server failed to answer this request. Its log says why.", code="internal_error"
+    )
+
+
+def too_large() -> ApiError:
+    """Return the refusal of a body that is too long to be read."""
+    return ApiError(
+        413, "The body is too large for this server. Send less at a time.", code="body_too_large"
+    )
+
+
+def unknown_parameter(name: str, value: object) -> ApiError:
+    """Return the refusal of a parameter that would change the answer, and cannot."""
+    return ApiError(
+        400,
+        f"Parameter {brief(name)} with the value {brief(value)} is not known or not supported here; expected a request "
+        "without it. Leave it out.",
+        param=brief(name)[1:-1],
+        code="unsupported_parameter",
+    )
+
+
+def brief(value: object) -> str:
+    """Write a client's value, not all of a long one."""
+    return _brief.repr(value)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every failure of an app with an error object."""
+
+    @app.exception_handler(ApiError)
+    async def _(_: Request, error: ApiError) -> JSONResponse:
+        return error.response
+
+    @app.exception_handler(RequestValidationError)
+    async def _(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _invalid(error.errors()).response
+
+    @app.exception_handler(HTTPException)
+    async def _(request: Request, error: HTTPException) -> JSONResponse:
+        return _http(request, error).response
+
+    @app.exception_handler(Exception)
+    async def _(_: Request, error: Exception) -> JSONResponse:
+        return internal_error().response  # the exception itself goes on to the log
+
+
+def _invalid(problems: Sequence[Any]) -> ApiError:
+    """Put all that pydantic found into one error; `param` is of the first problem."""
+    first: Mapping[str, Any] = problems[0]
+    place = [part for part in first["loc"] if part != "body"]
+    if first["type"] == "json_invalid":
+        return ApiError(
+            400,
+            f"The body is not JSON: {first['ctx']['error']} at character {place[0]}; expected an object. Correct it.",
+            code="invalid_json",
+        )
+    if not place:
+        return ApiError(
+            400,
+            f"The body is {brief(first['input'])}; expected a JSON object, and the header "
+            "`Content-Type: application/json`. Send such a one.",
+            code="invalid_body",
+        )
+    by_param: dict[str, list[Any]] = {}
+    for problem in problems:
+        by_param.setdefault(str(problem["loc"][1]), []).append(problem)
+    missing = first["type"] == "missing" and len(place) == 1
+    return ApiError(
+        400,
+        " ".join(_sentence(found) for found in by_param.values()),
+        param=str(place[0]),
+        code="missing_required_parameter" if missing else "invalid_value",
+    )
+
+
+def _sentence(problems: Sequence[Any]) -> str:
+    """Say what is wrong with one parameter; of alternatives each has said what it expects."""
+    first = problems[0]
+    path = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}"
+        for part in first["loc"][1:]
+        if isinstance(part, int) or (part.isidentifier() and part != "str")  # not of an alternative
+    )[1:]
+    if first["type"] == "missing":
+        return f"Parameter {path!r} is missing; expected a value. Add it."
+    expected = dict.fromkeys(one["msg"].replace("Input should be", "expected") for one in problems)
+    return f"Parameter {path!r} is {brief(first['input'])}; {', or '.join(expected)}. Change it."
+
+
+def _http(request: Request, error: HTTPException) -> ApiError:
+    """Put what FastAPI itself refuses into our words."""
+    asked = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return ApiError(
+            404,
+            f"There is no {asked}; see the documentation of `qeff-zoo serve`.",
+            code="unknown_url",
+        )
+    if error.status_code == 405:
+        return ApiError(
+            405, f"{asked} is not possible; expected another method.", code="method_not_supported"
+        )
+    if error.status_code == 413:
+        return too_large()
+    return ApiError(error.status_code, f"{error.detail}. Correct the request.", code="invalid_body")

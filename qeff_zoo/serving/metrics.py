@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server counts and times, as Prometheus reads it."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from qeff_zoo.runtime import Delta, Stats
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)  # seconds
+_NEXT_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """The figures of one server.
+
+    Args:
+        stats: What is done, and what is to do, whenever it is asked.
+    """
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Live(stats))
+        self._responses = Counter(
+            "qeff_zoo_http_responses",
+            "Responses, by path and status; 499 is for clients that left before.",
+            ["path", "status"],
+            registry=self._registry,
+        )
+        self._first = Histogram(
+            "qeff_zoo_time_to_first_token_seconds",
+            "From when a request was taken until its first token.",
+            buckets=_FIRST_TOKEN,
+            registry=self._registry,
+        )
+        self._next = Histogram(
+            "qeff_zoo_inter_token_seconds",
+            "From one token of an answer to the next.",
+            buckets=_NEXT_TOKEN,
+            registry=self._registry,
+        )
+
+    def count(self, path: str, status: int) -> None:
+        """Count a response."""
+        self._responses.labels(path, str(status)).inc()
+
+    def stopwatch(self) -> Callable[[Delta], None]:
+        """Start to time an answer; call the result with each delta as it comes."""
+        newest, histogram = time.perf_counter(), self._first
+
+        def observe(delta: Delta) -> None:
+            nonlocal newest, histogram
+            if delta.token_ids:
+                now = time.perf_counter()
+                histogram.observe(now - newest)
+                newest, histogram = now, self._next
+
+        return observe
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Live(Collector):
+    """What the engine itself knows, read when Prometheus asks."""
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every figure."""
+        stats = self._stats()
+        for name, text, value in (
+            ("rows", "Requests that can run at a time.", stats.rows),
+            ("requests_running", "Requests that run.", stats.running),
+            ("requests_waiting", "Requests that wait for a row.", stats.waiting),
+        ):
+            yield GaugeMetricFamily(f"qeff_zoo_{name}", text, value)
+        for name, text, value in (
+            ("prompt_tokens", "Prompt tokens of requests that have ended.", stats.prompt_tokens),
+            ("reused_tokens", "Of those, what the prefix cache had.", stats.reused_tokens),
+            (
+                "generated_tokens",
+                "Generated tokens of requests that have ended.",
+                stats.generated_tokens,
+            ),
+        ):
+            yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
+        ended = CounterMetricFamily(
+            "qeff_zoo_requests_finished", "Requests that have ended, by reason.", labels=["reason"]
+        )
+        for reason, count in stats.finished.items():
+            ended.add_metric([reason], count)
+        yield ended

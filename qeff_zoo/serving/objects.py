@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers -> OpenAI's objects: chats and completions, whole and in chunks, with usage and log-probabilities."""
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from qeff_zoo.runtime import Delta, Generation, TokenLogprobs
+from qeff_zoo.runtime.tokenizer import Tokenizer
+
+Object = dict[str, Any]
+_FINISH_REASONS: Mapping[str | None, str | None] = MappingProxyType(
+    {"eos": "stop", "stop": "stop", "length": "length", None: None}
+)
+_LEAST_LOGPROB = -9999.0  # JSON has no infinity, and OpenAI writes this
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass
+class Reply:
+    """The objects of one request's answer.
+
+    Args:
+        kind: Of endpoint.
+        model: The name it goes by.
+        fingerprint: Of what answers: the same one and the same seed give the same answer.
+        tokenizer: Names tokens; None where a package has none.
+        logprobs: Whether they were asked for.
+    """
+
+    kind: Literal["chat", "completion"]
+    model: str
+    fingerprint: str
+    tokenizer: Tokenizer | None
+    logprobs: bool
+    _frame: Object = field(init=False)
+    #: Of completions, where the next token begins, by choice.
+    _offsets: dict[int, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        prefix = "chatcmpl" if self.kind == "chat" else "cmpl"
+        self._frame = {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+    def whole(self, answers: Sequence[Generation], n: int) -> Object:
+        """Return the object of an answer that is complete.
+
+        Args:
+            answers: By prompt, and `n` for each.
+            n: Choices for each prompt.
+        """
+        name = "chat.completion" if self.kind == "chat" else "text_completion"
+        choices = [self._choice(number, one) for number, one in enumerate(answers)]
+        return {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
+
+    def opening(self, number: int) -> Object | None:
+        """Return the chunk that begins a choice, where there is one: it says who speaks."""
+        if self.kind == "completion":
+            return None
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return self._chunk(
+            {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
+        )
+
+    def chunk(self, number: int, delta: Delta) -> Object | None:
+        """Return the chunk of what was added to a choice; None where nothing can be said yet."""
+        if not (delta.text or delta.finish_reason or self.logprobs):
+            return None
+        content = {"content": delta.text} if delta.text else {}
+        text = {"delta": content} if self.kind == "chat" else {"text": delta.text}
+        return self._chunk({"index": number, **text, **self._ending(number, delta, delta.logprobs)})
+
+    def closing(self, answers: Sequence[Generation], n: int) -> Object:
+        """Return the chunk after the last, which has the usage."""
+        return {**self._chunk(), "usage": usage(answers, n)}
+
+    def _chunk(self, *choices: Object) -> Object:
+        name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
+        return {**self._frame, "object": name, "choices": [*choices]}
+
+    def _choice(self, number: int, answer: Generation) -> Object:
+        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        text = {"message": message} if self.kind == "chat" else {"text": answer.text}
+        return {"index": number, **text, **self._ending(number, answer, answer.logprobs or ())}
+
+    def _ending(
+        self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
+    ) -> Object:
+        """Return what stands beside the text of a choice."""
+        if said.finish_reason == "eos":
+            logprobs = logprobs[:-1]  # that token is no part of the text
+        found = None
+        if self.logprobs and self.kind == "chat":
+            found = {"content": [self._chat_logprob(one) for one in logprobs], "refusal": None}
+        elif self.logprobs:
+            found = self._completion_logprobs(number, logprobs)
+        return {"logprobs": found, "finish_reason": _FINISH_REASONS[said.finish_reason]}
+
+    def _chat_logprob(self, token: TokenLogprobs) -> Object:
+        top = [self._entry(*one) for one in token.top]
+        return {**self._entry(token.token_id, token.logprob), "top_logprobs": top}
+
+    def _entry(self, token_id: int, logprob: float) -> Object:
+        text = self._text(token_id)
+        # A token may be a part of a character, which has no text of its own.
+        data = None if _INCOMPLETE in text else [*text.encode()]
+        return {"token": text, "logprob": _finite(logprob), "bytes": data}
+
+    def _completion_logprobs(self, number: int, logprobs: Sequence[TokenLogprobs]) -> Object:
+        texts = [self._text(one.token_id) for one in logprobs]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offsets.get(number, 0))
+            self._offsets[number] = offsets[-1] + len(text)
+        pairs = [(*one.top, (one.token_id, one.logprob)) for one in logprobs]
+        return {
+            "tokens": texts,
+            "token_logprobs": [_finite(one.logprob) for one in logprobs],
+            "top_logprobs": [{self._text(token): _finite(value) for token, value in one} for one in pairs],
+            "text_offset": offsets,
+        }  # fmt: skip
+
+    def _text(self, token_id: int) -> str:
+        return self.tokenizer.piece(token_id) if self.tokenizer else f"token_id:{token_id}"
+
+
+def usage(answers: Sequence[Generation], n: int) -> Object:
+    """Count tokens: a prompt once, however many choices it has."""
+    prompts = answers[::n]
+    prompt_tokens = sum(one.prompt_tokens for one in prompts)
+    completion_tokens = sum(len(one.token_ids) for one in answers)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(one.reused_tokens for one in prompts)},
+    }
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LEAST_LOGPROB)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of requests -> requests of the runtime, one for each choice that is to be answered."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime import Request, Sampling, TextGenerationSession
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+
+
+def chat_requests(session: TextGenerationSession, body: ChatRequest) -> list[Request]:
+    """Return a request for each choice of a chat's next message.
+
+    Raises:
+        ApiError: It cannot be served.
+    """
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(
+            400,
+            f"Parameter 'top_logprobs' is {body.top_logprobs}, and 'logprobs' is not true; expected both or neither. "
+            "Change one.",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    if session.chat_template is None:
+        raise ApiError(
+            400,
+            f"Model {body.model!r} has no chat template; expected a prompt as plain text. Use /v1/completions.",
+            param="messages",
+            code="no_chat_template",
+        )
+    with _blaming("messages"):
+        tokens = session.encode_chat([message.as_template_input() for message in body.messages])
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return [*_choices(session, body, tokens, limit, logprobs, "messages")]
+
+
+def completion_requests(session: TextGenerationSession, body: CompletionRequest) -> list[Request]:
+    """Return a request for each choice, those of the first prompt first.
+
+    Raises:
+        ApiError: They cannot be served.
+    """
+    found: list[Request] = []
+    for prompt in listed(body.prompt):
+        with _blaming("prompt"):
+            tokens = session.encode(prompt)
+        found += _choices(session, body, tokens, body.max_tokens, body.logprobs, "prompt")
+    return found
+
+
+def _choices(
+    session: TextGenerationSession,
+    body: ChatRequest | CompletionRequest,
+    tokens: Sequence[int],
+    limit: int | None,
+    logprobs: int | None,
+    param: str,
+) -> Iterator[Request]:
+    """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
+    _check_length(session, len(tokens), limit, param)
+    with _blaming(param):
+        sampling = Sampling(
+            temperature=body.temperature,
+            top_k=body.top_k,
+            top_p=body.top_p,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            seed=body.seed,
+            logprobs=logprobs,
+        )
+        request = session.request(
+            tokens,
+            generation_len=limit,
+            sampling=sampling,
+            stop=body.stop,
+            ignore_eos=body.ignore_eos,
+        )
+    for number in range(body.n):
+        seed = None if body.seed is None else body.seed + number
+        yield replace(request, sampling=replace(sampling, seed=seed))
+
+
+def _check_length(
+    session: TextGenerationSession, tokens: int, limit: int | None, param: str
+) -> None:
+    """Refuse what the context cannot hold: a prompt, or a prompt with as many tokens as are asked for."""
+    ctx_len = session.decoder.sizes.ctx_len
+    if tokens + (limit or 1) > ctx_len:
+        asked = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
+        raise ApiError(
+            400,
+            f"The prompt has {tokens:,} tokens, and {asked}; expected at most {ctx_len:,} together. Shorten it, or ask "
+            "for fewer.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+@contextmanager
+def _blaming(param: str) -> Iterator[None]:
+    """Turn what the runtime refuses into an answer that names the parameter."""
+    try:
+        yield
+    except GenerationError as error:
+        raise ApiError(400, str(error), param=param, code="invalid_value") from error

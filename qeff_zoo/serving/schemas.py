@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client may ask: the parameters of OpenAI's API that mean something here, with OpenAI's ranges and defaults."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from qeff_zoo.serving.errors import unknown_parameter
+
+#: One text, several, or the same as token ids. A long list is left at its first mistake: each takes memory to report.
+Texts: TypeAlias = (
+    str
+    | Annotated[list[str], Field(fail_fast=True)]
+    | Annotated[list[int], Field(fail_fast=True)]
+    | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
+)
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Stop: TypeAlias = Annotated[str, Field(min_length=1)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+#: Parameters that say who asks, or how to account for it: taken, and nothing follows.
+_IGNORED = frozenset(
+    {
+        "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+        "safety_identifier", "service_tier", "store", "user",
+    }
+)  # fmt: skip
+#: Parameters that are not supported -> values of theirs that ask for nothing.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "best_of": (1,),
+        "echo": (False,),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "logit_bias": ({},),
+        "modalities": (["text"],),
+        "response_format": ({"type": "text"},),
+        "suffix": ("",),
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+    }
+)
+
+
+class _Body(BaseModel):
+    """A request's body. Null is as good as left out; what would change the answer and cannot is refused."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    model: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        kept = {}
+        for name, value in values.items():
+            if name in cls.model_fields and value is not None:
+                kept[name] = value
+            elif not (
+                value is None
+                or name in cls.model_fields
+                or name in _IGNORED
+                or value in _NEUTRAL.get(name, ())
+            ):
+                raise unknown_parameter(name, value)
+        return kept
+
+
+class StreamOptions(BaseModel):
+    """How a stream is to be."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool = False
+    include_obfuscation: bool = False  # padding against who watches the wire; there is none
+
+
+class _Generating(_Body):
+    """What chats and completions share. The last group is not OpenAI's; vLLM has it by the same names."""
+
+    n: int = Field(1, ge=1, le=128)
+    seed: int | None = None
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: Share = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+
+    top_k: int = Field(0, ge=0)
+    min_p: Share = 0.0
+    repetition_penalty: float = Field(1.0, gt=0)
+    ignore_eos: bool = False
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """One message; what it has beyond role and content is for the chat template."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: str
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+
+    def as_template_input(self) -> dict[str, Any]:
+        """Return it as chat templates expect it: with text for its content."""
+        content = self.content
+        if isinstance(content, list):
+            content = "\n".join(part.text for part in content)
+        return {"role": self.role, "content": content, **(self.model_extra or {})}
+
+
+class ChatRequest(_Generating):
+    """Body of /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)  # its name before
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+
+class CompletionRequest(_Generating):
+    """Body of /v1/completions."""
+
+    prompt: Texts
+    max_tokens: int = Field(16, ge=1)
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+
+class EmbeddingRequest(_Body):
+    """Body of /v1/embeddings."""
+
+    input: Texts
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+def listed(texts: Texts) -> list[str | list[int]]:
+    """Return texts as a list, each a text or token ids; at least one, be it empty."""
+    if isinstance(texts, str):
+        return [texts]
+    several: list[Any] = texts
+    return several if several and not isinstance(several[0], int) else [several]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server process: a socket, a session, and an end that lets requests finish."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from qeff_zoo.errors import ServingError
+from qeff_zoo.runtime import EmbeddingSession, Engine, Session, TextGenerationSession
+from qeff_zoo.serving.app import create_app
+from qeff_zoo.serving.embeddings import EmbeddingQueue
+
+_LAST_WORDS = 1  # second for clients to read why their request was cancelled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """How to serve.
+
+    Args:
+        name: What clients call the model.
+        fingerprint: Of the package: its build key.
+        api_key: That clients must have; None for none.
+        max_queue: Requests that may wait for a row.
+        shutdown_timeout: Seconds for running requests to finish.
+    """
+
+    name: str
+    fingerprint: str
+    api_key: str | None = None
+    max_queue: int = 1024
+    shutdown_timeout: float = 20.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address, so that who comes too late for it knows before a model is loaded. Nobody can connect yet.
+
+    Args:
+        host: An address of this machine, or a name of one.
+        port: 0 for any that is free.
+
+    Raises:
+        ServingError: It cannot be had.
+    """
+    listener = None
+    try:
+        if not 0 <= port < 1 << 16:
+            raise OverflowError("a port is a number below 65,536")  # noqa: TRY301
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        if listener:
+            listener.close()
+        raise _taken(f"{host!r}, port {port}", error) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return what clients take for a `base_url`."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def serve(
+    session: Session,
+    listener: socket.socket,
+    choices: Choices,
+    announce: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; then let requests finish, until a second signal or a time.
+
+    Args:
+        session: Its own until it returns.
+        listener: From `bind`.
+        choices: How.
+        announce: Told the URL when clients may come.
+
+    Raises:
+        ServingError: There is no API for the session's task.
+    """
+    with _backend(session, choices) as backend:
+        app = create_app(
+            backend,
+            name=choices.name,
+            fingerprint=choices.fingerprint,
+            api_key=choices.api_key,
+        )
+        Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
+
+
+@contextmanager
+def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQueue]:
+    """Open what answers requests."""
+    if isinstance(session, TextGenerationSession):
+        with Engine(session, max_waiting=choices.max_queue) as engine:
+            yield engine
+    elif isinstance(session, EmbeddingSession):
+        with closing(EmbeddingQueue(session, max_waiting=choices.max_queue)) as queue:
+            yield queue
+    else:
+        raise ServingError(
+            f"Package {str(session.folder)!r} is for task {session.task!r}, of which OpenAI's API knows nothing; "
+            "expected text-generation or feature-extraction. Use `qeff-zoo run`."
+        )
+
+
+class Server(uvicorn.Server):
+    """uvicorn with an end of ours: requests have some time to finish, and those that do not are told.
+
+    Args:
+        app: What to serve.
+        close: Cancels what runs, and waits for that; called in a thread.
+        patience: Seconds for requests to finish.
+        announce: Told the URL when clients may come.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        close: Callable[[], None],
+        patience: float,
+        announce: Callable[[str], None],
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,  # warnings and errors go to stderr; stdout is the command's
+            access_log=False,
+            server_header=False,
+        )
+        super().__init__(config)
+        self._close, self._patience, self._announce = close, patience, announce
+        self._hurry = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        for listener in sockets or ():
+            try:
+                listener.listen()
+            except OSError as error:  # another server took the address since it was bound
+                raise _taken(url_of(listener), error) from error
+        await super().startup(sockets)
+        for listener in sockets or ():
+            self._announce(url_of(listener))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, let those that run finish, and cancel them when that takes too long."""
+        closing = asyncio.create_task(self._close_in_time())
+        await super().shutdown(sockets)
+        closing.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End when requests have finished; at a second signal, cancel them."""
+        self._hurry = self.should_exit
+        self.should_exit = True
+
+    async def _close_in_time(self) -> None:
+        end = time.monotonic() + self._patience
+        while time.monotonic() < end and not self._hurry:
+            await asyncio.sleep(0.1)
+        await asyncio.to_thread(self._close)
+        await asyncio.sleep(_LAST_WORDS)
+        for connection in [*self.server_state.connections]:  # which neither send nor read
+            connection.transport.abort()
+
+
+def _taken(where: str, error: Exception) -> ServingError:
+    return ServingError(
+        f"Cannot listen at {where}: {error}. Expected an address of this machine and a free port. Choose "
+        "another --host or --port."
+    )

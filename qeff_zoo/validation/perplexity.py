@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Perplexity of one text: by Hugging Face's model, by a package, and by the portable graph.
+
+All see the same windows of the same tokens, and are asked for the same targets, so that what differs is the model:
+
+    window 1  |c t t t t t t t|              c  context: read, not scored
+    window 2        |c c c c t t t t|        t  target: scored once, in the first window that has it
+    window 3              |c c c c t t t t|
+
+A graph returns the logits of a row's newest token alone. So the context of a window is read in chunks, and each target
+is a decode step: exact, and as slow as generating the text would be, with as many windows at a time as there are rows.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from qeff_zoo import pipeline
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package import Package
+from qeff_zoo.plan import Request
+from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.runtime.decoder import Array, Decoder, Piece
+from qeff_zoo.runtime.sessions import open_session
+from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.validation.checks import source_of
+from qeff_zoo.validation.reference_answers import ask
+from qeff_zoo.validation.trials import Progress
+
+_REFERENCE = "qeff_zoo.validation.reference_perplexity"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of the text.
+
+    Args:
+        start: Number of its first token.
+        first: Of its first target, after `start`.
+        stop: Behind its last token, which is a target.
+    """
+
+    start: int
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """What is to be scored.
+
+    Args:
+        tokens: The text, special tokens of the tokenizer included.
+        window: Tokens that a window has at most.
+        stride: Tokens from one window to the next. As long as the window: no context is read twice, and the first
+            token of each window is not scored.
+        batch_size: Windows that the reference runs at a time; a package runs as many as it has rows.
+    """
+
+    tokens: Sequence[int]
+    window: int
+    stride: int
+    batch_size: int = 1
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows, which score every token that has one before it."""
+        found: list[Window] = []
+        for start in range(0, len(self.tokens), self.stride):
+            stop = min(start + self.window, len(self.tokens))
+            first = max(start + 1, found[-1].stop if found else 0)
+            if first < stop:
+                found.append(Window(start, first, stop))
+            if stop == len(self.tokens):
+                break
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How well a model predicts a text.
+
+    Args:
+        nats_per_token: Mean of the negative natural logarithms of the targets' probabilities.
+        targets: Their number.
+    """
+
+    nats_per_token: float
+    targets: int
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean."""
+        return math.exp(self.nats_per_token)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """How well models predict one text.
+
+    Args:
+        name: Of the checkpoint, for a person.
+        scoring: What was scored.
+        scores: By model: "hugging-face", the packages, and "graph" where it was asked for.
+    """
+
+    name: str
+    scoring: Scoring
+    scores: Mapping[str, Score]
+
+    def ratio(self, model: str) -> float:
+        """Return a model's perplexity over Hugging Face's."""
+        return self.scores[model].perplexity / self.scores["hugging-face"].perplexity
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer for a program."""
+        return {
+            "name": self.name,
+            "tokens": len(self.scoring.tokens),
+            "window": self.scoring.window,
+            "stride": self.scoring.stride,
+            "scores": {
+                model: {
+                    "targets": score.targets,
+                    "nats_per_token": score.nats_per_token,
+                    "perplexity": score.perplexity,
+                    "ratio": self.ratio(model),
+                }
+                for model, score in self.scores.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        scoring = self.scoring
+        rows = [
+            [model, f"{one.targets:,}", f"{one.nats_per_token:.5f}", f"{one.perplexity:.4f}",
+             f"{self.ratio(model):.5f}"]
+            for model, one in self.scores.items()
+        ]  # fmt: skip
+        headers = ["model", "scored", "nats per token", "perplexity", "ratio"]
+        return (
+            f"{self.name}: {len(scoring.tokens):,} tokens in windows of {scoring.window:,} every {scoring.stride:,}\n\n"
+            + tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+        )
+
+
+def compare(
+    packages: Mapping[str, Package],
+    scoring: Scoring,
+    *,
+    checkpoint: str | None = None,
+    graph: bool = False,
+    reporter: Reporter | None = None,
+) -> Comparison:
+    """Score a text with packages and with Hugging Face's model: the same windows, the same targets.
+
+    Args:
+        packages: Of one checkpoint and one context, by what to call them; at least one.
+        scoring: As `prepare` makes it.
+        checkpoint: Where the checkpoint is now; None for where it was when the packages were built here.
+        graph: Also the portable graph, in float32.
+        reporter: Shows progress.
+
+    Raises:
+        CheckpointError: The checkpoint is not to be found, or is another one.
+        ParityError: Hugging Face's model does not run.
+
+    Example:
+        >>> scoring = prepare(package, Path("held_out.txt").read_text())  # doctest: +SKIP
+        >>> compare({"package": package}, scoring).ratio("package")  # doctest: +SKIP
+        1.0000002
+    """
+    watch = Stopwatch(reporter or Silent())
+    source, *_ = [source_of(package, checkpoint) for package in packages.values()]
+    specializations = next(iter(packages.values())).manifest["specializations"]
+    ctx_len = DecoderSizes.read(specializations).ctx_len
+    scores = {}
+    with watch.stage("hugging-face", unit="call") as step:
+        scores["hugging-face"] = score_reference(scoring, source.folder, ctx_len, step)
+    if graph:
+        with tempfile.TemporaryDirectory() as name, watch.stage("graph", unit="call") as step:
+            folder = Path(name, "graph")
+            choices = Request(task="text-generation", ctx_len=ctx_len)
+            pipeline.export(str(source.folder), folder, request=choices)
+            scores["graph"] = score(scoring, Decoder.open(folder, specializations), step)
+    for name, package in packages.items():
+        with watch.stage(name, unit="call") as step:
+            session: Any = open_session(package)
+            scores[name] = score(scoring, session.decoder, step)
+            del session  # its memory is free again before the next is opened
+    return Comparison(name=source.name, scoring=scoring, scores=scores)
+
+
+def prepare(
+    package: Package,
+    text: str,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    batch_size: int = 1,
+) -> Scoring:
+    """Cut a text for a package.
+
+    Args:
+        package: For text generation and target `ort`; its tokenizer is used.
+        text: Any.
+        window: None for the whole context of the package.
+        stride: None for half the window.
+        batch_size: Of the reference.
+
+    Raises:
+        GenerationError: The package has no perplexity, the text none, or the sizes do not fit.
+    """
+    if (package.target, package.task) != ("ort", "text-generation"):
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
+            "'text-generation' and 'ort', which has a perplexity here. Name such a package."
+        )
+    ctx_len = DecoderSizes.read(package.manifest["specializations"]).ctx_len
+    window = ctx_len if window is None else window
+    stride = max(1, window // 2) if stride is None else stride
+    for name, value, least, most in (
+        ("window", window, 2, ctx_len),
+        ("stride", stride, 1, window),
+        ("batch-size", batch_size, 1, math.inf),
+    ):
+        if not least <= value <= most:
+            at_most = "" if most == math.inf else f" and at most {most}"
+            raise GenerationError(
+                f"Cannot score with a {name} of {value}; expected at least {least}{at_most}. Change --{name}."
+            )
+    tokenizer = Tokenizer.find(package.path)
+    if tokenizer is None:
+        raise GenerationError(
+            f"Package {str(package.path)!r} has no tokenizer.json and cannot read a text. Expected one from its "
+            "checkpoint. Add it there, and build again."
+        )
+    tokens = tokenizer.encode(text)
+    if not text or len(tokens) < 2:
+        raise GenerationError(
+            f"A text of {len(text)} characters and {len(tokens)} tokens has no perplexity; expected at least two "
+            "tokens, of which the first predicts the second. Give more text."
+        )
+    return Scoring(tokens=tokens, window=window, stride=stride, batch_size=batch_size)
+
+
+def score_reference(scoring: Scoring, checkpoint: Path, ctx_len: int, step: Progress) -> Score:
+    """Score with Hugging Face's unpatched model in float32, in a process of its own.
+
+    Args:
+        scoring: What to score.
+        checkpoint: Its folder.
+        ctx_len: Of the package, which some models' RoPE depends on.
+        step: Told of every call.
+    """
+    request = {
+        "checkpoint": str(checkpoint.absolute()),
+        "ctx_len": ctx_len,
+        "tokens": list(scoring.tokens),
+        "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
+        "batch_size": scoring.batch_size,
+    }
+    losses = ask(request, None, step, _REFERENCE).arrays["losses"]
+    return Score(nats_per_token=float(losses.mean()), targets=len(losses))
+
+
+def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
+    """Score with a graph: a package's, or a portable one with its weights.
+
+    Args:
+        scoring: What to score.
+        decoder: Runs the graph.
+        step: Told of every call.
+    """
+    windows, rows = scoring.windows, decoder.sizes.rows
+    groups = [windows[at : at + rows] for at in range(0, len(windows), rows)]
+    losses = [loss for group in groups for loss in _losses(decoder, scoring.tokens, group, step)]
+    return Score(nats_per_token=math.fsum(losses) / len(losses), targets=len(losses))
+
+
+def _losses(
+    decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
+) -> Iterator[float]:
+    """Give the loss of every target of as many windows as there are rows, or fewer."""
+    logits = _read_context(decoder, tokens, group, step)
+    for offset in range(max(one.stop - one.first for one in group)):
+        scored = {row: one for row, one in enumerate(group) if one.first + offset < one.stop}
+        for row, one in scored.items():
+            yield _loss(logits[row], tokens[one.first + offset])
+        pieces = {
+            row: Piece(tokens[one.first + offset :][:1], one.first + offset - one.start)
+            for row, one in scored.items()
+            if one.first + offset + 1 < one.stop
+        }
+        if pieces:
+            logits = decoder.decode(pieces)
+            step(1)
+
+
+def _read_context(
+    decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
+) -> dict[int, Array]:
+    """Run what comes before the windows' first targets; return each row's logits behind it."""
+    length = decoder.sizes.prefill_seq_len
+    logits: dict[int, Array] = {}
+    for done in range(0, max(one.first - one.start for one in group), length):
+        pieces = {
+            row: Piece(tokens[one.start + done : min(one.start + done + length, one.first)], done)
+            for row, one in enumerate(group)
+            if one.start + done < one.first
+        }
+        logits.update(decoder.prefill(pieces))
+        step(1)
+    return logits
+
+
+def _loss(logits: Array, target: int) -> float:
+    """Return the negative natural logarithm of a token's probability."""
+    values = logits.astype(np.float64)
+    most = values.max()
+    return float(most + np.log(np.exp(values - most).sum()) - values[target])

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference's perplexity: transformers' own model, unpatched, in a process of its own.
+
+    python -m qeff_zoo.validation.reference_perplexity request.json answer.npz
+
+In: a checkpoint's folder, `tokens`, `windows` (start, first, stop) and a `batch_size`. Out: `losses`, in nats, one for
+each target of each window. Windows run in batches of one length, so that nothing is padded.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qeff_zoo.validation.reference import assert_unpatched, hooked, load_model, tick
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer one request.
+
+    Args:
+        arguments: The request's file, and the answer's.
+    """
+    request = json.loads(Path(arguments[0]).read_bytes())
+    torch.set_grad_enabled(False)
+    model = load_model(Path(request["checkpoint"]), "text-generation", request["ctx_len"])
+    tokens = torch.tensor(request["tokens"])
+    losses = [
+        loss
+        for batch in _batches(request["windows"], request["batch_size"])
+        for loss in _losses(model, tokens, batch)
+    ]
+    assert_unpatched()
+    about = json.dumps({"class": type(model).__name__})
+    np.savez(arguments[1], allow_pickle=False, about=np.array(about), losses=np.concatenate(losses))
+
+
+def _batches(windows: list[list[int]], size: int) -> list[list[list[int]]]:
+    """Cut windows into batches of one length and one number of targets."""
+    alike = groupby(windows, lambda window: (window[2] - window[0], window[2] - window[1]))
+    groups = [list(group) for _, group in alike]
+    return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
+
+
+def _losses(model: Any, tokens: Tensor, batch: list[list[int]]) -> list[Any]:
+    """Return the losses of each window's targets, (targets,) in float64."""
+    start, first, _ = batch[0]
+    input_ids = torch.stack([tokens[start : stop - 1] for start, _, stop in batch])
+
+    def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (args[0][:, first - start - 1 :],)  # (batch, targets, hidden)
+
+    with hooked(model.get_output_embeddings(), keep):
+        logits = model(input_ids=input_ids, use_cache=False).logits
+    tick()
+    return [
+        nn.functional.cross_entropy(row.double(), tokens[first:stop], reduction="none").numpy()
+        for row, (_, first, stop) in zip(logits, batch, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling: what transformers' logits processors leave to choose from, and how it is chosen."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from transformers.generation import logits_process as theirs
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest
+
+VOCAB = 50
+SHARES = st.sampled_from([0.0, 0.05, 0.3, 0.9, 0.999])
+
+
+def processed(logits: np.ndarray, asked: Sampling, tokens: list[int]) -> Any:
+    """Return what transformers makes of logits, as probabilities."""
+    steps: list[Any] = []
+    if asked.repetition_penalty != 1:
+        steps.append(theirs.RepetitionPenaltyLogitsProcessor(asked.repetition_penalty))
+    steps.append(theirs.TemperatureLogitsWarper(asked.temperature))
+    if asked.top_k:
+        steps.append(theirs.TopKLogitsWarper(asked.top_k))
+    if asked.top_p < 1:
+        steps.append(theirs.TopPLogitsWarper(asked.top_p))
+    if asked.min_p:
+        steps.append(theirs.MinPLogitsWarper(asked.min_p))
+    scores = torch.from_numpy(logits.copy())[None]
+    for step in steps:
+        scores = step(torch.tensor([tokens], dtype=torch.long), scores)
+    return torch.softmax(scores, -1)[0].numpy()
+
+
+class Quantile:
+    """Draws what it is told to."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+def distribution(logits: np.ndarray, asked: Sampling, prompt: list[int], at: int = 2000) -> Any:
+    """Find how a sampler divides the numbers from 0 to 1 among tokens."""
+    sampler = Sampler(asked, prompt)
+    counts = np.zeros(len(logits))
+    for number in range(at):
+        sampler._random = Quantile((number + 0.5) / at)  # type: ignore[assignment]
+        sampler._counts.clear()
+        counts[sampler.next(logits)] += 1
+    return counts / at
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 1000),
+    spread=st.sampled_from([0.0, 0.3, 3.0, 30.0]),
+    temperature=st.sampled_from([0.2, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 1, 5, 49, 50, 80]),
+    top_p=st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.01]),
+    min_p=SHARES,
+    penalty=st.sampled_from([1.0, 1.3, 0.7]),
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20),
+)
+def test_tokens_are_drawn_from_the_distribution_of_transformers(
+    seed: int,
+    spread: float,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    penalty: float,
+    prompt: list[int],
+) -> None:
+    noise = np.random.default_rng(seed).standard_normal(VOCAB)
+    logits = (spread * noise + np.arange(VOCAB) * 1e-4).astype(np.float32)  # without ties
+    asked = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=penalty,
+    )
+    expected = processed(logits, asked, prompt)
+    before = logits.copy()
+    np.testing.assert_allclose(distribution(logits, asked, prompt), expected, atol=2e-3)
+    np.testing.assert_array_equal(logits, before)
+
+
+def test_equals_at_the_border_of_top_k_are_all_in_it() -> None:
+    logits = np.array([1, 3, 2, 2, 2, 0], np.float32)
+    asked = Sampling(temperature=1.0, top_k=2)
+    expected = processed(logits, asked, [0])
+    assert np.count_nonzero(expected) == 4
+    np.testing.assert_allclose(distribution(logits, asked, [0]), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("top_p", [0.0, 0.2, 0.97, 0.9999999])
+def test_a_long_vocabulary_of_equals(top_p: float) -> None:
+    """The nucleus is beyond every floor, and so is all that is unlikely."""
+    logits = np.zeros(100_000, np.float32)
+    logits[7] = 12
+    asked = Sampling(temperature=1, top_p=top_p)
+    sampler = Sampler(asked, [])
+    sampler._random = Quantile(1 - 1e-12)  # type: ignore[assignment]
+    drawn = sampler.next(logits)
+    share = math.exp(12) / (math.exp(12) + 99_999)
+    if top_p <= share:
+        assert drawn == 7
+    else:
+        assert drawn == pytest.approx((top_p - share) / (1 - share) * 100_000, abs=20)
+
+
+def test_penalties_for_what_the_answer_has() -> None:
+    """Presence counts a token once and frequency each time; the prompt's tokens are not the answer's."""
+    logits = np.array([5, 4.5, 4, -9], np.float32)
+    for asked, expected in [
+        (Sampling(presence_penalty=0.7), [0, 1, 0, 0]),
+        (Sampling(frequency_penalty=0.3), [0, 0, 1, 0, 1]),
+        (Sampling(presence_penalty=-2), [0, 0, 0]),
+        (Sampling(repetition_penalty=1.2), [1, 0, 0, 0]),
+    ]:
+        sampler = Sampler(asked, [0] if asked.repetition_penalty != 1 else [])
+        assert [sampler.next(logits) for _ in expected] == expected, asked
+
+
+def test_greedy_is_the_first_of_the_largest() -> None:
+    assert likeliest(np.array([1, 3, 3], np.float32)) == 1
+    assert Sampler(Sampling(), [1]).next(np.array([1, 3, 3], np.float32)) == 1
+    cold = Sampling(temperature=1e-30, seed=0)
+    assert Sampler(cold, []).next(np.array([1, -np.inf, 3], np.float32)) == 2
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("asked", [Sampling(), Sampling(temperature=1, top_p=0.5)])
+def test_nonsense_is_not_sampled(value: float, asked: Sampling) -> None:
+    logits = np.full(3, value, np.float32)
+    logits[0] = 1 if value != -np.inf else value
+    with pytest.raises(GenerationError, match=r"logit of token [01] is .*validate"):
+        Sampler(asked, []).next(logits)
+
+
+def test_a_seed_gives_the_same_tokens_again() -> None:
+    logits = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+
+    def draw(seed: int | None) -> list[int]:
+        sampler = Sampler(Sampling(temperature=1, seed=seed), [])
+        return [sampler.next(logits) for _ in range(20)]
+
+    assert draw(3) == draw(3)
+    assert draw(-1) == draw(-1)
+    assert len({tuple(draw(seed)) for seed in (0, 1, -1, 1 << 40, None, None)}) == 6
+
+
+@settings(deadline=None)
+@given(count=st.integers(0, 60), seed=st.integers(0, 50))
+@example(count=VOCAB, seed=0)
+def test_logprobs_are_the_models_own(count: int, seed: int) -> None:
+    logits = (4 * np.random.default_rng(seed).standard_normal(VOCAB)).astype(np.float32)
+    expected = torch.log_softmax(torch.from_numpy(logits), -1).numpy()
+    asked = Sampling(temperature=2, top_k=3, presence_penalty=5, seed=seed, logprobs=count)
+    sampler = Sampler(asked, [])
+    for _ in range(2):
+        token = sampler.next(logits)
+        found = sampler.logprobs(logits, token)
+        assert found is not None
+        assert found.token_id == token
+        assert found.logprob == pytest.approx(expected[token], abs=1e-5)
+        order = np.argsort(-expected, kind="stable")[:count]
+        assert [one for one, _ in found.top] == order.tolist()
+        assert [value for _, value in found.top] == pytest.approx(expected[order], abs=1e-5)
+    assert Sampler(Sampling(), []).logprobs(logits, token) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("top_k", -1),
+        ("top_p", 1.1),
+        ("top_p", -0.1),
+        ("min_p", 2),
+        ("min_p", math.nan),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", math.inf),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", math.inf),
+        ("logprobs", -1),
+    ],
+)
+def test_values_out_of_range_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(GenerationError, match=rf"sample with {name} .*expected .* Change {name}\."):
+        Sampling(**{name: value})
+
+
+def test_all_values_out_of_range_are_named() -> None:
+    with pytest.raises(GenerationError) as caught:
+        Sampling(temperature=-1, top_p=7)
+    assert [line.split()[3] for line in str(caught.value).splitlines()] == ["temperature", "top_p"]

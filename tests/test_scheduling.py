@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scheduling: every request gets what it gets alone, whoever joins, leaves or is cancelled beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_decoder import VOCAB, ToyDecoder, greedy_answer
+
+from qeff_zoo.runtime.answers import Answer, Request
+from qeff_zoo.runtime.prefix_cache import PrefixCache
+from qeff_zoo.runtime.sampling import Sampling
+from qeff_zoo.runtime.scheduling import Scheduler
+
+CTX_LEN, EOS = 80, 0
+BLOCK_BYTES = 16 * 8 + 8  # of 16 positions, and one number
+
+
+@dataclass(frozen=True)
+class Client:
+    """What somebody asks for, and when: numbers of steps."""
+
+    prompt: tuple[int, ...]
+    limit: int
+    joins: int
+    leaves: int | None
+    seed: int | None
+
+    @property
+    def request(self) -> Request:
+        sampling = Sampling() if self.seed is None else Sampling(temperature=0.8, seed=self.seed)
+        return Request(
+            prompt=self.prompt,
+            limit=min(self.limit, CTX_LEN - len(self.prompt)),
+            sampling=sampling,
+            eos_token_ids=frozenset({EOS}),
+        )
+
+
+@st.composite
+def clients(draw: st.DrawFn) -> Client:
+    """Draw prompts that often begin alike: stretches of two endless texts."""
+    shared = draw(st.integers(0, 50))
+    own = draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20))
+    text = draw(st.sampled_from([3, 5]))
+    return Client(
+        prompt=(*(at * text % VOCAB for at in range(shared)), *own),
+        limit=draw(st.integers(1, 12)),
+        joins=draw(st.integers(0, 12)),
+        leaves=draw(st.none() | st.integers(0, 20)),
+        seed=draw(st.none() | st.integers(-5, 5)),
+    )
+
+
+def scheduler_of(decoder: ToyDecoder) -> Scheduler:
+    return Scheduler(decoder, PrefixCache(decoder, 0))
+
+
+def alone(client: Client, length: int) -> list[int]:
+    scheduler = scheduler_of(ToyDecoder(1, CTX_LEN, length))
+    answer = Answer(client.request, None)
+    scheduler.submit(answer)
+    while scheduler.step():
+        pass
+    return answer.token_ids
+
+
+def serve(scheduler: Scheduler, asked: Sequence[Client]) -> list[Answer]:
+    """Let clients come and go, and check that each step gives every request that decodes one token."""
+    answers = [Answer(client.request, None) for client in asked]
+    step, busy = 0, True
+    while busy or step <= 20:
+        for client, answer in zip(asked, answers, strict=True):
+            if client.joins == step:
+                scheduler.submit(answer)
+            if client.leaves is not None and max(client.leaves, client.joins) == step:
+                scheduler.cancel(answer)
+        decoding = {
+            id(one): len(one.token_ids) for one in answers if one.token_ids and not one.ended
+        }
+        busy = scheduler.step()
+        for answer in answers:
+            if id(answer) in decoding:
+                assert len(answer.token_ids) == decoding[id(answer)] + 1
+        step += 1
+        assert step < 10_000
+    return answers
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    asked=st.lists(clients(), max_size=12),
+    rows=st.integers(1, 5),
+    length=st.sampled_from([1, 3, 8, 16, 40]),
+    blocks=st.sampled_from([0, 1, 3, 1000]),
+)
+def test_every_request_gets_what_it_gets_alone(
+    asked: list[Client], rows: int, length: int, blocks: int
+) -> None:
+    decoder = ToyDecoder(rows, CTX_LEN, length)
+    prefixes = PrefixCache(decoder, blocks * 2 * BLOCK_BYTES)
+    scheduler = Scheduler(decoder, prefixes)
+    for round_ in range(2):  # the second finds what the first has left behind
+        for client, answer in zip(asked, serve(scheduler, asked), strict=True):
+            expected = alone(client, length)
+            if client.seed is None:
+                assert expected == greedy_answer(client.prompt, client.request.limit, EOS)
+            if answer.finish_reason == "cancelled":
+                assert client.leaves is not None
+                assert answer.token_ids == expected[: len(answer.token_ids)]
+            else:
+                assert answer.token_ids == expected
+                ended = "eos" if expected[-1] == EOS else "length"
+                assert answer.finish_reason == ended
+            assert blocks or not answer.reused_tokens, round_
+        assert (scheduler.waiting, scheduler.running) == (0, 0)
+        assert prefixes.used <= blocks * 2 * BLOCK_BYTES
+
+
+def submit(scheduler: Scheduler, length: int, limit: int = 20, first: int = 1) -> Answer:
+    """Ask for the continuation of a prompt; no EOS ends it."""
+    answer = Answer(Request(prompt=(first,) * length, limit=limit), None)
+    scheduler.submit(answer)
+    return answer
+
+
+def test_a_long_prompt_holds_up_the_others_by_one_chunk_a_step() -> None:
+    decoder = ToyDecoder(3, CTX_LEN, 8)
+    scheduler = scheduler_of(decoder)
+    submit(scheduler, 4)
+    scheduler.step()
+    submit(scheduler, 30)
+    submit(scheduler, 29)
+    decoder.calls.clear()
+    for _ in range(8):
+        scheduler.step()
+    assert decoder.calls[:2] == [([1], 8), ([0], 1)]  # the shorter one begins
+    assert [width for _, width in decoder.calls] == [8, 1] * 3 + [5, 1] + [8, 1] * 3 + [6, 1]
+    assert decoder.calls[-1] == ([0, 1, 2], 1)
+
+
+def test_prompts_that_begin_together_share_calls() -> None:
+    decoder = ToyDecoder(3, CTX_LEN, 8)
+    scheduler = scheduler_of(decoder)
+    for length in (20, 5, 18):
+        submit(scheduler, length, limit=40)
+    for _ in range(3):
+        scheduler.step()
+    prefills = [call for call in decoder.calls if call[1] > 1]
+    assert prefills[0] == ([0, 1, 2], 8)
+    assert prefills[1:] == [([1], 8), ([1], 2)]  # while the short one decodes, one at a time
+
+
+def test_short_prompts_are_not_padded_to_long_ones() -> None:
+    decoder = ToyDecoder(4, CTX_LEN, 16)
+    scheduler = scheduler_of(decoder)
+    for length in (16, 1, 1, 1):
+        submit(scheduler, length, limit=1)
+    while scheduler.step():
+        pass
+    assert decoder.calls == [([0, 1, 2], 1), ([3], 16)]
+
+
+def test_rows_that_decode_stay_neighbours() -> None:
+    """When requests end, others move into their rows, as few as can be, so that a step stays one call."""
+    decoder = ToyDecoder(4, CTX_LEN, 8)
+    scheduler = scheduler_of(decoder)
+    for limit in (3, 20, 3, 20):
+        submit(scheduler, 4, limit)
+    for _ in range(6):
+        scheduler.step()
+    assert decoder.calls == [([0, 1, 2, 3], 4)] + [([0, 1, 2, 3], 1)] * 2 + [([0, 1], 1)] * 4
+
+    decoder = ToyDecoder(5, CTX_LEN, 8)
+    scheduler = scheduler_of(decoder)
+    for limit in (20, 3, 3, 20, 20):
+        submit(scheduler, 4, limit)
+    for _ in range(4):
+        scheduler.step()
+    assert decoder.calls[-2:] == [([2, 3, 4], 1)] * 2  # one has moved, where two could have
+
+
+def test_neighbours_stay_where_they_are() -> None:
+    decoder = ToyDecoder(3, CTX_LEN, 8)
+    scheduler = scheduler_of(decoder)
+    for limit in (3, 20, 20):
+        submit(scheduler, 4, limit)
+    for _ in range(4):
+        scheduler.step()
+    assert decoder.calls[-1] == ([1, 2], 1)
+
+
+def test_a_row_in_prefill_makes_room_for_one_that_decodes() -> None:
+    decoder = ToyDecoder(3, CTX_LEN, 8)
+    scheduler = scheduler_of(decoder)
+    answers = [submit(scheduler, 2 + number, limit) for number, limit in enumerate((30, 2, 30))]
+    scheduler.step()
+    answers.append(submit(scheduler, 40, limit=4))
+    decoder.calls.clear()
+    while scheduler.step():
+        pass
+    prefills = [rows for rows, width in decoder.calls if width == 8]
+    assert prefills == [[1]] + prefills[1:2] * 4  # it is moved after its first chunk
+    assert prefills[1] != [1]
+    assert {len(rows) for rows, width in decoder.calls[1:8] if width == 1} == {2}
+    for answer in answers:
+        assert answer.token_ids == greedy_answer(answer.request.prompt, answer.request.limit, -1)
+
+
+def test_what_is_cancelled_ends_where_it_is() -> None:
+    scheduler = scheduler_of(ToyDecoder(1, CTX_LEN, 8))
+    running, waiting = submit(scheduler, 4), submit(scheduler, 4)
+    scheduler.step()
+    scheduler.step()
+    assert (scheduler.running, scheduler.waiting) == (1, 1)
+    scheduler.cancel(waiting)
+    scheduler.cancel(running)
+    scheduler.cancel(running)
+    assert [running.finish_reason, waiting.finish_reason] == ["cancelled", "cancelled"]
+    assert (len(running.token_ids), waiting.token_ids) == (3, [])
+    assert not scheduler.step()
+    last = submit(scheduler, 4, limit=2)
+    while scheduler.step():
+        pass
+    scheduler.cancel(last)
+    assert last.finish_reason == "length"
+
+
+def test_nonsense_fails_one_request_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = ToyDecoder(2, CTX_LEN, 8)
+    scheduler = scheduler_of(decoder)
+    sick, well = submit(scheduler, 4, first=2), submit(scheduler, 4, limit=6)
+    heard: list[object] = []
+    sick._listen = heard.append
+    call = ToyDecoder._call
+
+    def poisoned(self: ToyDecoder, pieces, rows, width):  # type: ignore[no-untyped-def]
+        logits = call(self, pieces, rows, width)
+        if 0 in logits and not sick.ended:
+            logits[0] = np.full(VOCAB, np.nan, np.float32)
+        return logits
+
+    monkeypatch.setattr(ToyDecoder, "_call", poisoned)
+    while scheduler.step():
+        pass
+    assert sick.ended
+    assert "nan" in str(sick.error)
+    assert heard == [None]
+    assert well.token_ids == greedy_answer(well.request.prompt, 6, -1)

@@ -1,0 +1,899 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server, as OpenAI's own client meets it over a real connection: answers, streams, refusals, many at once."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import openai
+import pytest
+from fixtures_builds import Models
+from prometheus_client.parser import text_string_to_metric_families
+
+import qeff_zoo
+from qeff_zoo import cli, serving
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import Engine, Sampling, TextClassificationSession, TextGenerationSession
+from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.server import Server, url_of
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
+MODEL, KEY = "tiny", "sesame"
+QUESTION = [{"role": "user", "content": "What is collections.OrderedDict?"}]
+PROMPT = "class collections."
+TIMEOUT = 20  # seconds; what takes longer hangs
+
+
+# --- servers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def trained(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """Give a package of the trained Llama, with four slots."""
+    home = tmp_path_factory.mktemp("serving")
+    return models.build(EXAMPLE, home, ctx_len=128, prefill_seq_len=16, full_batch_size=4)
+
+
+@pytest.fixture(scope="session")
+def alone(trained: Package) -> TextGenerationSession:
+    """Give a session of the same package that serves nobody else."""
+    return qeff_zoo.load(trained, threads=1, prefix_cache_bytes=0)  # type: ignore[return-value]
+
+
+@contextmanager
+def running(backend: Engine | EmbeddingQueue, patience: float = 0, **choices: Any) -> Iterator[str]:
+    """Run a server in a thread; give its URL."""
+    app = serving.create_app(backend, name=MODEL, fingerprint="qz1-ab", **choices)
+    urls: list[str] = []
+    with serving.bind("127.0.0.1", 0) as listener:
+        server = Server(app, backend.close, patience, urls.append)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        wait_until(lambda: bool(urls))
+        try:
+            yield urls[0]
+        finally:
+            server.should_exit = True
+            thread.join(TIMEOUT)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def engine(trained: Package) -> Iterator[Engine]:
+    with Engine(qeff_zoo.load(trained, threads=1)) as opened:  # type: ignore[arg-type]
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def url(engine: Engine) -> Iterator[str]:
+    """Give the URL of a server that most tests share."""
+    with running(engine) as served:
+        yield served
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with connect(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def paused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Give an event without which nothing is decoded."""
+    gate = threading.Event()
+    decode = engine.session.decoder.decode
+
+    def wait(pieces: Any) -> Any:
+        assert gate.wait(TIMEOUT)
+        return decode(pieces)
+
+    monkeypatch.setattr(engine.session.decoder, "decode", wait)
+    yield gate
+    gate.set()
+
+
+def connect(url: str, key: str = KEY, **options: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=TIMEOUT, **options)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def figures(url: str) -> dict[str, float]:
+    """Read /metrics; the labels' values are part of a name."""
+    with urllib.request.urlopen(url.replace("/v1", "/metrics")) as answer:
+        text = answer.read().decode()
+    return {
+        ":".join([sample.name.removeprefix("qeff_zoo_"), *sample.labels.values()]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def post(url: str, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
+    """Send bytes; give the status and the JSON that comes back."""
+    named = {"Content-Type": "application/json", **headers}
+    request = urllib.request.Request(f"{url}/{path}", body, named)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def complete(client: openai.OpenAI, prompt: Any = PROMPT, **choices: Any) -> Any:
+    choices = {"max_tokens": 12, "temperature": 0, **choices}
+    return client.completions.create(model=MODEL, prompt=prompt, **choices)
+
+
+def chat(client: openai.OpenAI, **choices: Any) -> Any:
+    choices = {"messages": QUESTION, "max_tokens": 16, "temperature": 0, **choices}
+    return client.chat.completions.create(model=MODEL, **choices)
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def test_a_chat_is_what_the_session_answers(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    (expected,) = alone.generate([QUESTION[0]["content"]], chat=True, generation_len=16)
+    found = chat(client)
+    (choice,) = found.choices
+    assert (found.object, found.model, found.system_fingerprint) == (
+        "chat.completion", MODEL, "qz1-ab",
+    )  # fmt: skip
+    assert (choice.index, choice.message.role, choice.message.content) == (
+        0, "assistant", expected.text,
+    )  # fmt: skip
+    assert choice.finish_reason == {"eos": "stop", "length": "length"}[expected.finish_reason]
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (
+        expected.prompt_tokens, len(expected.token_ids),
+    )  # fmt: skip
+    assert found.usage.total_tokens == expected.prompt_tokens + len(expected.token_ids)
+
+
+def test_a_conversation_is_put_into_the_template(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    messages = [*QUESTION, {"role": "assistant", "content": "A dict."}, QUESTION[0]]
+    tokens = alone.encode_chat(messages)
+    (expected,) = alone.generate([tokens], generation_len=16)
+    parts = [{"type": "text", "text": part} for part in ("What is", "a dict?")]
+    assert chat(client, messages=messages).choices[0].message.content == expected.text
+    asked = chat(client, messages=[{"role": "user", "content": parts}], max_completion_tokens=3)
+    assert asked.usage.prompt_tokens == len(
+        alone.encode_chat([{"role": "user", "content": "What is\na dict?"}])
+    )
+    assert asked.usage.completion_tokens <= 3
+
+
+def test_a_prompt_may_have_four_forms(client: openai.OpenAI, alone: TextGenerationSession) -> None:
+    other = "class socket."
+    first, second = alone.generate([PROMPT, other], generation_len=12)
+    ids, other_ids = alone.encode(PROMPT), alone.encode(other)
+    for one in (PROMPT, [PROMPT], ids, [ids]):
+        found = complete(client, one)
+        assert [choice.text for choice in found.choices] == [first.text]
+        assert (found.object, found.usage.prompt_tokens) == ("text_completion", len(ids))
+    for several in ([PROMPT, other], [ids, other_ids]):
+        found = complete(client, several, n=2)
+        assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
+        assert [choice.text for choice in found.choices] == [
+            first.text, first.text, second.text, second.text,
+        ]  # fmt: skip
+        assert found.usage.prompt_tokens == len(ids) + len(other_ids)  # once each
+    assert (
+        len(
+            complete(client, max_tokens=openai.omit, extra_body={"ignore_eos": True})
+            .choices[0]
+            .text
+        )
+        > 0
+    )
+    assert (
+        complete(
+            client, max_tokens=openai.omit, extra_body={"ignore_eos": True}
+        ).usage.completion_tokens
+        == 16
+    )
+
+
+def test_stop_strings_and_reasons(client: openai.OpenAI, alone: TextGenerationSession) -> None:
+    (whole,) = alone.generate([PROMPT], generation_len=12)
+    stop = whole.text[4:6]
+    for given in (stop, ["never there", stop]):
+        (choice,) = complete(client, stop=given).choices
+        assert (choice.text, choice.finish_reason) == (whole.text[: whole.text.index(stop)], "stop")
+    (choice,) = complete(client, max_tokens=3).choices
+    assert choice.finish_reason == "length"
+
+
+def test_the_same_seed_gives_the_same_answer(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    def texts(**choices: Any) -> list[str]:
+        found = complete(client, temperature=openai.omit, **choices)  # 1 by default
+        return [choice.text for choice in found.choices]
+
+    expected = [
+        alone.generate(
+            [PROMPT], generation_len=12, sampling=Sampling(temperature=1, seed=seed)
+        )[0].text
+        for seed in (7, 8, 9)
+    ]  # fmt: skip
+    assert len(set(expected)) == 3
+    assert texts(seed=7, n=3) == expected
+    assert texts(seed=8) == expected[1:2]
+    assert len({*texts(n=4)}) > 1
+    sharp = Sampling(temperature=1, seed=7, top_k=2, min_p=0.2, repetition_penalty=1.3, top_p=0.9)
+    (same,) = alone.generate([PROMPT], generation_len=12, sampling=sharp)
+    beyond = {"top_k": 2, "min_p": 0.2, "repetition_penalty": 1.3}
+    assert texts(seed=7, top_p=0.9, extra_body=beyond) == [same.text]
+
+
+def test_penalties_reach_the_sampler(client: openai.OpenAI, alone: TextGenerationSession) -> None:
+    sampling = Sampling(presence_penalty=1.5, frequency_penalty=2)
+    (expected,) = alone.generate([PROMPT], generation_len=40, sampling=sampling)
+    found = complete(client, max_tokens=40, presence_penalty=1.5, frequency_penalty=2)
+    assert found.choices[0].text == expected.text
+    assert complete(client, max_tokens=40).choices[0].text != expected.text
+
+
+def test_what_changes_nothing_is_taken(client: openai.OpenAI) -> None:
+    neutral = {
+        "tools": [],
+        "logit_bias": {},
+        "response_format": {"type": "text"},
+        "functions": None,
+    }
+    found = chat(client, user="me", store=False, tool_choice="none", extra_body=neutral)
+    assert found.choices == chat(client).choices
+
+
+def test_models(client: openai.OpenAI) -> None:
+    (listed,) = client.models.list().data
+    assert (listed.id, listed.object, listed.owned_by) == (MODEL, "model", "qeff-zoo")
+    assert listed.max_model_len == 128  # type: ignore[attr-defined]
+    assert client.models.retrieve(MODEL) == listed
+    with pytest.raises(openai.NotFoundError, match="no model 'gpt'"):
+        client.models.retrieve("gpt")
+
+
+# --- log-probabilities ----------------------------------------------------------------------------
+
+
+def test_chat_logprobs(client: openai.OpenAI, alone: TextGenerationSession) -> None:
+    (expected,) = alone.generate(
+        [QUESTION[0]["content"]], chat=True, generation_len=16, sampling=Sampling(logprobs=3)
+    )
+    (choice,) = chat(client, logprobs=True, top_logprobs=3).choices
+    assert expected.finish_reason == "eos"
+    entries = choice.logprobs.content
+    assert expected.logprobs is not None
+    assert [one.logprob for one in entries] == [one.logprob for one in expected.logprobs[:-1]]
+    assert b"".join(bytes(one.bytes) for one in entries).decode() == expected.text
+    assert "".join(one.token for one in entries) == expected.text
+    for one in entries:
+        assert len(one.top_logprobs) == 3
+        assert (one.top_logprobs[0].token, one.top_logprobs[0].logprob) == (one.token, one.logprob)
+    (bare,) = chat(client, logprobs=True).choices
+    assert [one.top_logprobs for one in bare.logprobs.content] == [[]] * len(entries)
+    assert chat(client).choices[0].logprobs is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_completion_logprobs(client: openai.OpenAI, stream: bool) -> None:
+    found = complete(client, [PROMPT, "class socket."], logprobs=2, stream=stream)
+    chunks = list(found) if stream else [found]
+    for number in range(2):
+        choices = [one for chunk in chunks for one in chunk.choices if one.index == number]
+        text = "".join(one.text for one in choices)
+        tokens = [token for one in choices for token in one.logprobs.tokens]
+        places = [place for one in choices for place in one.logprobs.text_offset]
+        values = [value for one in choices for value in one.logprobs.token_logprobs]
+        tops = [top for one in choices for top in one.logprobs.top_logprobs]
+        assert "".join(tokens) == text
+        assert places == [len("".join(tokens[:count])) for count in range(12)]
+        assert [max(top, key=lambda token: top[token]) for top in tops] == tokens  # greedy
+        assert [top[token] for top, token in zip(tops, tokens, strict=True)] == values
+        assert {len(top) for top in tops} == {2}
+
+
+def test_tokens_have_the_text_that_they_add(alone: TextGenerationSession) -> None:
+    assert alone.tokenizer is not None
+    ids = alone.encode("def f(a, b): return 'é'")
+    assert "".join(map(alone.tokenizer.piece, ids[-3:])).endswith("'")
+    assert all(alone.tokenizer.piece(end) for end in alone.eos_token_ids)  # by their names
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def test_a_streamed_chat_is_the_whole_one(client: openai.OpenAI) -> None:
+    whole = chat(client, logprobs=True, top_logprobs=1)
+    chunks = list(chat(client, logprobs=True, top_logprobs=1, stream=True))
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks)
+    (choices,) = zip(*(chunk.choices for chunk in chunks), strict=True)
+    assert (choices[0].delta.role, choices[0].delta.content) == ("assistant", "")
+    text = "".join(choice.delta.content or "" for choice in choices)
+    assert text == whole.choices[0].message.content
+    reasons = [choice.finish_reason for choice in choices]
+    assert reasons == [None] * (len(choices) - 1) + [whole.choices[0].finish_reason]
+    entries = [one for choice in choices[1:] for one in choice.logprobs.content]
+    assert entries == whole.choices[0].logprobs.content
+
+
+def test_streams_count_tokens_when_asked(client: openai.OpenAI) -> None:
+    whole = complete(client, [PROMPT, PROMPT], n=2)
+    chunks = list(
+        complete(client, [PROMPT, PROMPT], n=2, stream=True, stream_options={"include_usage": True})
+    )
+    texts = [""] * 4
+    for chunk in chunks[:-1]:
+        assert chunk.usage is None
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+    assert chunks[-1].choices == []
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert getattr(chunks[-1].usage, name) == getattr(whole.usage, name)
+
+
+def test_events_as_they_are_on_the_wire(url: str) -> None:
+    body = {"model": MODEL, "messages": QUESTION, "max_tokens": 2, "stream": True}
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        events = answer.read().decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert all(event.startswith("data: {") for event in events[:-2])
+    assert json.loads(events[0][6:])["choices"][0]["delta"]["role"] == "assistant"
+
+
+def test_text_comes_while_it_is_generated(client: openai.OpenAI, paused: threading.Event) -> None:
+    """The second token is not there yet when the first one has come."""
+    with complete(client, stream=True) as stream:
+        first = next(stream)
+        assert first.choices[0].text
+        paused.set()
+        assert len(list(stream)) == 11
+
+
+# --- many at once ---------------------------------------------------------------------------------
+
+
+def test_64_clients_get_what_they_get_alone(
+    url: str, engine: Engine, alone: TextGenerationSession
+) -> None:
+    prompts = [f"class {name}{number}." for number in range(16) for name in ("a", "B", "io", "x_")]
+    expected = [one.text for one in alone.generate(prompts, generation_len=12)]
+    before = engine.stats()
+
+    async def ask(number: int, together: asyncio.Barrier) -> str:
+        async with openai.AsyncOpenAI(
+            base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT
+        ) as client:
+            await together.wait()
+            choices: Any = {"prompt": prompts[number], "max_tokens": 12, "temperature": 0}
+            if number % 2:
+                found = await client.completions.create(model=MODEL, **choices)
+                return found.choices[0].text
+            stream = await client.completions.create(model=MODEL, stream=True, **choices)
+            return "".join([chunk.choices[0].text async for chunk in stream])
+
+    async def main() -> list[str]:
+        together = asyncio.Barrier(64)
+        return await asyncio.gather(*(ask(number, together) for number in range(64)))
+
+    assert asyncio.run(main()) == expected
+    after = engine.stats()
+    assert sum(after.finished.values()) - sum(before.finished.values()) == 64
+    assert (after.running, after.waiting) == (0, 0)
+
+
+def test_clients_that_leave_free_their_rows(
+    url: str, engine: Engine, paused: threading.Event
+) -> None:
+    """Streams and whole answers, begun and waiting: all clients leave, and nothing more is computed for them."""
+    before = engine.stats().finished.get("cancelled", 0)
+    with ExitStack() as clients:
+        for count, stream in enumerate([True, False, True, False, True, False], 1):
+            body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 100, "stream": stream}
+            send(clients.enter_context(closing(dial(url))), json.dumps(body))
+            wait_until(lambda count=count: sum(active(engine)) == count)  # type: ignore[misc]
+        found = figures(url)
+        assert found["requests_running"] >= 1
+        assert found["requests_running"] + found["requests_waiting"] == 6
+    wait_until(lambda: len(engine._leaving) >= 6)
+    paused.set()
+    wait_until(lambda: active(engine) == (0, 0))
+    assert engine.stats().finished["cancelled"] == before + 6
+    found = figures(url)
+    assert (found["requests_running"], found["requests_waiting"]) == (0, 0)
+    assert found["http_responses_total:/v1/completions:499"] >= 3
+
+
+def dial(url: str) -> socket.socket:
+    place = urlsplit(url)
+    return socket.create_connection((place.hostname, place.port))
+
+
+def send(connection: socket.socket, body: str, length: int | None = None) -> None:
+    head = ["POST /v1/completions HTTP/1.1", "Host: a", "Content-Type: application/json"]
+    head += [f"Content-Length: {length or len(body)}", "", body]
+    connection.sendall("\r\n".join(head).encode())
+
+
+def active(engine: Engine) -> tuple[int, int]:
+    stats = engine.stats()
+    return stats.running, stats.waiting
+
+
+def test_a_client_that_stops_reading_a_stream(
+    client: openai.OpenAI, engine: Engine, paused: threading.Event
+) -> None:
+    with complete(client, stream=True, max_tokens=100) as stream:
+        next(stream)
+    wait_until(lambda: bool(engine._leaving))
+    paused.set()
+    wait_until(lambda: active(engine) == (0, 0))
+
+
+def test_the_server_answers_while_the_model_computes(
+    url: str, client: openai.OpenAI, paused: threading.Event
+) -> None:
+    with complete(client, stream=True) as stream:
+        next(stream)
+        with urllib.request.urlopen(url.replace("/v1", "/health"), timeout=TIMEOUT) as answer:
+            assert json.load(answer) == {"status": "ok"}
+        assert client.models.list().data
+        paused.set()
+
+
+def test_a_full_queue_is_said_at_once(trained: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = qeff_zoo.load(trained, threads=1)
+    gate = threading.Event()
+    decode = session.decoder.decode
+    monkeypatch.setattr(
+        session.decoder, "decode", lambda pieces: gate.wait(TIMEOUT) and decode(pieces)
+    )
+    with Engine(session, max_waiting=1) as engine, running(engine) as url, connect(url) as client:
+        with pytest.raises(openai.BadRequestError, match="6 choices; expected at most 5") as never:
+            complete(client, n=6)
+        assert never.value.param == "n"
+        with complete(client, n=4, stream=True) as stream:
+            next(stream)
+            with pytest.raises(openai.RateLimitError, match=r"[45] requests run") as full:
+                complete(client, n=2)
+            assert (full.value.status_code, full.value.code) == (429, "queue_full")
+            assert full.value.response.headers["Retry-After"] == "1"
+            gate.set()
+            list(stream)
+        wait_until(lambda: active(engine) == (0, 0))
+        assert complete(client, n=5).usage.completion_tokens > 0
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
+    "another model": ("completions", {"model": "gpt"}, 404, "model", "model_not_found"),
+    "no prompt": ("completions", {"prompt": None}, 400, "prompt", "missing_required_parameter"),
+    "empty prompt": ("completions", {"prompt": []}, 400, "prompt", "invalid_value"),
+    "mixed prompt": ("completions", {"prompt": [1, "a"]}, 400, "prompt", "invalid_value"),
+    "foreign token": ("completions", {"prompt": [5, 10**9]}, 400, "prompt", "invalid_value"),
+    "huge token": ("completions", {"prompt": [10**400]}, 400, "prompt", "invalid_value"),
+    "half a character": ("completions", {"prompt": "\ud83d"}, 400, "prompt", "invalid_value"),
+    "long prompt": ("completions", {"prompt": [5] * 128}, 400, "prompt", "context_length_exceeded"),
+    "long answer": ("completions", {"max_tokens": 128}, 400, "prompt", "context_length_exceeded"),
+    "no answer": ("completions", {"max_tokens": 0}, 400, "max_tokens", "invalid_value"),
+    "half a token": ("completions", {"max_tokens": 1.5}, 400, "max_tokens", "invalid_value"),
+    "hot": ("completions", {"temperature": 2.1}, 400, "temperature", "invalid_value"),
+    "no temperature": ("completions", {"temperature": float("nan")}, 400, "temperature", "invalid_value"),
+    "text for a number": ("completions", {"top_p": "0.5"}, 400, "top_p", "invalid_value"),
+    "more than all": ("completions", {"top_p": 1.5}, 400, "top_p", "invalid_value"),
+    "penalty": ("completions", {"presence_penalty": -3}, 400, "presence_penalty", "invalid_value"),
+    "no choice": ("completions", {"n": 0}, 400, "n", "invalid_value"),
+    "many choices": ("completions", {"n": 129}, 400, "n", "invalid_value"),
+    "many stops": ("completions", {"stop": [*"abcde"]}, 400, "stop", "invalid_value"),
+    "empty stop": ("completions", {"stop": ["a", ""]}, 400, "stop", "invalid_value"),
+    "many logprobs": ("completions", {"logprobs": 6}, 400, "logprobs", "invalid_value"),
+    "echo": ("completions", {"echo": True}, 400, "echo", "unsupported_parameter"),
+    "suffix": ("completions", {"suffix": "a"}, 400, "suffix", "unsupported_parameter"),
+    "unknown": ("completions", {"frobnicate": 1}, 400, "frobnicate", "unsupported_parameter"),
+    "unknown, and half": ("completions", {"\ud83d": 1}, 400, "\\ud83d", "unsupported_parameter"),
+    "tools": ("chat/completions", {"tools": [{}]}, 400, "tools", "unsupported_parameter"),
+    "no messages": ("chat/completions", {"messages": []}, 400, "messages", "invalid_value"),
+    "a message of nothing": ("chat/completions", {"messages": [{}]}, 400, "messages", "invalid_value"),
+    "an image": (
+        "chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        400, "messages", "invalid_value",
+    ),
+    "what the template cannot take": (
+        "chat/completions", {"messages": [{"role": "user", "content": None}]}, 400, "messages", "invalid_value",
+    ),
+    "long chat": (
+        "chat/completions", {"messages": [{"role": "user", "content": "a b " * 100}]},
+        400, "messages", "context_length_exceeded",
+    ),
+    "top_logprobs alone": ("chat/completions", {"top_logprobs": 2}, 400, "top_logprobs", "invalid_value"),
+    "embeddings": ("embeddings", {"input": "a"}, 404, None, "unknown_url"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_served_is_refused(url: str, case: str) -> None:
+    path, changes, status, param, code = REFUSED[case]
+    base = {"prompt": PROMPT} if path == "completions" else {"messages": QUESTION}
+    body = json.dumps({"model": MODEL, **base, **changes}).encode()
+    found, answer = post(url, path, body)
+    error = answer["error"]
+    assert (found, error["param"], error["code"]) == (status, param, code)
+    assert error["message"].endswith(".")
+    assert error["type"] == ("invalid_request_error" if status == 400 else "not_found_error")
+
+
+def test_all_mistakes_are_named(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"'n' is 0; .*'temperature' is 3; ") as wrong:
+        complete(client, n=0, temperature=3)
+    assert (wrong.value.param, wrong.value.type) == ("n", "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"{", "not JSON"),
+        (b"", "expected"),
+        (b"[1]", r"is \[1\]; expected a JSON object"),
+        (b"null", "expected"),
+        (b"\xff\xfe", "not JSON|parsing"),
+        (b"[" * 100_000, "not JSON|parsing"),
+        (b'{"seed": ' + b"1" * 5000 + b"}", "not JSON|parsing"),
+    ],
+)
+def test_malformed_bodies(url: str, body: bytes, says: str) -> None:
+    status, answer = post(url, "completions", body)
+    assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    with pytest.raises(AssertionError, match=says):
+        raise AssertionError(answer["error"]["message"])
+
+
+def test_a_body_that_is_not_declared_as_json(url: str) -> None:
+    """A web page can send text to any server without asking; it cannot send JSON."""
+    body = json.dumps({"model": MODEL, "prompt": PROMPT}).encode()
+    status, answer = post(url, "completions", body, **{"Content-Type": "text/plain"})
+    assert (status, answer["error"]["code"]) == (400, "invalid_body")
+
+
+def test_a_body_that_is_too_large(engine: Engine) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "a" * 5000}).encode()
+    with running_app(engine, max_body_bytes=4000) as url:
+        for headers in ({}, {"Transfer-Encoding": "chunked"}):
+            given: Any = body if not headers else iter([body[:3000], body[3000:]])
+            status, answer = post(url, "completions", given, **headers)
+            assert (status, answer["error"]["code"]) == (413, "body_too_large")
+        assert post(url, "completions", body[:100] + b'"}')[0] == 200
+
+
+def test_unknown_paths_and_methods(url: str) -> None:
+    status, answer = post(url, "engines", b"{}")
+    assert (status, answer["error"]["code"]) == (404, "unknown_url")
+    status, answer = post(url, "models", b"{}")
+    assert (status, answer["error"]["code"]) == (405, "method_not_supported")
+
+
+@contextmanager
+def running_app(engine: Engine, **choices: Any) -> Iterator[str]:
+    """Run another server of an engine that stays open."""
+
+    class Kept(Engine):
+        def __init__(self) -> None:
+            vars(self).update(vars(engine))
+
+        def close(self, *, drain: bool = False) -> None: ...
+
+    with running(Kept(), **choices) as url:
+        yield url
+
+
+def test_without_the_key_there_is_no_answer(engine: Engine) -> None:
+    with running_app(engine, api_key="schlüssel") as url:
+        for given in ("wrong", "schl", ""):
+            with connect(url, given or "x") as client:
+                with pytest.raises(openai.AuthenticationError) as refused:
+                    complete(client)
+                assert (refused.value.status_code, refused.value.code) == (401, "invalid_api_key")
+        assert post(url, "models", b"{}")[0] == 401
+        assert post(url, "completions", b"{}", Authorization="Basic schl")[0] == 401
+        found = figures(url)  # which need no key
+        assert found["http_responses_total:/v1/completions:401"] == 4
+    with running_app(engine, api_key=KEY) as url, connect(url) as client:
+        assert complete(client).choices[0].text
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_a_failure_tells_the_client_nothing(
+    url: str,
+    client: openai.OpenAI,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: Any) -> Any:
+        raise MemoryError("secret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.session.decoder, "prefill", fail)
+        with pytest.raises(openai.InternalServerError) as failed:
+            complete(client)
+        stream = chat(client, stream=True)
+        with pytest.raises(openai.APIError, match="failed to answer") as broken:
+            list(stream)
+    assert "secret" not in str(failed.value)
+    assert "secret" not in str(broken.value.body)
+    assert caplog.text.count("MemoryError: secret") == 2
+    assert complete(client).choices[0].text
+
+
+def test_an_unexpected_failure_has_an_error_object(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr("qeff_zoo.serving.app.completion_requests", fail)
+    status, answer = post(url, "completions", json.dumps({"model": MODEL, "prompt": "a"}).encode())
+    assert (status, answer["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in str(answer)
+    wait_until(lambda: "ZeroDivisionError: secret" in caplog.text)
+    assert figures(url)["http_responses_total:/v1/completions:500"] >= 1
+
+
+@pytest.mark.parametrize("patience", [TIMEOUT, 0])
+def test_the_end_waits_for_requests_or_tells_them(
+    trained: Package, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    session: Any = qeff_zoo.load(trained, threads=1)
+    decode = session.decoder.decode
+
+    def slowly(pieces: Any) -> Any:
+        time.sleep(0.01)
+        return decode(pieces)
+
+    monkeypatch.setattr(session.decoder, "decode", slowly)
+    with Engine(session) as engine:
+        app_running = running(engine, patience)
+        url = app_running.__enter__()
+        with connect(url) as client:
+            stream = complete(client, stream=True, max_tokens=100, extra_body={"ignore_eos": True})
+            next(stream)
+            ender = threading.Thread(target=app_running.__exit__, args=(None, None, None))
+            ender.start()
+            if patience:
+                assert len(list(stream)) > 50
+            else:
+                with pytest.raises(openai.APIError, match="server is ending"):
+                    list(stream)
+            ender.join(TIMEOUT)
+            with pytest.raises(openai.APIConnectionError):
+                complete(client)
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def test_figures(url: str, client: openai.OpenAI) -> None:
+    complete(client, "import collections, socket, json, os, sys, re, io, abc")
+    before = figures(url)
+    found = complete(client, "import collections, socket, json, os, sys, re, io, abc", n=2)
+    after = figures(url)
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    assert grown["prompt_tokens_total"] == 2 * found.usage.prompt_tokens
+    assert grown["generated_tokens_total"] == found.usage.completion_tokens
+    assert grown["reused_tokens_total"] > 0
+    assert grown["requests_finished_total:length"] + grown["requests_finished_total:eos"] == 2
+    assert grown["time_to_first_token_seconds_count"] == 2
+    assert grown["inter_token_seconds_count"] == found.usage.completion_tokens - 2
+    assert grown["http_responses_total:/v1/completions:200"] == 1
+    assert after["rows"] == 4
+    assert found.usage.prompt_tokens_details.cached_tokens > 0
+
+
+# --- embeddings -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def encoder(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    home = tmp_path_factory.mktemp("embeddings")
+    return models.build(models.bert, home, seq_lens=(16, 40), batch_size=3)
+
+
+def test_embeddings(encoder: Package) -> None:
+    session: Any = qeff_zoo.load(encoder, threads=1)
+    texts = ["the lazy dog", "fox", "a text of words that are there twice or thrice"]
+    expected = session.embed(texts)
+    with (
+        closing(EmbeddingQueue(session, max_waiting=4)) as queue,
+        running(queue) as url,
+        connect(url) as client,
+    ):
+        for encoding in ({}, {"encoding_format": "float"}):  # the client's own choice is base64
+            found = client.embeddings.create(model=MODEL, input=texts, **encoding)  # type: ignore[call-overload]
+            assert [one.index for one in found.data] == [0, 1, 2]
+            assert np.allclose([one.embedding for one in found.data], expected, atol=1e-5)
+        tokens = session.encode(texts)
+        assert found.usage.prompt_tokens == sum(map(len, tokens))
+        by_ids = client.embeddings.create(model=MODEL, input=tokens[0])
+        assert np.allclose(by_ids.data[0].embedding, expected[0], atol=1e-5)
+        with pytest.raises(openai.BadRequestError, match="expected 1 to 40") as empty:
+            client.embeddings.create(model=MODEL, input=[[]])
+        assert empty.value.param == "input"
+        with pytest.raises(openai.NotFoundError):
+            complete(client)
+        assert figures(url)["prompt_tokens_total"] == 2 * found.usage.prompt_tokens + len(tokens[0])
+
+
+def test_embeddings_wait_their_turn(encoder: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = qeff_zoo.load(encoder, threads=1)
+    gate, embed = threading.Event(), session.embed
+    monkeypatch.setattr(session, "embed", lambda rows: gate.wait(TIMEOUT) and embed(rows))
+
+    async def ask(url: str) -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+            asked = [
+                asyncio.create_task(client.embeddings.create(model=MODEL, input="fox"))
+                for _ in range(3)
+            ]
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            gate.set()
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+    with closing(EmbeddingQueue(session, max_waiting=1)) as queue, running(queue) as url:
+        found = asyncio.run(ask(url))
+        assert sorted(type(one).__name__ for one in found) == [
+            "CreateEmbeddingResponse", "CreateEmbeddingResponse", "RateLimitError",
+        ]  # fmt: skip
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+def test_addresses() -> None:
+    with serving.bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert url_of(taken) == f"http://127.0.0.1:{port}/v1"
+        with pytest.raises(qeff_zoo.ZooError, match=r"Cannot listen at .*in use.*--port"):
+            serving.bind("127.0.0.1", port)
+    for host, port in (("127.0.0.1", 99999), ("no.such.host.invalid", 0), ("192.0.2.1", 0)):
+        with pytest.raises(qeff_zoo.ZooError, match="Cannot listen at"):
+            serving.bind(host, port)
+    if socket.has_ipv6:
+        with serving.bind("::1", 0) as six:
+            assert url_of(six).startswith("http://[::1]:")
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Popen[str]]":
+    """Run `qeff-zoo serve` in a process of its own; it is gone afterwards."""
+    argv = [sys.executable, "-m", "qeff_zoo", "serve", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_told_to_end(trained: Package, sent: int) -> None:
+    """A stream that runs then is finished, and there is no traceback."""
+    arguments = (trained.path, "--port", 0, "--threads", 1, "--json", "--model-name", MODEL)
+    with command(*arguments, QEFF_ZOO_API_KEY=KEY) as process:
+        assert process.stdout is not None
+        announced = json.loads("".join(process.stdout.readline() for _ in range(4)))
+        assert announced["model"] == MODEL
+        assert announced["url"].startswith("http://127.0.0.1:")
+        with (
+            connect(announced["url"], "wrong") as stranger,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            complete(stranger)
+        with connect(announced["url"]) as client:
+            stream = complete(client, stream=True, max_tokens=100, extra_body={"ignore_eos": True})
+            next(stream)
+            process.send_signal(sent)
+            assert len(list(stream)) > 50
+        out, err = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, out) == (0, "")
+    assert err == f"Serving {MODEL}; Ctrl-C ends it.\n"
+
+
+def test_a_second_signal_waits_for_nobody(trained: Package) -> None:
+    """One client has not sent all of its body, another one does not read what comes."""
+    arguments = (trained.path, "--port", 0, "--threads", 1, "--shutdown-timeout", TIMEOUT * 2)
+    with command(*arguments) as process, ExitStack() as clients:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        slow, deaf = (clients.enter_context(closing(dial(url))) for _ in range(2))
+        send(slow, "{}", length=9)
+        body = {"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 100, "stream": True}
+        send(deaf, json.dumps({**body, "n": 50, "temperature": 0, "ignore_eos": True}))
+        wait_until(lambda: figures(url)["requests_waiting"] > 0)
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(url))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=TIMEOUT)
+        deaf.settimeout(TIMEOUT)
+        with deaf.makefile() as heard:
+            assert '"code":"shutting_down"' in heard.read()
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+def refuses(url: str) -> bool:
+    try:
+        dial(url).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_what_cannot_be_served_is_said_at_the_start(
+    trained: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving.bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert cli.main(["serve", str(trained.path), "--port", port]) == 1
+        assert "Cannot listen at '127.0.0.1'" in capsys.readouterr().err
+    classifier = object.__new__(TextClassificationSession)
+    classifier.folder = trained.path
+    choices = serving.Choices(name=MODEL, fingerprint="qz1-ab")
+    with (
+        serving.bind("127.0.0.1", 0) as listener,
+        pytest.raises(qeff_zoo.ZooError, match="text-classification, of which OpenAI's API knows"),
+    ):
+        serving.serve(classifier, listener, choices)
+    with pytest.raises(SystemExit):
+        cli.main(["serve"])
+
+
+def test_the_example_of_the_documentation(url: str) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = shown.replace("http://127.0.0.1:8000/v1", url).replace('"tiny-llama"', f'"{MODEL}"')
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) > 10
