@@ -43,10 +43,10 @@ TOOLS = {
 
 
 GOLDEN = {
-    "llama": "qz1-0c8951ef9c103200d82720ec2242c11ed370289994b105dcafbecbef434a6ece",
-    "slots": "qz1-bd0628f3f08906e3a25c974ff9b6d704f1675640b2beba46b7ee042f4880d88c",
-    "bert": "qz1-cbce8cfe613c0f4fd9fe4841056e4356dad6644e1252139522cf8253db345a47",
-    "graph": "qg1-1fbdf3cebc3c15bc0b0fa919505b66f25d5aba26af468193d5a32679a029822f",
+    "llama": "qz1-9d4a3d98e5546824dec7352f47f732825db01bb131c74a0c6f5f725574193e61",
+    "slots": "qz1-01e7e1fc1b36d0d031b1bec46972a3008ad363acd3f7f606769ad4fdcb014e5f",
+    "bert": "qz1-3dd00df9860323b937cfc8b38fde6779f2b8041c8d380448bdf8dcfe74761fb5",
+    "graph": "qg1-812122995261db1486a96748f5026d165df998693a866c12c453963f0c5d2f6b",
 }
 
 Open = Callable[..., Checkpoint]

@@ -45,7 +45,7 @@ def encoder(built: dict[str, Package]) -> EmbeddingSession:
 
 # --- the cache ------------------------------------------------------------------------------------
 def test_a_call_writes_its_own_positions_and_nothing_else(built: dict[str, Package]) -> None:
-    opened = Decoder(built["rows"].path, built["rows"].manifest["specializations"], threads=1)
+    opened = Decoder.open(built["rows"].path, built["rows"].manifest["specializations"], threads=1)
     addresses = {name: state.ctypes.data for name, state in opened.states.items()}
 
     opened.prefill({0: Piece([5, 6, 7], 0), 2: Piece([8], 0)})
@@ -63,7 +63,7 @@ def test_a_call_writes_its_own_positions_and_nothing_else(built: dict[str, Packa
 def test_a_call_copies_no_cache(built: dict[str, Package]) -> None:
     """Of 200 MB of cache, which take memory only when written, a call writes one row."""
     symbols = {"batch_size": "1", "ctx_len": "140000"}
-    opened = Decoder(built["one row"].path, specializations(**symbols), threads=1)
+    opened = Decoder.open(built["one row"].path, specializations(**symbols), threads=1)
     size = sum(state.nbytes for state in opened.states.values())
     assert size > 200e6
     before = psutil.Process().memory_info()

@@ -13,14 +13,17 @@ from qeff_zoo.export.domains import LAYERS, SEMANTIC
 _INDEX, _SLOTS, _ROWS = "batch_index", "full_batch_size", "batch_size"
 
 
-def remove(model: ir.Model) -> None:
+def remove(model: ir.Model) -> bool:
     """Take the slots out of a portable graph, in place.
 
     Args:
         model: Of the task `text-generation`, with `batch_index`; without, it stays as it is.
+
+    Returns:
+        Whether there were any. The bodies of the ops that took their place are still to be attached.
     """
     if all(value.name != _INDEX for value in model.graph.inputs):
-        return
+        return False
     parts = [model.graph, *(function.graph for function in _layers(model))]
     for part in parts:
         for node in list(part):
@@ -42,6 +45,7 @@ def remove(model: ir.Model) -> None:
         if value.shape is not None:
             dims = [_ROWS if str(dim) == _SLOTS else dim for dim in value.shape]
             value.shape = ir.Shape(dims)
+    return True
 
 
 def _input(model: ir.Model, name: str) -> ir.Value:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.export import domains, exporter
+from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.targets import ort_attention, ort_fusion
 from qeff_zoo.weights import expressions
@@ -60,8 +60,10 @@ def lower(
         storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
     """
-    slots_pass.remove(model)
-    exporter.finish(model)  # with the bodies of what writes rows
+    if slots_pass.remove(model):
+        from qeff_zoo.export import exporter  # it imports torch, which other builds do without
+
+        exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage)
     for node in list(model.graph):

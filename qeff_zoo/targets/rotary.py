@@ -106,8 +106,11 @@ class Turns:
                 ends += [] if turned else [value]
             seen.add(value)
         source = ends[0] if ends and heads not in ends else None
-        while source is not None and not all(self._leads_to(end, source) for end in ends):
-            source = next(iter(self._above(source)), None)  # where all come from is on every path
+        # Where all come from is on every path. A list of parts is no heads.
+        while source is not None and (
+            _is_list(source) or not all(self._leads_to(end, source) for end in ends)
+        ):
+            source = next(iter(self._above(source)), None)
         return source
 
     def _leads_to(self, value: ir.Value, source: ir.Value) -> bool:
@@ -147,6 +150,8 @@ class Turns:
             return None
         if any(map(is_placeholder, part.initializers.values())):
             return None
+        for value in (output for node in part for output in node.outputs):
+            value.type = value.shape = None  # ONNX Runtime finds out
         for value in (part.inputs[0], *part.outputs):
             value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape([None] * 4)
         model = ir.to_proto(ir.Model(part, ir_version=_IR_VERSION)).SerializeToString()
@@ -241,6 +246,11 @@ def _inputs(value: ir.Value) -> list[ir.Value]:
     if node is None or node.op_type == "Shape":
         return []
     return [one for one in node.inputs if one is not None]
+
+
+def _is_list(value: ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type == "SplitToSequence"
 
 
 def _own(value: ir.Value) -> set[str]:

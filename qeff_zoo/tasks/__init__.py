@@ -49,7 +49,7 @@ class Tracing:
     dynamic_shapes: dict[str, Any]
     input_names: list[str]
     output_names: list[str]
-    then: Callable[[Any], None] | None = None
+    then: Callable[[Any], object] | None = None
 
 
 #: Configs' names for the number of positions that a model has a table or a mask for.

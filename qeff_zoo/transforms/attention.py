@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -136,21 +137,26 @@ def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
         How many keys, 0 for all of them; None for another kind of mask.
     """
     with _disable_current_modes():  # real numbers, also while a graph is traced
+        return _tried_window(mask_function)
 
-        def allowed(queries: Tensor, keys: Tensor) -> Tensor:
-            none = torch.zeros(1, 1, 1, 1, dtype=torch.long)
-            return mask_function(none, none, queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1))
 
-        near, far = torch.arange(_NEAR), torch.arange(_FAR - _NEAR, _FAR)
-        window = int(allowed(far[-1:], torch.arange(_FAR)).sum())
+def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:
+    def allowed(queries: Tensor, keys: Tensor) -> Tensor:
+        none = torch.zeros(1, 1, 1, 1, dtype=torch.long)
+        return mask_function(none, none, queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1))
 
-        def is_causal(queries: Tensor, keys: Tensor) -> bool:
-            q, k = queries[:, None], keys
-            return bool((allowed(queries, keys) == (k <= q) & (k > q - window)).all())
+    near, far = torch.arange(_NEAR), torch.arange(_FAR - _NEAR, _FAR)
+    if isinstance(allowed(near, near), FakeTensor):  # it reads numbers that a trace does not have
+        return None
+    window = int(allowed(far[-1:], torch.arange(_FAR)).sum())
 
-        edge = (far[:, None] - window + torch.arange(-1, 2)).clamp(min=0).unique()
-        if window and is_causal(near, near) and is_causal(far, far) and is_causal(far, edge):
-            return 0 if window == _FAR else window
+    def is_causal(queries: Tensor, keys: Tensor) -> bool:
+        seen = (keys <= queries[:, None]) & (keys > queries[:, None] - window)
+        return bool((allowed(queries, keys) == seen).all())
+
+    edge = (far[:, None] - window + torch.arange(-1, 2)).clamp(min=0).unique()
+    if window and is_causal(near, near) and is_causal(far, far) and is_causal(far, edge):
+        return 0 if window == _FAR else window
     return None
 
 
