@@ -422,7 +422,9 @@ def check_writes(
     np.testing.assert_array_equal(by_row[1][kept], by_row[0][kept])
     changed = by_row[1][written] != by_row[0][written]
     # Every head's key of a token is new; of a recurrence some part may stay as it was.
-    assert (changed.any(-1) if keyed else changed.reshape(len(changed), -1).any(-1)).all()
+    new = changed.any(-1) if keyed else changed.reshape(len(changed), -1).any(-1)
+    # What padding left may happen to be what a token writes there.
+    assert new.any() if scratch and written.any() else new.all()
 
 
 def garbage(shape: Sequence[int]) -> Array:

@@ -23,7 +23,7 @@ from qeff_zoo.weights.external_data import is_placeholder
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _IR_VERSION = 10
-_UNIT = 16  # the kernel turns a multiple of so many numbers
+_UNIT = 16  # the kernel turns a multiple of so many numbers, of heads of such a multiple
 _AT_ONCE = 1024  # positions
 _CLOSE = 1e-5  # share of the largest number
 
@@ -78,7 +78,7 @@ class Turns:
         Returns:
             None if they were not, or by something else than the position alone.
         """
-        x = self._source(heads)
+        x = None if width % _UNIT else self._source(heads)
         if x is None:
             return None
         key = (_written(heads, x), count, width)
