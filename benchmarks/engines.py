@@ -26,9 +26,9 @@ Tokens: TypeAlias = list[int]
 #: Prompts and the number of tokens to generate in, figures out.
 Turn: TypeAlias = Callable[[Sequence[Tokens], int], dict[str, Any]]
 
-_READ_BYTES = 1 << 30  # at most: far more than any cache holds
+_READ_BYTES = 1 << 30  # more than caches hold
 _COLUMNS = 4096
-_PASSES = 8
+_PASSES = 4
 _FUNCTIONS = 12  # of a profile
 
 
@@ -136,14 +136,9 @@ def llama_cpp(model: str, threads: int) -> Turn:
     return turn
 
 
-def memory(nbytes: str, threads: int) -> Turn:
-    """Read memory as a product of a matrix and a vector does: the bandwidth that bounds decoding.
-
-    Args:
-        nbytes: How much a token reads; little of it may lie in caches, and is then read faster.
-        threads: That read, each a part.
-    """
-    rows = min(int(nbytes), _READ_BYTES) // threads // 4 // _COLUMNS
+def memory(_: str, threads: int) -> Turn:
+    """Read memory as a product of a matrix and a vector does: the bandwidth that bounds decoding."""
+    rows = _READ_BYTES // threads // 4 // _COLUMNS
     parts = [np.ones((rows, _COLUMNS), np.float32) for _ in range(threads)]
     vector = np.ones(_COLUMNS, np.float32)
     pool = ThreadPoolExecutor(threads)

@@ -223,7 +223,7 @@ def compare(arguments: argparse.Namespace, size: str, weights: str) -> dict[str,
     field = contenders(arguments, size, weights)
     shape = SIZES[size]
     needed = {one.name: weight_bytes(shape, one.weights) for one in field}
-    memory = Contender(name=_MEMORY, engine=_MEMORY, model=str(needed[field[0].name]))
+    memory = Contender(name=_MEMORY, engine=_MEMORY, model="")
     turns = take_turns(arguments, shape, [memory, *field])
     bandwidth = _median(turns.pop(_MEMORY), "bytes_per_s")
     found = {
@@ -231,14 +231,17 @@ def compare(arguments: argparse.Namespace, size: str, weights: str) -> dict[str,
         | summary(answers, arguments, bandwidth / needed[name])
         for name, answers in turns.items()
     }
-    ours, compared = found[field[0].name], ratios(found)
-    most = memory_limit(Path(field[0].model), shape)
+    first, *others = field
+    ours, compared = found[first.name], ratios(found)
+    same = {one.name: _same_answers(turns[first.name], turns[one.name]) for one in others}
+    most = memory_limit(Path(first.model), shape)
     return {
         "bandwidth_gb_per_s": round(bandwidth / 1e9, 2),
         "engines": found,
         "ratios": compared,
+        "same_answers": same,
         "limits": judge(size, weights, ours, compared, most),
-        "own_ms_per_token": host_profile(arguments, shape, field[0]),
+        "own_ms_per_token": host_profile(arguments, shape, first),
     }
 
 
@@ -258,6 +261,12 @@ def take_turns(
     for engine in engines:
         engine.close()
     return turns
+
+
+def _same_answers(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> float:
+    """Return the share of turns that gave the same tokens; of one format alone it should be near 1."""
+    pairs = zip(ours, theirs, strict=True)
+    return statistics.mean(one["tokens"] == other["tokens"] for one, other in pairs)
 
 
 def summary(

@@ -374,26 +374,32 @@ def _serve(arguments: argparse.Namespace) -> None:
     from qeff_zoo.api import find_package, load
 
     package = find_package(arguments.package)
+    key = arguments.api_key
     choices = serving.Choices(
         name=arguments.model_name or package.name,
         fingerprint=package.build_key,
-        api_key=arguments.api_key or os.environ.get("QEFF_ZOO_API_KEY") or None,
+        api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
     )
+
+    def announce(url: str) -> None:
+        if arguments.json:
+            _print_json({"url": url, "model": choices.name})
+        else:
+            print(url)
+        sys.stdout.flush()
+        print(f"Serving {choices.name}; Ctrl-C ends it.", file=sys.stderr)
+
     with serving.bind(arguments.host, arguments.port) as listener:
+        if choices.api_key is None and not serving.is_local(listener):
+            print(
+                f"Whoever reaches {arguments.host} may use this server: it has no --api-key.",
+                file=sys.stderr,
+            )
         session = load(
             package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
         )
-
-        def announce(url: str) -> None:
-            if arguments.json:
-                _print_json({"url": url, "model": choices.name})
-            else:
-                print(url)
-            sys.stdout.flush()
-            print(f"Serving {choices.name}; Ctrl-C ends it.", file=sys.stderr)
-
         serving.serve(session, listener, choices, announce)
 
 

@@ -535,7 +535,9 @@ def test_a_reader_that_leaves_is_no_news(unbuffered: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize(("package", "extra"), [("onnxruntime", "run"), ("torch", "build")])
+@pytest.mark.parametrize(
+    ("package", "extra"), [("onnxruntime", "run"), ("fastapi", "serve"), ("torch", "build")]
+)
 def test_a_missing_extra_is_named(
     package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 """The engine: one session for many threads and coroutines, each with an answer of its own."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -249,3 +251,19 @@ def test_what_cannot_be_served_is_refused_at_once(engine: Engine) -> None:
     with pytest.raises(GenerationError, match="is generating already"):
         Engine(session)
     assert engine.submit(PROMPTS[0]).result(60).prompt == PROMPTS[0]
+
+
+def test_python_ends_while_an_engine_runs(session: TextGenerationSession) -> None:
+    code = (
+        "import sys, qeff_zoo; from qeff_zoo.runtime import Engine; "
+        "engine = Engine(qeff_zoo.load(sys.argv[1], threads=1)); "
+        "handles = [engine.submit([5] * 20) for _ in range(300)]; next(iter(handles[0])); print('left')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(session.folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("left\n", "", 0)

@@ -1,154 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server, as OpenAI's own client meets it over a real connection: answers, streams, refusals, many at once."""
+"""The server, as OpenAI's own client meets it over a real connection: answers, streams, many at once, and its end."""
 
 import asyncio
 import json
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
+from contextlib import ExitStack, closing
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import openai
 import pytest
 from fixtures_builds import Models
-from prometheus_client.parser import text_string_to_metric_families
+from fixtures_serving import (
+    KEY,
+    MODEL,
+    PROMPT,
+    QUESTION,
+    TIMEOUT,
+    active,
+    chat,
+    complete,
+    connect,
+    dial,
+    figures,
+    pause,
+    post,
+    running,
+    send,
+    wait_until,
+)
 
 import qeff_zoo
-from qeff_zoo import cli, serving
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, Sampling, TextClassificationSession, TextGenerationSession
+from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
 from qeff_zoo.serving.embeddings import EmbeddingQueue
-from qeff_zoo.serving.server import Server, url_of
-
-EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
-MODEL, KEY = "tiny", "sesame"
-QUESTION = [{"role": "user", "content": "What is collections.OrderedDict?"}]
-PROMPT = "class collections."
-TIMEOUT = 20  # seconds; what takes longer hangs
-
-
-# --- servers --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def trained(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    """Give a package of the trained Llama, with four slots."""
-    home = tmp_path_factory.mktemp("serving")
-    return models.build(EXAMPLE, home, ctx_len=128, prefill_seq_len=16, full_batch_size=4)
-
-
-@pytest.fixture(scope="session")
-def alone(trained: Package) -> TextGenerationSession:
-    """Give a session of the same package that serves nobody else."""
-    return qeff_zoo.load(trained, threads=1, prefix_cache_bytes=0)  # type: ignore[return-value]
-
-
-@contextmanager
-def running(backend: Engine | EmbeddingQueue, patience: float = 0, **choices: Any) -> Iterator[str]:
-    """Run a server in a thread; give its URL."""
-    app = serving.create_app(backend, name=MODEL, fingerprint="qz1-ab", **choices)
-    urls: list[str] = []
-    with serving.bind("127.0.0.1", 0) as listener:
-        server = Server(app, backend.close, patience, urls.append)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        wait_until(lambda: bool(urls))
-        try:
-            yield urls[0]
-        finally:
-            server.should_exit = True
-            thread.join(TIMEOUT)
-            assert not thread.is_alive()
-
-
-@pytest.fixture(scope="session")
-def engine(trained: Package) -> Iterator[Engine]:
-    with Engine(qeff_zoo.load(trained, threads=1)) as opened:  # type: ignore[arg-type]
-        yield opened
-
-
-@pytest.fixture(scope="session")
-def url(engine: Engine) -> Iterator[str]:
-    """Give the URL of a server that most tests share."""
-    with running(engine) as served:
-        yield served
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[openai.OpenAI]:
-    with connect(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def paused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Give an event without which nothing is decoded."""
-    gate = threading.Event()
-    decode = engine.session.decoder.decode
-
-    def wait(pieces: Any) -> Any:
-        assert gate.wait(TIMEOUT)
-        return decode(pieces)
-
-    monkeypatch.setattr(engine.session.decoder, "decode", wait)
-    yield gate
-    gate.set()
-
-
-def connect(url: str, key: str = KEY, **options: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=TIMEOUT, **options)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-def figures(url: str) -> dict[str, float]:
-    """Read /metrics; the labels' values are part of a name."""
-    with urllib.request.urlopen(url.replace("/v1", "/metrics")) as answer:
-        text = answer.read().decode()
-    return {
-        ":".join([sample.name.removeprefix("qeff_zoo_"), *sample.labels.values()]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def post(url: str, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
-    """Send bytes; give the status and the JSON that comes back."""
-    named = {"Content-Type": "application/json", **headers}
-    request = urllib.request.Request(f"{url}/{path}", body, named)
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-
-
-def complete(client: openai.OpenAI, prompt: Any = PROMPT, **choices: Any) -> Any:
-    choices = {"max_tokens": 12, "temperature": 0, **choices}
-    return client.completions.create(model=MODEL, prompt=prompt, **choices)
-
-
-def chat(client: openai.OpenAI, **choices: Any) -> Any:
-    choices = {"messages": QUESTION, "max_tokens": 16, "temperature": 0, **choices}
-    return client.chat.completions.create(model=MODEL, **choices)
-
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -436,22 +323,6 @@ def test_clients_that_leave_free_their_rows(
     assert found["http_responses_total:/v1/completions:499"] >= 3
 
 
-def dial(url: str) -> socket.socket:
-    place = urlsplit(url)
-    return socket.create_connection((place.hostname, place.port))
-
-
-def send(connection: socket.socket, body: str, length: int | None = None) -> None:
-    head = ["POST /v1/completions HTTP/1.1", "Host: a", "Content-Type: application/json"]
-    head += [f"Content-Length: {length or len(body)}", "", body]
-    connection.sendall("\r\n".join(head).encode())
-
-
-def active(engine: Engine) -> tuple[int, int]:
-    stats = engine.stats()
-    return stats.running, stats.waiting
-
-
 def test_a_client_that_stops_reading_a_stream(
     client: openai.OpenAI, engine: Engine, paused: threading.Event
 ) -> None:
@@ -475,11 +346,7 @@ def test_the_server_answers_while_the_model_computes(
 
 def test_a_full_queue_is_said_at_once(trained: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = qeff_zoo.load(trained, threads=1)
-    gate = threading.Event()
-    decode = session.decoder.decode
-    monkeypatch.setattr(
-        session.decoder, "decode", lambda pieces: gate.wait(TIMEOUT) and decode(pieces)
-    )
+    gate = pause(session, monkeypatch)
     with Engine(session, max_waiting=1) as engine, running(engine) as url, connect(url) as client:
         with pytest.raises(openai.BadRequestError, match="6 choices; expected at most 5") as never:
             complete(client, n=6)
@@ -494,143 +361,6 @@ def test_a_full_queue_is_said_at_once(trained: Package, monkeypatch: pytest.Monk
             list(stream)
         wait_until(lambda: active(engine) == (0, 0))
         assert complete(client, n=5).usage.completion_tokens > 0
-
-
-# --- refusals -------------------------------------------------------------------------------------
-
-REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
-    "another model": ("completions", {"model": "gpt"}, 404, "model", "model_not_found"),
-    "no prompt": ("completions", {"prompt": None}, 400, "prompt", "missing_required_parameter"),
-    "empty prompt": ("completions", {"prompt": []}, 400, "prompt", "invalid_value"),
-    "mixed prompt": ("completions", {"prompt": [1, "a"]}, 400, "prompt", "invalid_value"),
-    "foreign token": ("completions", {"prompt": [5, 10**9]}, 400, "prompt", "invalid_value"),
-    "huge token": ("completions", {"prompt": [10**400]}, 400, "prompt", "invalid_value"),
-    "half a character": ("completions", {"prompt": "\ud83d"}, 400, "prompt", "invalid_value"),
-    "long prompt": ("completions", {"prompt": [5] * 128}, 400, "prompt", "context_length_exceeded"),
-    "long answer": ("completions", {"max_tokens": 128}, 400, "prompt", "context_length_exceeded"),
-    "no answer": ("completions", {"max_tokens": 0}, 400, "max_tokens", "invalid_value"),
-    "half a token": ("completions", {"max_tokens": 1.5}, 400, "max_tokens", "invalid_value"),
-    "hot": ("completions", {"temperature": 2.1}, 400, "temperature", "invalid_value"),
-    "no temperature": ("completions", {"temperature": float("nan")}, 400, "temperature", "invalid_value"),
-    "text for a number": ("completions", {"top_p": "0.5"}, 400, "top_p", "invalid_value"),
-    "more than all": ("completions", {"top_p": 1.5}, 400, "top_p", "invalid_value"),
-    "penalty": ("completions", {"presence_penalty": -3}, 400, "presence_penalty", "invalid_value"),
-    "no choice": ("completions", {"n": 0}, 400, "n", "invalid_value"),
-    "many choices": ("completions", {"n": 129}, 400, "n", "invalid_value"),
-    "many stops": ("completions", {"stop": [*"abcde"]}, 400, "stop", "invalid_value"),
-    "empty stop": ("completions", {"stop": ["a", ""]}, 400, "stop", "invalid_value"),
-    "many logprobs": ("completions", {"logprobs": 6}, 400, "logprobs", "invalid_value"),
-    "echo": ("completions", {"echo": True}, 400, "echo", "unsupported_parameter"),
-    "suffix": ("completions", {"suffix": "a"}, 400, "suffix", "unsupported_parameter"),
-    "unknown": ("completions", {"frobnicate": 1}, 400, "frobnicate", "unsupported_parameter"),
-    "unknown, and half": ("completions", {"\ud83d": 1}, 400, "\\ud83d", "unsupported_parameter"),
-    "tools": ("chat/completions", {"tools": [{}]}, 400, "tools", "unsupported_parameter"),
-    "no messages": ("chat/completions", {"messages": []}, 400, "messages", "invalid_value"),
-    "a message of nothing": ("chat/completions", {"messages": [{}]}, 400, "messages", "invalid_value"),
-    "an image": (
-        "chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        400, "messages", "invalid_value",
-    ),
-    "what the template cannot take": (
-        "chat/completions", {"messages": [{"role": "user", "content": None}]}, 400, "messages", "invalid_value",
-    ),
-    "long chat": (
-        "chat/completions", {"messages": [{"role": "user", "content": "a b " * 100}]},
-        400, "messages", "context_length_exceeded",
-    ),
-    "top_logprobs alone": ("chat/completions", {"top_logprobs": 2}, 400, "top_logprobs", "invalid_value"),
-    "embeddings": ("embeddings", {"input": "a"}, 404, None, "unknown_url"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_served_is_refused(url: str, case: str) -> None:
-    path, changes, status, param, code = REFUSED[case]
-    base = {"prompt": PROMPT} if path == "completions" else {"messages": QUESTION}
-    body = json.dumps({"model": MODEL, **base, **changes}).encode()
-    found, answer = post(url, path, body)
-    error = answer["error"]
-    assert (found, error["param"], error["code"]) == (status, param, code)
-    assert error["message"].endswith(".")
-    assert error["type"] == ("invalid_request_error" if status == 400 else "not_found_error")
-
-
-def test_all_mistakes_are_named(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"'n' is 0; .*'temperature' is 3; ") as wrong:
-        complete(client, n=0, temperature=3)
-    assert (wrong.value.param, wrong.value.type) == ("n", "invalid_request_error")
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (b"{", "not JSON"),
-        (b"", "expected"),
-        (b"[1]", r"is \[1\]; expected a JSON object"),
-        (b"null", "expected"),
-        (b"\xff\xfe", "not JSON|parsing"),
-        (b"[" * 100_000, "not JSON|parsing"),
-        (b'{"seed": ' + b"1" * 5000 + b"}", "not JSON|parsing"),
-    ],
-)
-def test_malformed_bodies(url: str, body: bytes, says: str) -> None:
-    status, answer = post(url, "completions", body)
-    assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
-    with pytest.raises(AssertionError, match=says):
-        raise AssertionError(answer["error"]["message"])
-
-
-def test_a_body_that_is_not_declared_as_json(url: str) -> None:
-    """A web page can send text to any server without asking; it cannot send JSON."""
-    body = json.dumps({"model": MODEL, "prompt": PROMPT}).encode()
-    status, answer = post(url, "completions", body, **{"Content-Type": "text/plain"})
-    assert (status, answer["error"]["code"]) == (400, "invalid_body")
-
-
-def test_a_body_that_is_too_large(engine: Engine) -> None:
-    body = json.dumps({"model": MODEL, "prompt": "a" * 5000}).encode()
-    with running_app(engine, max_body_bytes=4000) as url:
-        for headers in ({}, {"Transfer-Encoding": "chunked"}):
-            given: Any = body if not headers else iter([body[:3000], body[3000:]])
-            status, answer = post(url, "completions", given, **headers)
-            assert (status, answer["error"]["code"]) == (413, "body_too_large")
-        assert post(url, "completions", body[:100] + b'"}')[0] == 200
-
-
-def test_unknown_paths_and_methods(url: str) -> None:
-    status, answer = post(url, "engines", b"{}")
-    assert (status, answer["error"]["code"]) == (404, "unknown_url")
-    status, answer = post(url, "models", b"{}")
-    assert (status, answer["error"]["code"]) == (405, "method_not_supported")
-
-
-@contextmanager
-def running_app(engine: Engine, **choices: Any) -> Iterator[str]:
-    """Run another server of an engine that stays open."""
-
-    class Kept(Engine):
-        def __init__(self) -> None:
-            vars(self).update(vars(engine))
-
-        def close(self, *, drain: bool = False) -> None: ...
-
-    with running(Kept(), **choices) as url:
-        yield url
-
-
-def test_without_the_key_there_is_no_answer(engine: Engine) -> None:
-    with running_app(engine, api_key="schlüssel") as url:
-        for given in ("wrong", "schl", ""):
-            with connect(url, given or "x") as client:
-                with pytest.raises(openai.AuthenticationError) as refused:
-                    complete(client)
-                assert (refused.value.status_code, refused.value.code) == (401, "invalid_api_key")
-        assert post(url, "models", b"{}")[0] == 401
-        assert post(url, "completions", b"{}", Authorization="Basic schl")[0] == 401
-        found = figures(url)  # which need no key
-        assert found["http_responses_total:/v1/completions:401"] == 4
-    with running_app(engine, api_key=KEY) as url, connect(url) as client:
-        assert complete(client).choices[0].text
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
@@ -686,7 +416,7 @@ def test_the_end_waits_for_requests_or_tells_them(
 
     monkeypatch.setattr(session.decoder, "decode", slowly)
     with Engine(session) as engine:
-        app_running = running(engine, patience)
+        app_running = running(engine, engine.close, patience)
         url = app_running.__enter__()
         with connect(url) as client:
             stream = complete(client, stream=True, max_tokens=100, extra_body={"ignore_eos": True})
@@ -777,123 +507,3 @@ def test_embeddings_wait_their_turn(encoder: Package, monkeypatch: pytest.Monkey
         assert sorted(type(one).__name__ for one in found) == [
             "CreateEmbeddingResponse", "CreateEmbeddingResponse", "RateLimitError",
         ]  # fmt: skip
-
-
-# --- addresses ------------------------------------------------------------------------------------
-
-
-def test_addresses() -> None:
-    with serving.bind("127.0.0.1", 0) as taken:
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert url_of(taken) == f"http://127.0.0.1:{port}/v1"
-        with pytest.raises(qeff_zoo.ZooError, match=r"Cannot listen at .*in use.*--port"):
-            serving.bind("127.0.0.1", port)
-    for host, port in (("127.0.0.1", 99999), ("no.such.host.invalid", 0), ("192.0.2.1", 0)):
-        with pytest.raises(qeff_zoo.ZooError, match="Cannot listen at"):
-            serving.bind(host, port)
-    if socket.has_ipv6:
-        with serving.bind("::1", 0) as six:
-            assert url_of(six).startswith("http://[::1]:")
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Popen[str]]":
-    """Run `qeff-zoo serve` in a process of its own; it is gone afterwards."""
-    argv = [sys.executable, "-m", "qeff_zoo", "serve", *map(str, arguments)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        argv, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_told_to_end(trained: Package, sent: int) -> None:
-    """A stream that runs then is finished, and there is no traceback."""
-    arguments = (trained.path, "--port", 0, "--threads", 1, "--json", "--model-name", MODEL)
-    with command(*arguments, QEFF_ZOO_API_KEY=KEY) as process:
-        assert process.stdout is not None
-        announced = json.loads("".join(process.stdout.readline() for _ in range(4)))
-        assert announced["model"] == MODEL
-        assert announced["url"].startswith("http://127.0.0.1:")
-        with (
-            connect(announced["url"], "wrong") as stranger,
-            pytest.raises(openai.AuthenticationError),
-        ):
-            complete(stranger)
-        with connect(announced["url"]) as client:
-            stream = complete(client, stream=True, max_tokens=100, extra_body={"ignore_eos": True})
-            next(stream)
-            process.send_signal(sent)
-            assert len(list(stream)) > 50
-        out, err = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, out) == (0, "")
-    assert err == f"Serving {MODEL}; Ctrl-C ends it.\n"
-
-
-def test_a_second_signal_waits_for_nobody(trained: Package) -> None:
-    """One client has not sent all of its body, another one does not read what comes."""
-    arguments = (trained.path, "--port", 0, "--threads", 1, "--shutdown-timeout", TIMEOUT * 2)
-    with command(*arguments) as process, ExitStack() as clients:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        slow, deaf = (clients.enter_context(closing(dial(url))) for _ in range(2))
-        send(slow, "{}", length=9)
-        body = {"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 100, "stream": True}
-        send(deaf, json.dumps({**body, "n": 50, "temperature": 0, "ignore_eos": True}))
-        wait_until(lambda: figures(url)["requests_waiting"] > 0)
-        process.send_signal(signal.SIGTERM)
-        wait_until(lambda: refuses(url))
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=TIMEOUT)
-        deaf.settimeout(TIMEOUT)
-        with deaf.makefile() as heard:
-            assert '"code":"shutting_down"' in heard.read()
-    assert process.returncode == 0
-    assert "Traceback" not in err
-
-
-def refuses(url: str) -> bool:
-    try:
-        dial(url).close()
-    except ConnectionRefusedError:
-        return True
-    return False
-
-
-def test_what_cannot_be_served_is_said_at_the_start(
-    trained: Package, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving.bind("127.0.0.1", 0) as taken:
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        assert cli.main(["serve", str(trained.path), "--port", port]) == 1
-        assert "Cannot listen at '127.0.0.1'" in capsys.readouterr().err
-    classifier = object.__new__(TextClassificationSession)
-    classifier.folder = trained.path
-    choices = serving.Choices(name=MODEL, fingerprint="qz1-ab")
-    with (
-        serving.bind("127.0.0.1", 0) as listener,
-        pytest.raises(qeff_zoo.ZooError, match="text-classification, of which OpenAI's API knows"),
-    ):
-        serving.serve(classifier, listener, choices)
-    with pytest.raises(SystemExit):
-        cli.main(["serve"])
-
-
-def test_the_example_of_the_documentation(url: str) -> None:
-    page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
-    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    code = shown.replace("http://127.0.0.1:8000/v1", url).replace('"tiny-llama"', f'"{MODEL}"')
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout) > 10

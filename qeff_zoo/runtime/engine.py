@@ -2,6 +2,7 @@
 """One session for any number of threads and coroutines: requests in, handles out, answers as they grow."""
 
 import asyncio
+import atexit
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -184,6 +185,7 @@ class Engine:
         self._scheduler = self._lease.__enter__()
         self._thread = threading.Thread(target=self._run, name="qeff-zoo engine", daemon=True)
         self._thread.start()
+        atexit.register(self.close)  # Python must not end while the thread is in a call
 
     def submit(self, request: Prompt | Request) -> Handle:
         """Take a request; it begins when those before it have begun and a row is free.
@@ -239,6 +241,7 @@ class Engine:
                 self._leaving += self._active
             self._changed.notify()
         self._thread.join()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> "Engine":
         return self

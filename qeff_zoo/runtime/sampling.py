@@ -11,6 +11,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.decoder import Array
 
 _SEEDS = 1 << 64
+_BLOCK = 512  # shares that are added up at once
 _COLDEST = 1e-6  # a temperature below it cannot be told from it in float32
 
 
@@ -153,21 +154,18 @@ class Sampler:
 
     def _draw(self, scores: Array) -> int:
         asked = self._sampling
-        tokens = largest(scores, asked.top_k) if asked.top_k else None
-        kept = scores if tokens is None else scores[tokens]
+        tokens = largest(scores, asked.top_k or len(scores))
+        kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
         if asked.top_p < 1:
             inside = _nucleus(shares, asked.top_p)
-            tokens = inside if tokens is None else tokens[inside]
-            shares = shares[inside]
+            tokens, shares = tokens[inside], shares[inside]
         if asked.min_p:
-            shares = np.where(shares < asked.min_p, 0, shares)
+            inside = np.flatnonzero(shares >= asked.min_p)
+            tokens, shares = tokens[inside], shares[inside]
         assert self._random is not None
-        reached = shares.cumsum(dtype=np.float64)
-        drawn = self._random.random() * reached[-1]
-        place = min(int(reached.searchsorted(drawn, side="right")), len(reached) - 1)
-        return place if tokens is None else int(tokens[place])
+        return int(tokens[_reach(shares, self._random.random())])
 
 
 def likeliest(logits: Array) -> int:
@@ -195,17 +193,32 @@ def largest(values: Array, count: int) -> Array:
 def _nucleus(shares: Array, top_p: float) -> Array:
     """Return the places of the largest shares that reach `top_p` of all, ascending; at least one.
 
-    A vocabulary is long, so it is not sorted: shares are counted by their leading bits, which are in the order of the
-    shares, and only those that agree with the least of the nucleus are looked at one by one.
+    A vocabulary is long, so it is not sorted. What is too small to matter is left out; the rest is counted by its
+    leading bits, which are in the order of the shares; and only what agrees with the least of the nucleus in them is
+    looked at one by one.
     """
-    kinds = shares.view(np.uint32) >> 16
-    mass = np.bincount(kinds, weights=shares)[::-1].cumsum()  # of the largest kind, of two, …
-    wanted = top_p * mass[-1]
-    place = int(mass.searchsorted(wanted))
-    least = len(mass) - 1 - place
+    total = shares.sum(dtype=np.float64)
+    # All that are smaller do not add up to 1 - top_p; halved, for what rounding may do.
+    places = np.flatnonzero(shares >= (1 - top_p) * total / len(shares) / 2)
+    found = shares[places]
+    kinds = found.view(np.uint32) >> 16
+    mass = np.bincount(kinds, weights=found)[::-1].cumsum()  # of the largest kind, of two, …
+    wanted = top_p * total
+    nth = min(int(mass.searchsorted(wanted)), len(mass) - 1)
+    least = len(mass) - 1 - nth
     border = np.flatnonzero(kinds == least)
-    border = border[np.argsort(-shares[border], kind="stable")]
-    reached = (mass[place - 1] if place else 0) + shares[border].cumsum(dtype=np.float64)
+    border = border[np.argsort(-found[border], kind="stable")]
+    reached = (mass[nth - 1] if nth else 0) + found[border].cumsum(dtype=np.float64)
     inside = kinds > least
     inside[border[: int(reached.searchsorted(wanted)) + 1]] = True
-    return np.flatnonzero(inside)
+    return places[inside]
+
+
+def _reach(shares: Array, number: float) -> int:
+    """Return the place where the shares, added up, exceed `number` of all of them."""
+    blocks = np.add.reduceat(shares, np.arange(0, len(shares), _BLOCK), dtype=np.float64).cumsum()
+    wanted = number * blocks[-1]
+    block = min(int(blocks.searchsorted(wanted, side="right")), len(blocks) - 1)
+    found = shares[block * _BLOCK : (block + 1) * _BLOCK]
+    reached = (blocks[block - 1] if block else 0) + found.cumsum(dtype=np.float64)
+    return block * _BLOCK + min(int(reached.searchsorted(wanted, side="right")), len(found) - 1)

@@ -54,32 +54,36 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
     Raises:
         ApiError: One of them failed, or was cancelled since the server ends.
     """
-    events: asyncio.Queue[tuple[int, Delta] | asyncio.Task[None]] = asyncio.Queue()
+    events: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue()
 
     async def read(number: int, handle: Handle, observe: Callable[[Delta], None]) -> None:
         async for delta in handle:
             observe(delta)
             events.put_nowait((number, delta))
 
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            events.put_nowait(task.exception())
+
     tasks = [
         asyncio.create_task(read(number, handle, metrics.stopwatch()))
         for number, handle in enumerate(handles)
     ]
     for task in tasks:
-        task.add_done_callback(events.put_nowait)
-    ended = 0
+        task.add_done_callback(ended)
+    left = len(tasks)
     try:
-        while ended < len(tasks):
+        while left:
             event = await events.get()
-            if not isinstance(event, asyncio.Task):
-                if event[1].finish_reason == "cancelled":
-                    raise _ending()
-                yield event
-            elif error := event.exception():
-                _log.error("A request failed.", exc_info=error)
+            if event is None:
+                left -= 1
+            elif isinstance(event, BaseException):
+                _log.error("A request failed.", exc_info=event)
                 raise internal_error()
+            elif event[1].finish_reason == "cancelled":
+                raise _ending()
             else:
-                ended += 1
+                yield event
     finally:
         for task in tasks:
             task.cancel()

@@ -94,7 +94,7 @@ class _Generating(_Body):
 
     top_k: int = Field(0, ge=0)
     min_p: Share = 0.0
-    repetition_penalty: float = Field(1.0, gt=0)
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     ignore_eos: bool = False
 
 

@@ -2,6 +2,7 @@
 """A server process: a socket, a session, and an end that lets requests finish."""
 
 import asyncio
+import ipaddress
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,9 @@ class Choices:
         api_key: That clients must have; None for none.
         max_queue: Requests that may wait for a row.
         shutdown_timeout: Seconds for running requests to finish.
+
+    Raises:
+        ServingError: A value is out of its range.
     """
 
     name: str
@@ -37,6 +41,18 @@ class Choices:
     api_key: str | None = None
     max_queue: int = 1024
     shutdown_timeout: float = 20.0
+
+    def __post_init__(self) -> None:
+        for name, value, fits, expected in (
+            ("api_key", self.api_key, self.api_key != "", "at least one character, or no key"),
+            ("max_queue", self.max_queue, self.max_queue >= 0, "0 or more"),
+            ("shutdown_timeout", self.shutdown_timeout, self.shutdown_timeout >= 0, "0 or more"),
+        ):
+            if not fits:
+                option = name.replace("_", "-")
+                raise ServingError(
+                    f"Cannot serve with {name} {value!r}; expected {expected}. Change --{option}."
+                )
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -70,6 +86,11 @@ def url_of(listener: socket.socket) -> str:
     """Return what clients take for a `base_url`."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def is_local(listener: socket.socket) -> bool:
+    """Tell whether only this machine reaches an address."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def serve(

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qeff-zoo serve`: its address, its start, its signals, and the example of its documentation."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import openai
+import pytest
+from fixtures_serving import (
+    EXAMPLE,
+    KEY,
+    MODEL,
+    PROMPT,
+    TIMEOUT,
+    complete,
+    connect,
+    dial,
+    figures,
+    send,
+    wait_until,
+)
+
+import qeff_zoo
+from qeff_zoo import cli, serving
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import TextClassificationSession
+from qeff_zoo.serving.server import url_of
+
+
+def test_addresses() -> None:
+    with serving.bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert url_of(taken) == f"http://127.0.0.1:{port}/v1"
+        assert serving.is_local(taken)
+        with pytest.raises(qeff_zoo.ZooError, match=r"Cannot listen at .*in use.*--port"):
+            serving.bind("127.0.0.1", port)
+    for host, port in (("127.0.0.1", 99999), ("no.such.host.invalid", 0), ("192.0.2.1", 0)):
+        with pytest.raises(qeff_zoo.ZooError, match="Cannot listen at"):
+            serving.bind(host, port)
+    with serving.bind("0.0.0.0", 0) as public:
+        assert not serving.is_local(public)
+    if socket.has_ipv6:
+        with serving.bind("::1", 0) as six:
+            assert url_of(six).startswith("http://[::1]:")
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Popen[str]]":
+    """Run `qeff-zoo serve` in a process of its own; it is gone afterwards."""
+    argv = [sys.executable, "-m", "qeff_zoo", "serve", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_told_to_end(trained: Package, sent: int) -> None:
+    """A stream that runs then is finished, and there is no traceback."""
+    arguments = (trained.path, "--port", 0, "--threads", 1, "--json", "--model-name", MODEL)
+    with command(*arguments, QEFF_ZOO_API_KEY=KEY) as process:
+        assert process.stdout is not None
+        announced = json.loads("".join(process.stdout.readline() for _ in range(4)))
+        assert announced["model"] == MODEL
+        assert announced["url"].startswith("http://127.0.0.1:")
+        with (
+            connect(announced["url"], "wrong") as stranger,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            complete(stranger)
+        with connect(announced["url"]) as client:
+            stream = complete(client, stream=True, max_tokens=100, extra_body={"ignore_eos": True})
+            next(stream)
+            process.send_signal(sent)
+            assert len(list(stream)) > 50
+        out, err = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, out) == (0, "")
+    assert err == f"Serving {MODEL}; Ctrl-C ends it.\n"
+
+
+def test_a_second_signal_waits_for_nobody(trained: Package) -> None:
+    """One client has not sent all of its body, another one does not read what comes."""
+    arguments = (trained.path, "--port", 0, "--threads", 1, "--shutdown-timeout", TIMEOUT * 2)
+    with command(*arguments) as process, ExitStack() as clients:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        slow, deaf = (clients.enter_context(closing(dial(url))) for _ in range(2))
+        send(slow, "{}", length=9)
+        body = {"model": "tiny-llama", "prompt": PROMPT, "max_tokens": 100, "stream": True}
+        send(deaf, json.dumps({**body, "n": 50, "temperature": 0, "ignore_eos": True}))
+        wait_until(lambda: figures(url)["requests_waiting"] > 0)
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(url))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=TIMEOUT)
+        deaf.settimeout(TIMEOUT)
+        with deaf.makefile() as heard:
+            assert '"code":"shutting_down"' in heard.read()
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+def refuses(url: str) -> bool:
+    try:
+        dial(url).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_what_cannot_be_served_is_said_at_the_start(
+    trained: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving.bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert cli.main(["serve", str(trained.path), "--port", port]) == 1
+        assert "Cannot listen at '127.0.0.1'" in capsys.readouterr().err
+    classifier = object.__new__(TextClassificationSession)
+    classifier.folder = trained.path
+    choices = serving.Choices(name=MODEL, fingerprint="qz1-ab")
+    with (
+        serving.bind("127.0.0.1", 0) as listener,
+        pytest.raises(
+            qeff_zoo.ZooError, match="'text-classification', of which OpenAI's API knows"
+        ),
+    ):
+        serving.serve(classifier, listener, choices)
+    for option, value in (("api-key", ""), ("max-queue", "-1"), ("shutdown-timeout", "-1")):
+        assert cli.main(["serve", str(trained.path), f"--{option}", value]) == 1
+        assert f"Change --{option}." in capsys.readouterr().err
+
+
+def test_the_example_of_the_documentation(url: str) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = shown.replace("http://127.0.0.1:8000/v1", url).replace('"tiny-llama"', f'"{MODEL}"')
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) > 10
