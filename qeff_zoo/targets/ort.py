@@ -18,7 +18,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention, ort_fusion
+from qeff_zoo.targets import ort_attention
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -75,7 +75,6 @@ def lower(
             )
     onnx_passes.RemoveUnusedNodesPass()(model)
     attention = ort_attention.lower(model.graph, ctx_len)
-    ort_fusion.fuse_residual_norms(model.graph)
     for value, name in lowering.weights.items():
         if value.uses():
             slot = lowering.slot(name, bindings[name], "float32")

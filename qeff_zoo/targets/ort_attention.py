@@ -98,13 +98,9 @@ class _Lowering:
             num_outputs=3,
             domain=_CONTRIB,
         )
-        merged = _merged(node.outputs[0])
-        heads = attended if merged else tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
+        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
         # Of neighbours, the last is removed first: nothing reads it any more.
         old = [node, *keys.reads, *values.reads, keys.write, values.write]
-        if merged:
-            ir.convenience.replace_all_uses_with(merged, attended)
-            old.insert(0, merged.producer())
         written = [keys.write.outputs[0], values.write.outputs[0]]
         ir.convenience.replace_nodes_and_values(
             self.graph, node, old, tape.nodes, [node.outputs[0], *written], [heads, *present]
@@ -163,28 +159,6 @@ def _sizes(past: ir.Value) -> tuple[int, int]:
     """Return heads and head size of a state (batch, heads, ctx_len, head size)."""
     assert past.shape is not None
     return int(past.shape[1]), int(past.shape[3])  # type: ignore[arg-type]
-
-
-def _merged(attended: ir.Value) -> ir.Value | None:
-    """Return (batch, seq, heads * size) if that is all that is made of (batch, seq, heads, size)."""
-    users = list(_users(attended))
-    if len(users) != 1 or users[0].op_type != "Reshape" or users[0].outputs[0].is_graph_output():
-        return None
-    shape = users[0].inputs[1].producer() if users[0].inputs[1] is not None else None
-    sizes = list(shape.inputs) if shape is not None and shape.op_type == "Concat" else []
-    kept = len(sizes) == 3 and all(_is_size(one, axis) for axis, one in enumerate(sizes[:2]))
-    return users[0].outputs[0] if kept else None
-
-
-def _is_size(value: ir.Value | None, axis: int) -> bool:
-    """Tell whether a value is the batch size, axis 0, or the number of tokens, axis 1, of a call."""
-    node = value.producer() if value is not None else None
-    if node is not None and node.op_type in ("Reshape", "Squeeze"):
-        return _is_size(node.inputs[0], axis)
-    if node is None or node.op_type != "Shape" or node.inputs[0] is None:
-        return False
-    cut = node.attributes.get_int("start", 0), node.attributes.get_int("end", -1)
-    return node.inputs[0].name in ("input_ids", "position_ids") and cut == (axis, axis + 1)
 
 
 def _flat(tape: Tape, heads: ir.Value, seq_first: bool = False) -> ir.Value:

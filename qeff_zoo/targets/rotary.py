@@ -159,7 +159,9 @@ class Turns:
         options.log_severity_level = 4  # that it fails may be the answer
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         for seq_first in (False, True):
-            with suppress(Fail, InvalidArgument, RuntimeException):  # they stand the other way round
+            with suppress(
+                Fail, InvalidArgument, RuntimeException
+            ):  # they stand the other way round
                 found = _Trial(session, count, width, seq_first).turn(self.ctx_len)
                 return found and (*found, seq_first)
         return None
