@@ -198,7 +198,7 @@ class _Trial:
         order = np.random.default_rng(0).permutation(ctx_len)  # angles must not depend on company
         x = np.random.default_rng(1).standard_normal((self.count, ctx_len, self.width))
         x = x.astype(np.float32)
-        got = self._run(x, order)
+        got = self._run(x, order, min(_AT_ONCE, -(-ctx_len // 2)))
         same = np.append((got == x).all((0, 1)), False)  # numbers that no position changes
         turned = self.width - int(np.argmin(same[: self.width][::-1]))
         sizes = sorted({turned, -(-turned // _UNIT) * _UNIT, self.width})
@@ -208,7 +208,7 @@ class _Trial:
             first, second = _pairs(size, interleaved)
             ones = np.zeros_like(x)
             ones[..., first] = 1
-            table = self._run(ones, np.arange(ctx_len))[0]
+            table = self._run(ones, np.arange(ctx_len), _AT_ONCE)[0]
             cos, sin = table[:, first], table[:, second]
             expected = x.copy()
             a, b, c, s = x[..., first], x[..., second], cos[order], sin[order]
@@ -217,11 +217,11 @@ class _Trial:
                 return np.ascontiguousarray(cos), np.ascontiguousarray(sin), interleaved
         return None
 
-    def _run(self, x: Array, positions: Array) -> Array:
-        """Turn (heads, tokens, head size) at positions (tokens)."""
+    def _run(self, x: Array, positions: Array, at_once: int) -> Array:
+        """Turn (heads, tokens, head size) at positions (tokens), so many in one call."""
         parts = []
-        for start in range(0, len(positions), _AT_ONCE):
-            now = slice(start, start + _AT_ONCE)
+        for start in range(0, len(positions), at_once):
+            now = slice(start, start + at_once)
             where = positions[None, now]
             given = x[None, :, now]
             given = np.ascontiguousarray(given.swapaxes(1, 2) if self.seq_first else given)

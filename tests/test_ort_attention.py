@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention for ONNX Runtime: which become one kernel, with which rotary embedding, and which keep their bodies.
+
+That all of them answer as Hugging Face does is tested over every recipe in `test_recipes`.
+"""
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import parity
+import pytest
+import torch
+from parity import Subject
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.targets import ort
+
+ROTARY = "native, with rotary embedding"
+NATIVE = "native"
+
+
+@cache
+def wide_llama(**changes: Any) -> Subject:
+    """Make a Llama whose heads are of a size that the kernel turns."""
+    config = {**parity.all_cases()["llama-base"].config, "head_dim": 32, **changes}
+    return Subject(config, find_recipe("llama"))
+
+
+def natives(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+
+
+def test_a_llama_turns_its_heads_in_the_kernel() -> None:
+    lowered = wide_llama().lower("fp32")
+    kinds = Counter(node.op_type for node in lowered.model.graph)
+    assert lowered.attention == {ROTARY: 4}
+    assert kinds["GroupQueryAttention"] == 4
+    gone = ("Cos", "Sin", "Transpose", "Neg", "CacheWrite", "Attention", "CausalMask", "ScatterND")
+    assert [kinds[name] for name in gone] == [0] * len(gone)
+
+
+@pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
+def test_turned_in_the_kernel_it_agrees_with_hugging_face(scenario: str) -> None:
+    parity.assert_close(wide_llama(), "fp32", scenario, parity.PLAIN)
+
+
+def test_tables_are_those_of_transformers_and_there_once() -> None:
+    subject = wide_llama()
+    model = subject.lower("fp32").model
+    tables = {id(one) for node in natives(model) for one in node.inputs[7:9]}
+    assert len(tables) == 2
+    cos, sin = (value.const_value.numpy() for value in natives(model)[0].inputs[7:9])  # type: ignore[union-attr]
+    embedding = LlamaRotaryEmbedding(subject.hf.config)
+    expected = embedding(torch.zeros(1), torch.arange(parity.CTX_LEN)[None])
+    for got, want in zip((cos, sin), expected, strict=True):
+        np.testing.assert_allclose(got, want[0, :, : got.shape[1]].numpy(), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("llama-base", {NATIVE: 4}),  # heads of 24: turned outside
+        ("apertus-base", {ROTARY: 4}),  # normalized before they are turned
+        ("cohere-base", {ROTARY: 4}),  # neighbours are pairs
+        ("gpt2-base", {NATIVE: 4}),  # learned positions
+        ("smollm3-window", {ROTARY: 2, NATIVE: 2}),  # layers without positions
+        ("cohere2-base", {"portable, since its head size is no multiple of 8": 4}),
+        ("llama4_text-base", {NATIVE: 2, "portable, since its mask is not causal": 2}),
+        ("gpt_oss-base", {NATIVE: 2, "portable, since its mask is not causal": 2}),
+    ],
+)
+def test_attentions_become_what_they_can(name: str, ways: dict[str, int]) -> None:
+    assert parity.subject(name).lower("fp32").attention == ways
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "expected"),
+    [
+        ("mistral-base", "local_window_size", {7}),
+        ("gemma2-base", "local_window_size", {-1, 7}),
+        ("gemma2-base", "softcap", {2.0}),
+        ("cohere-base", "rotary_interleaved", {1}),
+        ("apertus-base", "rotary_interleaved", {0}),
+    ],
+)
+def test_what_is_special_is_told_to_the_kernel(
+    name: str, attribute: str, expected: set[Any]
+) -> None:
+    model = parity.subject(name).lower("fp32").model
+    assert {node.attributes[attribute].value for node in natives(model)} == expected
+
+
+def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:
+    """Every token is turned by the newest one's angle too: in other company it would be another."""
+    subject = wide_llama()
+    model = subject.graph()
+    cos = next(node for node in model.graph if node.op_type == "Cos")
+    newest = ir.node("ReduceMax", [cos.inputs[0]], {"keepdims": 1})
+    added = ir.node("Add", [cos.inputs[0], newest.outputs[0]])
+    model.graph.insert_before(cos, [newest, added])
+    cos.replace_input_with(0, added.outputs[0])
+    lowered = ort.lower(model, subject.bindings, "float32", parity.CTX_LEN)
+    assert lowered.attention == {NATIVE: 4}
+    assert Counter(node.op_type for node in lowered.model.graph)["Cos"] == 1
