@@ -266,7 +266,7 @@ def take_turns(
 def _same_answers(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> float:
     """Return the share of turns that gave the same tokens; of one format alone it should be near 1."""
     pairs = zip(ours, theirs, strict=True)
-    return statistics.mean(one["tokens"] == other["tokens"] for one, other in pairs)
+    return statistics.mean(float(one["tokens"] == other["tokens"]) for one, other in pairs)
 
 
 def summary(

@@ -90,7 +90,7 @@ def pause(session: "TextGenerationSession", monkeypatch: pytest.MonkeyPatch) -> 
 @contextmanager
 def running(
     backend: "Engine | EmbeddingQueue",
-    close: Callable[[], None] = lambda: None,
+    close: Callable[[], object] = lambda: None,
     patience: float = 0,
     **choices: Any,
 ) -> Iterator[str]:
@@ -166,8 +166,9 @@ def send(connection: socket.socket, body: str, length: int | None = None) -> Non
     connection.sendall("\r\n".join(head).encode())
 
 
-def active(engine: "Engine") -> tuple[int, int]:
-    stats = engine.stats()
+def active(backend: "Engine | EmbeddingQueue") -> tuple[int, int]:
+    """Tell how many requests run, and how many wait."""
+    stats = backend.stats()
     return stats.running, stats.waiting
 
 

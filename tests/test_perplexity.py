@@ -179,7 +179,9 @@ def test_a_single_token_is_refused(
     packages: dict[str, Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode = perplexity.Tokenizer.encode
-    monkeypatch.setattr(perplexity.Tokenizer, "encode", lambda *them: encode(*them)[1:])  # no BOS
+    monkeypatch.setattr(
+        perplexity.Tokenizer, "encode", lambda *them, **how: encode(*them, **how)[1:]
+    )  # no BOS
 
     with pytest.raises(GenerationError, match="1 characters and 1 tokens"):
         perplexity.prepare(packages["fp32"], "a")

@@ -6,6 +6,8 @@ import json
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -487,23 +489,43 @@ def test_embeddings(encoder: Package) -> None:
         assert figures(url)["prompt_tokens_total"] == 2 * found.usage.prompt_tokens + len(tokens[0])
 
 
-def test_embeddings_wait_their_turn(encoder: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def held(
+    encoder: Package, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Any, threading.Event]]:
+    """Give a session, and an event without which it embeds nothing."""
     session: Any = qeff_zoo.load(encoder, threads=1)
     gate, embed = threading.Event(), session.embed
     monkeypatch.setattr(session, "embed", lambda rows: gate.wait(TIMEOUT) and embed(rows))
+    yield session, gate
+    gate.set()
 
-    async def ask(url: str) -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
-            asked = [
-                asyncio.create_task(client.embeddings.create(model=MODEL, input="fox"))
-                for _ in range(3)
-            ]
-            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-            gate.set()
-            return await asyncio.gather(*asked, return_exceptions=True)
 
-    with closing(EmbeddingQueue(session, max_waiting=1)) as queue, running(queue) as url:
-        found = asyncio.run(ask(url))
-        assert sorted(type(one).__name__ for one in found) == [
-            "CreateEmbeddingResponse", "CreateEmbeddingResponse", "RateLimitError",
-        ]  # fmt: skip
+def embed(url: str) -> int:
+    """Ask for one embedding; give the status."""
+    return post(url, "embeddings", json.dumps({"model": MODEL, "input": "fox"}).encode())[0]
+
+
+def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
+    session, gate = held
+    with (
+        closing(EmbeddingQueue(session, max_waiting=1)) as queue,
+        running(queue) as url,
+        ThreadPoolExecutor() as clients,
+    ):
+        taken = [clients.submit(embed, url) for _ in range(2)]
+        wait_until(lambda: active(queue) == (1, 1))
+        assert embed(url) == 429
+        gate.set()
+        assert [one.result(TIMEOUT) for one in taken] == [200, 200]
+        assert active(queue) == (0, 0)
+
+
+def test_embeddings_end_with_the_server(held: tuple[Any, threading.Event]) -> None:
+    session, gate = held
+    queue = EmbeddingQueue(session, max_waiting=1)
+    with ThreadPoolExecutor() as clients:
+        with running(queue, lambda: (gate.set(), queue.close())) as url:
+            taken = [clients.submit(embed, url) for _ in range(2)]
+            wait_until(lambda: active(queue) == (1, 1))
+        assert sorted(one.result(TIMEOUT) for one in taken) == [200, 503]

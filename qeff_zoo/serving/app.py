@@ -81,7 +81,7 @@ def create_app(
         api_key: Without it nothing below /v1 is answered; None for no key.
         max_body_bytes: Of a request.
     """
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
     metrics = Metrics(backend.stats)
     errors.install(app)
     if isinstance(backend, Engine):

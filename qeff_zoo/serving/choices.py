@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from qeff_zoo.errors import BusyError, GenerationError
 from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Request
-from qeff_zoo.serving.errors import ApiError, internal_error
+from qeff_zoo.serving.errors import ApiError, internal_error, shutting_down
 from qeff_zoo.serving.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def submit(engine: Engine, requests: Sequence[Request]) -> list[Handle]:
         raise ApiError(429, str(error), code="queue_full") from error
     except GenerationError as error:  # requests are checked, so the engine must be closed
         cancel(handles)
-        raise _ending() from error
+        raise shutting_down() from error
     return handles
 
 
@@ -81,7 +81,7 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
                 _log.error("A request failed.", exc_info=event)
                 raise internal_error()
             elif event[1].finish_reason == "cancelled":
-                raise _ending()
+                raise shutting_down()
             else:
                 yield event
     finally:
@@ -98,7 +98,3 @@ async def whole(handles: Sequence[Handle], metrics: Metrics) -> list[Generation]
     async for _ in grow(handles, metrics):
         pass
     return [handle.result() for handle in handles]
-
-
-def _ending() -> ApiError:
-    return ApiError(503, "The server is ending. Ask another one, or later.", code="shutting_down")

@@ -10,6 +10,7 @@ from typing import Any
 from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import EmbeddingSession, Stats
 from qeff_zoo.runtime.decoder import Array
+from qeff_zoo.serving.errors import shutting_down
 from qeff_zoo.serving.schemas import EmbeddingRequest
 
 
@@ -24,6 +25,7 @@ class EmbeddingQueue:
     def __init__(self, session: EmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._max_waiting = session, max_waiting
         self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
+        self._closing = False
         self._active = self._running = self._ended = self._tokens = 0
 
     async def embed(self, texts: Sequence[str | Sequence[int]]) -> tuple[Array, int]:
@@ -32,6 +34,7 @@ class EmbeddingQueue:
         Raises:
             BusyError: Too many wait already.
             GenerationError: A text cannot be embedded.
+            ApiError: The server ends.
         """
         if self._active > self._max_waiting:
             raise BusyError(
@@ -40,6 +43,10 @@ class EmbeddingQueue:
         self._active += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, self._run, texts)
+        except (asyncio.CancelledError, RuntimeError) as error:
+            if self._closing:
+                raise shutting_down() from error
+            raise
         finally:
             self._active -= 1
             self._ended += 1
@@ -57,7 +64,8 @@ class EmbeddingQueue:
         )
 
     def close(self) -> None:
-        """Run no more."""
+        """Finish what runs, and begin no more."""
+        self._closing = True
         self._worker.shutdown(cancel_futures=True)
 
     def _run(self, texts: Sequence[str | Sequence[int]]) -> tuple[Array, int]:

@@ -66,6 +66,11 @@ def internal_error() -> ApiError:
     )
 
 
+def shutting_down() -> ApiError:
+    """Return what a client is told whose answer the end of the server cuts off."""
+    return ApiError(503, "The server is ending. Ask another one, or later.", code="shutting_down")
+
+
 def too_large() -> ApiError:
     """Return the refusal of a body that is too long to be read."""
     return ApiError(

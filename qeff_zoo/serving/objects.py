@@ -75,7 +75,7 @@ class Reply:
             return None
         content = {"content": delta.text} if delta.text else {}
         text = {"delta": content} if self.kind == "chat" else {"text": delta.text}
-        return self._chunk({"index": number, **text, **self._ending(number, delta, delta.logprobs)})
+        return self._chunk({"index": number, **text, **self._beside(number, delta, delta.logprobs)})
 
     def closing(self, answers: Sequence[Generation], n: int) -> Object:
         """Return the chunk after the last, which has the usage."""
@@ -88,9 +88,9 @@ class Reply:
     def _choice(self, number: int, answer: Generation) -> Object:
         message = {"role": "assistant", "content": answer.text, "refusal": None}
         text = {"message": message} if self.kind == "chat" else {"text": answer.text}
-        return {"index": number, **text, **self._ending(number, answer, answer.logprobs or ())}
+        return {"index": number, **text, **self._beside(number, answer, answer.logprobs or ())}
 
-    def _ending(
+    def _beside(
         self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
     ) -> Object:
         """Return what stands beside the text of a choice."""

@@ -149,7 +149,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         app: ASGIApp,
-        close: Callable[[], None],
+        close: Callable[[], object],
         patience: float,
         announce: Callable[[str], None],
     ) -> None:
