@@ -77,6 +77,7 @@ class _Lowering:
         turns = self.turns.of(query, count, width), self.turns.of(new, groups, width)
         turn = turns[0] if turns[0] and turns[1] and turns[0].alike(turns[1]) else None
         seq_first = bool(turn and turn.seq_first)
+        tables = (turn.cos, turn.sin) if turn else (None, None)
         if turn and turns[1]:
             query, new = turn.x, turns[1].x
         tape = Tape()
@@ -84,7 +85,7 @@ class _Lowering:
         flat.append(_flat(tape, values.new))
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
-            [*flat, keys.past, values.past, *self._seen(), turn and turn.cos, turn and turn.sin]
+            [*flat, keys.past, values.past, *self._seen(), *tables]
             + ([None, None, *sinks] if sinks else []),
             {
                 "num_heads": count,

@@ -172,7 +172,7 @@ class Turns:
             name = f"rotary.{len(self._tables)}"
             tensor = ir.tensor(values, name=name)
             kind = ir.TensorType(tensor.dtype)
-            table = ir.Value(name=name, shape=tensor.shape, type=kind, const_value=tensor)
+            table = ir.Value(name=name, shape=ir.Shape(values.shape), type=kind, const_value=tensor)
             self._tables[key] = self.graph.initializers[name] = table
         return self._tables[key]
 

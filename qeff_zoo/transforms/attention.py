@@ -105,7 +105,8 @@ def additive_mask(
     if isinstance(q_offset, Tensor) and isinstance(kv_offset, int) and attention_mask is None:
         window = causal_window(mask_function)
         if window is not None:
-            return torch.ops.qeff_zoo.causal_mask(q_offset, kv_length, window).to(dtype)
+            mask: Tensor = torch.ops.qeff_zoo.causal_mask(q_offset, kv_length, window)
+            return mask.to(dtype)
     if isinstance(q_offset, Tensor):
         queries = q_offset.unsqueeze(1).unsqueeze(3)
     else:
