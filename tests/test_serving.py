@@ -524,8 +524,14 @@ def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
 def test_embeddings_end_with_the_server(held: tuple[Any, threading.Event]) -> None:
     session, gate = held
     queue = EmbeddingQueue(session, max_waiting=1)
+
+    def release_at_end() -> None:
+        wait_until(lambda: queue._worker._shutdown)
+        gate.set()
+
     with ThreadPoolExecutor() as clients:
-        with running(queue, lambda: (gate.set(), queue.close())) as url:
+        with running(queue, queue.close) as url:
             taken = [clients.submit(embed, url) for _ in range(2)]
             wait_until(lambda: active(queue) == (1, 1))
+            clients.submit(release_at_end)
         assert sorted(one.result(TIMEOUT) for one in taken) == [200, 503]

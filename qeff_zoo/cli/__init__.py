@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: argv -> one typed call -> one printed answer.
+
+stdout is the answer, stderr is progress. Exit codes: 0 done, 1 an error the user can act on, 2 wrong usage.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from qeff_zoo.arguments import parser
+from qeff_zoo.cli.building import build_command, export_command, plan_command
+from qeff_zoo.cli.checking import inspect_command, validate_command
+from qeff_zoo.cli.housekeeping import (
+    cache_gc_command,
+    cache_ls_command,
+    cache_verify_command,
+    doctor_command,
+    new_command,
+)
+from qeff_zoo.cli.recipes import list_command, show_command
+from qeff_zoo.cli.running import bench_command, run_command, serve_command
+from qeff_zoo.errors import ZooError
+
+#: Packages that a command may lack -> the extra that brings them.
+_EXTRAS = {
+    **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2"), "run"),
+    "matplotlib": "plot",
+    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(
+        ("accelerate", "onnx", "onnx_ir", "onnxscript", "torch", "transformers"), "build"
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        code = int(_COMMANDS[arguments.command](arguments) or 0)
+        sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
+    except ZooError as error:
+        print(f"qeff-zoo: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        first = (
+            "torch==2.13.0 " if extra == "build" else ""
+        )  # unpinned, pip may bring gigabytes of CUDA
+        print(
+            f"qeff-zoo: This command needs {error.name!r}, which is not installed. Expected the extra {extra!r}. "
+            f"Run `pip install {first}'qeff-zoo[{extra}]'`.",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        print("qeff-zoo: interrupted; nothing half-made was kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has left; nobody misses the rest of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
+    "list": list_command,
+    "show": show_command,
+    "plan": plan_command,
+    "build": build_command,
+    "export": export_command,
+    "run": run_command,
+    "serve": serve_command,
+    "bench": bench_command,
+    "validate": validate_command,
+    "inspect": inspect_command,
+    "cache ls": cache_ls_command,
+    "cache gc": cache_gc_command,
+    "cache verify": cache_verify_command,
+    "doctor": doctor_command,
+    "new": new_command,
+}

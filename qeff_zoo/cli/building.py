@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model to a package: `plan`, `build` and `export`."""
+
+import argparse
+import sys
+from dataclasses import fields
+from typing import Any
+
+from qeff_zoo.cli.printing import print_json, table
+
+
+def _request(arguments: argparse.Namespace) -> Any:
+    from qeff_zoo.plan import Request
+
+    return Request(**{item.name: getattr(arguments, item.name) for item in fields(Request)})
+
+
+def plan_command(arguments: argparse.Namespace) -> None:
+    """Print every choice of a build and who made it."""
+    from qeff_zoo.pipeline import make_plan
+
+    _, plan = make_plan(arguments.model, _request(arguments), revision=arguments.revision)
+    if arguments.json:
+        print_json({"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec})
+        return
+    rows = [[name, field["value"], field["by"]] for name, field in plan.explained().items()]
+    print(table(rows, ["field", "value", "set by"]))
+    print(f"\nbuild_key  {plan.build_key}")
+
+
+def build_command(arguments: argparse.Namespace) -> None:
+    """Build a package and print its path."""
+    from qeff_zoo import pipeline
+
+    built = pipeline.build(
+        arguments.model,
+        _request(arguments),
+        revision=arguments.revision,
+        validate=not arguments.no_validate,
+        output=arguments.output,
+        reporter=reporter(arguments),
+    )
+    package = built.package
+    if arguments.json:
+        answer = {"path": str(package.path), "build_key": package.build_key, "hit": built.hit}
+        print_json({**answer, "seconds": built.seconds, "peak_rss_bytes": built.peak_rss_bytes})
+        return
+    took = sum(built.seconds.values())
+    state = "was in the store already" if built.hit else f"built, validated: {package.validated}"
+    print(f"{package.name}: {state} ({took:.1f} s)", file=sys.stderr)
+    print(package.path)
+
+
+def export_command(arguments: argparse.Namespace) -> None:
+    """Export a portable graph and print its path."""
+    from qeff_zoo import pipeline
+
+    exported = pipeline.export(
+        arguments.model,
+        arguments.output,
+        request=_request(arguments),
+        revision=arguments.revision,
+        graph_only=arguments.graph_only,
+        reporter=reporter(arguments),
+    )
+    if arguments.json:
+        print_json(
+            {
+                "path": str(exported.path),
+                "seconds": exported.seconds,
+                "peak_rss_bytes": exported.peak_rss_bytes,
+            }
+        )
+        return
+    print(exported.path)
+
+
+def reporter(arguments: argparse.Namespace) -> Any:
+    """Show progress bars to a person, and nothing to a pipe."""
+    from qeff_zoo.progress import Silent
+
+    if arguments.quiet or not sys.stderr.isatty():
+        return Silent()
+    from qeff_zoo.bars import Bars
+
+    return Bars()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is: `list` and `show`."""
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from qeff_zoo.cli.printing import print_json, table
+
+
+def list_command(arguments: argparse.Namespace) -> None:
+    """Print recipes or models."""
+    from qeff_zoo.models import list_models
+    from qeff_zoo.registry import list_recipes
+
+    if arguments.models:
+        found = [asdict(model) for model in list_models()]
+        columns = ["model_id", "recipe", "task", "status"]
+    else:
+        found = [_facts(recipe) for recipe in list_recipes()]
+        columns = ["model_type", "tasks", "architectures", "quant_methods"]
+    if arguments.json:
+        print_json(found)
+        return
+    rows = [[_joined(entry[column]) for column in columns] for entry in found]
+    print(table(rows, columns))
+
+
+def _joined(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else value or ""
+
+
+def _facts(recipe: Any) -> dict[str, Any]:
+    from qeff_zoo.tasks import tasks_of
+
+    return {
+        "model_type": recipe.model_type,
+        "architectures": list(recipe.architectures),
+        "task": recipe.task,
+        "tasks": list(tasks_of(recipe)),
+        "quant_methods": list(recipe.quant_methods),
+    }
+
+
+def show_command(arguments: argparse.Namespace) -> None:
+    """Print what a recipe says."""
+    from qeff_zoo.models import list_models
+    from qeff_zoo.registry import file_name, find_recipe
+    from qeff_zoo.tasks import tasks_of
+    from qeff_zoo.transforms import in_words
+
+    recipe = find_recipe(arguments.model_type)
+    models = [one for one in list_models() if one.recipe == file_name(recipe.model_type)]
+    shapes = {
+        name: {k: v for k, v in asdict(shape).items() if v} for name, shape in recipe.shapes.items()
+    }
+    if arguments.json:
+        transforms = [
+            {"name": t.name, "parameters": dict(t.parameters), "does": in_words(t)}
+            for t in recipe.transforms
+        ]
+        facts = {**_facts(recipe), "special": recipe.special, "transforms": transforms}
+        print_json({**facts, "shapes": shapes, "models": [asdict(model) for model in models]})
+        return
+    print(f"{recipe.model_type}: {recipe.special}\n")
+    rows = [
+        ["architectures", ", ".join(recipe.architectures)],
+        ["tasks", ", ".join(tasks_of(recipe))],
+        ["checkpoints", ", ".join(recipe.quant_methods)],
+        *([f"transform {t.name}", in_words(t)] for t in recipe.transforms),
+        *(
+            [f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())]
+            for name, shape in shapes.items()
+        ),
+        *([f"{model.status} model", model.model_id] for model in models),
+    ]
+    print(table(rows, []))
