@@ -294,9 +294,11 @@ def attentions(draw: Any) -> tuple[Array, Array, Array, Array]:
 def test_attention(case: tuple[Array, Array, Array, Array], scale: float, softcap: float) -> None:
     expected = attended(*case, scale, softcap)
     if softcap:
-        got = in_onnx("SoftcapAttention", *case, scale=scale, softcap=softcap)
+        got = in_onnx(
+            "SoftcapAttention", *case, num_heads=case[0].shape[1], scale=scale, softcap=softcap
+        )
     else:
-        got = in_onnx("Attention", *case, scale=scale)
+        got = in_onnx("Attention", *case, num_heads=case[0].shape[1], scale=scale)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
     got = in_torch(OURS.attention, *case, scale, softcap)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
@@ -307,7 +309,16 @@ def test_softcap_comes_before_the_mask() -> None:
     query, key = normal(0, 1, 1, 1, 4), normal(1, 1, 1, 2, 4)
     value = np.array([[[[1.0], [100.0]]]], np.float32)
     mask = np.array([[[[0, np.finfo(np.float32).min]]]], np.float32)
-    got = in_onnx("SoftcapAttention", query, key, value, mask, scale=1.0, softcap=2.0)
+    got = in_onnx(
+        "SoftcapAttention",
+        query,
+        key,
+        value,
+        mask,
+        num_heads=query.shape[1],
+        scale=1.0,
+        softcap=2.0,
+    )
     assert got.item() == 1.0
     assert in_torch(OURS.attention, query, key, value, mask, 1.0, 2.0).item() == 1.0
 
@@ -315,7 +326,8 @@ def test_softcap_comes_before_the_mask() -> None:
 def test_a_row_without_anything_to_look_at_stays_finite() -> None:
     query, key, value = normal(0, 1, 2, 1, 4), normal(1, 1, 2, 3, 4), normal(2, 1, 2, 3, 4)
     mask = np.full((1, 1, 1, 3), np.finfo(np.float32).min)
-    assert np.isfinite(in_onnx("Attention", query, key, value, mask, scale=1.0)).all()
+    got = in_onnx("Attention", query, key, value, mask, num_heads=query.shape[1], scale=1.0)
+    assert np.isfinite(got).all()
     assert np.isfinite(in_torch(OURS.attention, query, key, value, mask, 1.0, 0.0)).all()
 
 
@@ -333,7 +345,7 @@ def test_sink_attention(case: tuple[Array, Array, Array, Array], scale: float) -
         scores = np.append(keys @ query[b, h, s] * scale + seen, sinks[h])
         weights = np.exp(scores - scores.max())
         expected[b, s, h] = (weights / weights.sum())[:-1] @ values
-    got = in_onnx("SinkAttention", *case, sinks, scale=scale)
+    got = in_onnx("SinkAttention", *case, sinks, num_heads=case[0].shape[1], scale=scale)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
     got = in_torch(OURS.sink_attention, *case, sinks, scale)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
