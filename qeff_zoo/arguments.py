@@ -119,6 +119,18 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
+def _add_package(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
+    )
+
+
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
+    )
+
+
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "sampling", "left out, the likeliest token is taken each time"
@@ -146,9 +158,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(commands: Any) -> None:
     parser = _command(commands, "run", "run a package on prompts or texts")
-    parser.add_argument(
-        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
-    )
+    _add_package(parser)
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
     )
@@ -167,16 +177,12 @@ def _add_run(commands: Any) -> None:
         "--chat", action="store_true", help="put each prompt into the chat template"
     )
     _add_sampling(parser)
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
-    )
+    _add_threads(parser)
 
 
 def _add_serve(commands: Any) -> None:
     parser = _command(commands, "serve", "serve a package by OpenAI's API")
-    parser.add_argument(
-        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
-    )
+    _add_package(parser)
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -193,9 +199,7 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "--model-name", metavar="NAME", help="of the model, for clients (default: the package's)"
     )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
-    )
+    _add_threads(parser)
     parser.add_argument(
         "--max-queue",
         type=int,
@@ -220,9 +224,7 @@ def _add_serve(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     parser = _command(commands, "bench", "measure how fast a package generates")
-    parser.add_argument(
-        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
-    )
+    _add_package(parser)
     many: dict[str, Any] = {"type": int, "nargs": "+", "default": [], "metavar": "N"}
     parser.add_argument("--prompt-len", **many, help="tokens of a prompt (default: 128)")
     parser.add_argument(
@@ -231,9 +233,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
     )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
-    )
+    _add_threads(parser)
     parser.add_argument(
         "--repeat", type=int, default=3, metavar="N", help="runs that count (default: 3)"
     )
@@ -287,9 +287,7 @@ def _add_validate(commands: Any) -> None:
 
 def _add_inspect(commands: Any) -> None:
     parser = _command(commands, "inspect", "explain a package")
-    parser.add_argument(
-        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
-    )
+    _add_package(parser)
     parser.add_argument(
         "--verify", action="store_true", help="read every byte and compare it with its digest"
     )

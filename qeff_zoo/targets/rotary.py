@@ -6,7 +6,7 @@ part is cut out and run: if all it does is to turn pairs of numbers by an angle 
 embedding, and its cosines and sines by position are all that a kernel needs.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -114,9 +114,10 @@ class Turns:
         return source
 
     def _leads_to(self, value: ir.Value, source: ir.Value) -> bool:
+        if value is source:
+            return True
         above = self._above(value)
-        every = bool(above) and all(self._leads_to(one, source) for one in above)
-        return value is source or every
+        return bool(above) and all(self._leads_to(one, source) for one in above)
 
     def _above(self, value: ir.Value) -> list[ir.Value]:
         """Return the inputs that are no constants, of what a node makes of one value."""
@@ -132,8 +133,8 @@ class Turns:
             unknown = [one for one in above if one not in self._depends]
             todo += unknown
             if not unknown:
-                own = {"content"} if _is_root(last) else {"position"} & _own(last)
-                self._depends[todo.pop()] = frozenset(own).union(
+                own = {"content": _is_root(last), "position": _is_position(last)}
+                self._depends[todo.pop()] = frozenset(kind for kind in own if own[kind]).union(
                     *(self._depends[one] for one in above)
                 )
         return self._depends[value]
@@ -159,9 +160,8 @@ class Turns:
         options.log_severity_level = 4  # that it fails may be the answer
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         for seq_first in (False, True):
-            with suppress(
-                Fail, InvalidArgument, RuntimeException
-            ):  # they stand the other way round
+            # Where they stand the other way round, it does not run.
+            with suppress(Fail, InvalidArgument, RuntimeException):
                 found = _Trial(session, count, width, seq_first).turn(self.ctx_len)
                 return found and (*found, seq_first)
         return None
@@ -225,15 +225,11 @@ class _Trial:
             where = positions[None, now]
             given = x[None, :, now]
             given = np.ascontiguousarray(given.swapaxes(1, 2) if self.seq_first else given)
-            feeds = dict(zip(self._names(), (given, np.zeros_like(where), where), strict=True))
+            x_name = self.session.get_inputs()[0].name
+            feeds = {x_name: given, "input_ids": np.zeros_like(where), "position_ids": where}
             (heads,) = self.session.run(None, feeds)
             parts.append(heads[0])
         return np.concatenate(parts, axis=1)
-
-    def _names(self) -> Iterator[str]:
-        names = [one.name for one in self.session.get_inputs()]
-        yield next(name for name in names if name not in ("input_ids", "position_ids"))
-        yield from ("input_ids", "position_ids")
 
 
 def _pairs(size: int, interleaved: bool) -> tuple[slice, slice]:
@@ -255,16 +251,15 @@ def _is_list(value: ir.Value) -> bool:
     return node is not None and node.op_type == "SplitToSequence"
 
 
-def _own(value: ir.Value) -> set[str]:
-    """Tell what a graph input is by itself."""
-    return {"position"} if value.is_graph_input() and value.name == "position_ids" else set()
+def _is_position(value: ir.Value) -> bool:
+    return value.is_graph_input() and value.name == "position_ids"
 
 
 def _is_root(value: ir.Value) -> bool:
     """Tell whether a value is content by itself: other inputs, and what weights, states or attention make."""
     node = value.producer()
     if node is None:
-        return (value.is_graph_input() and value.name != "position_ids") or is_placeholder(value)
+        return is_placeholder(value) or (value.is_graph_input() and not _is_position(value))
     return node.domain == SEMANTIC or any(map(is_placeholder, _inputs(value)))
 
 
