@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python API: `build`, `load`, `find_package`. Light to import; the work imports what it needs."""
+"""The Python API: `build`, `pull`, `load`, `find_package`. Light to import; the work imports what it needs."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ def build(
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
         **choices: Fields of `qeff_zoo.plan.Request`: target, task, profile, weights, prefill_seq_len, ctx_len,
-            batch_size, full_batch_size, seq_lens, pooling, normalize, expanded_kv.
+            batch_size, full_batch_size, seq_lens, comp_ctx_lengths_prefill, comp_ctx_lengths_decode, pooling,
+            normalize, expanded_kv.
 
     Raises:
         ZooError: The model, the choices or the machine stand in the way; the message says what to do.
@@ -51,16 +53,50 @@ def build(
     return built.package
 
 
+def pull(
+    model: str,
+    *,
+    revision: str | None = None,
+    key: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    **choices: Any,
+) -> Package:
+    """Bring a shared package here, every byte checked, or find it in the store.
+
+    Args:
+        model: Hub id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
+        revision: Of the checkpoint that it was made from.
+        key: Build key, or its beginning, of the one package that will do.
+        output: Also copy the package to this folder.
+        **choices: What it must be, as for `build`.
+
+    Raises:
+        ZooError: There is none, or it cannot be had, or is not trusted; the message says what to do.
+
+    Example:
+        >>> package = qeff_zoo.pull("org/model", ctx_len=4096)  # doctest: +SKIP
+        >>> print(package.path)  # doctest: +SKIP
+    """
+    from qeff_zoo.hub import pulling
+    from qeff_zoo.store.copies import copy_out
+
+    pulled = pulling.pull(model, choices, revision=revision, key=key)
+    for text in pulled.warnings:
+        warnings.warn(f"{pulled.package.name}: {text}", stacklevel=2)
+    return pulled.package if output is None else copy_out(pulled.package, Path(output))
+
+
 def load(
     package: Package | str | os.PathLike[str],
     *,
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
 ) -> "Session":
-    """Open a package for running.
+    """Open a package for running; one that is not here is pulled first.
 
     Args:
-        package: A package, its folder, or its build key or a prefix of it.
+        package: A package, its folder, its build key or a prefix of it, or the name of its model. If the store has
+            none, what `pull` takes: a model id, a Hub repository of packages, or the URL of a remote.
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
 
@@ -69,13 +105,19 @@ def load(
         `classify(texts)` for labels of texts, of pairs of texts, or of tokens.
 
     Example:
-        >>> session = qeff_zoo.load("my-package")  # doctest: +SKIP
+        >>> session = qeff_zoo.load("org/model")  # doctest: +SKIP
         >>> session.generate(["def main"], generation_len=16)[0].text  # doctest: +SKIP
     """
+    from qeff_zoo.hub.remotes import is_repository, is_url
     from qeff_zoo.runtime import open_session
 
-    found = package if isinstance(package, Package) else find_package(os.fspath(package))
-    return open_session(found, threads=threads, prefix_cache_bytes=prefix_cache_bytes)
+    if not isinstance(package, Package):
+        reference = os.fspath(package)
+        found = find_here(reference)
+        if found is None and (is_repository(reference) or is_url(reference)):
+            found = pull(reference)
+        package = found or find_package(reference)  # which says what was looked for
+    return open_session(package, threads=threads, prefix_cache_bytes=prefix_cache_bytes)
 
 
 def find_package(reference: str) -> Package:
@@ -83,6 +125,20 @@ def find_package(reference: str) -> Package:
 
     Raises:
         PackageError: There is no such package, or several; or it is damaged.
+    """
+    if found := find_here(reference):
+        return found
+    raise PackageError(
+        f"No package at {reference!r}: neither a folder nor a build key or model name in the store. Run "
+        f"`qeff-zoo cache ls` to see what is there, or `qeff-zoo build MODEL` to make one."
+    )
+
+
+def find_here(reference: str) -> Package | None:
+    """Find a package as `find_package` does; None if there is none.
+
+    Raises:
+        PackageError: There are several, or it is damaged.
     """
     if Path(reference).exists():
         return Package.open(reference)
@@ -102,7 +158,4 @@ def find_package(reference: str) -> Package:
         raise PackageError(
             f"{reference!r} names {len(matching)} packages of the store. Expected one; give more of its key:\n{names}"
         )
-    raise PackageError(
-        f"No package at {reference!r}: neither a folder nor a build key or model name in the store. Run "
-        f"`qeff-zoo cache ls` to see what is there, or `qeff-zoo build MODEL` to make one."
-    )
+    return None

@@ -24,8 +24,9 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
-        _add_list, _add_show, _add_plan, _add_build, _add_export, _add_run, _add_serve, _add_bench, _add_validate,
-        _add_inspect, _add_cache, _add_doctor, _add_new,
+        _add_list, _add_show, _add_plan, _add_build, _add_export, _add_run, _add_serve, _add_bench,
+        _add_validate, _add_inspect, _add_resolve, _add_pull, _add_lock, _add_repair, _add_bundle, _add_yank,
+        _add_publish, _add_sign, _add_serve_args, _add_cache, _add_doctor, _add_new,
     ):  # fmt: skip
         add(commands)
     return parser
@@ -54,6 +55,10 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
     )
+    _add_axes(parser)
+
+
+def _add_axes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
     group = parser.add_argument_group("choices", "left out, the recipe makes them")
     group.add_argument("--target", help="what to compile for (default: ort)")
@@ -67,6 +72,13 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         ("full-batch-size", "slots of continuous batching"),
     ):
         group.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    for kind in ("prefill", "decode"):
+        group.add_argument(
+            f"--comp-ctx-lengths-{kind}",
+            type=_integers,
+            metavar="N,N",
+            help=f"rows of the cache that a {kind} call looks at: the least that holds its tokens (default: all)",
+        )
     group.add_argument(
         "--seq-lens", type=_integers, metavar="N,N", help="sequence lengths of an encoder"
     )
@@ -104,6 +116,10 @@ def _add_build(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
     )
+    parser.add_argument(
+        "--publish", metavar="REMOTE", help="also publish it to this Hub repository or remote"
+    )
+    _add_private(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -291,6 +307,174 @@ def _add_inspect(commands: Any) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="read every byte and compare it with its digest"
     )
+
+
+def _add_resolve(commands: Any) -> None:
+    parser = _command(
+        commands, "resolve", "say whether a shared package will do, which one, and why no other"
+    )
+    _add_choices(parser)
+    parser.add_argument(
+        "--key", help="only the package of this build key (16 digits or more) or path"
+    )
+    _add_offline(parser)
+
+
+def _add_offline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="use no network: the indexes seen last, and the store",
+    )
+
+
+def _add_pull(commands: Any) -> None:
+    parser = _command(commands, "pull", "bring a shared package here, every byte checked")
+    parser.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="Hub id (org/name), Hub repository of packages (org/repo[@revision]) or URL of a remote",
+    )
+    _add_axes(parser)
+    parser.add_argument(
+        "--key", help="only the package of this build key (16 digits or more) or path"
+    )
+    parser.add_argument(
+        "--locked",
+        nargs="?",
+        type=Path,
+        const=Path("qeff-zoo.lock"),
+        metavar="FILE",
+        help="exactly what this file pins, of the models named or of all (default: qeff-zoo.lock)",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument(
+        "--or-build", action="store_true", help="build it where there is none to pull"
+    )
+    _add_offline(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_lock(commands: Any) -> None:
+    parser = _command(commands, "lock", "choose a package for each model, and pin it in a file")
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="as for `pull`; the choices hold for all"
+    )
+    _add_axes(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        default=Path("qeff-zoo.lock"),
+        help="written anew (default: qeff-zoo.lock)",
+    )
+    _add_offline(parser)
+
+
+def _add_repair(commands: Any) -> None:
+    parser = _command(commands, "repair", "make damaged packages of the store whole again")
+    parser.add_argument(
+        "packages",
+        nargs="*",
+        metavar="PACKAGE",
+        help="folder, build key or model name (default: every package of the store)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_bundle(commands: Any) -> None:
+    text = "move packages to a machine without a network, in one file"
+    parser = commands.add_parser("bundle", help=text, description=text)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    export = _command(verbs, "export", "write packages to one file", "bundle")
+    export.add_argument(
+        "packages",
+        nargs="+",
+        metavar="PACKAGE|MODEL",
+        help="folder, build key or model name of a package, or a model to pull",
+    )
+    export.add_argument(
+        "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="written anew"
+    )
+    imported = _command(
+        verbs, "import", "bring the packages of such a file into the store", "bundle"
+    )
+    imported.add_argument("file", type=Path, metavar="FILE.tar")
+    for parser in (export, imported):
+        parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_yank(commands: Any) -> None:
+    parser = _command(commands, "yank", "say in a remote's index what became known of a package")
+    parser.add_argument(
+        "remote",
+        metavar="REMOTE",
+        help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
+    )
+    parser.add_argument(
+        "package", metavar="KEY|PATH", help="16 hex digits of its build key or more, or its path"
+    )
+    parser.add_argument("--reason", metavar="TEXT", help="for people, one line")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--superseded-by", metavar="KEY|PATH", help="warn, and prefer this package of the remote"
+    )
+    kind.add_argument(
+        "--known-bad",
+        action="store_true",
+        help="refuse it to everybody, whoever asks for its key too",
+    )
+    kind.add_argument("--undo", action="store_true", help="take back what was said")
+
+
+def _add_publish(commands: Any) -> None:
+    parser = _command(commands, "publish", "put a package where others find it, in one commit")
+    _add_package(parser)
+    parser.add_argument(
+        "remote",
+        metavar="REMOTE",
+        help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
+    )
+    _add_private(parser)
+    parser.add_argument(
+        "--create-pr", action="store_true", help="open a pull request in place of committing"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_private(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--private", action="store_true", help="make a new Hub repository a private one"
+    )
+
+
+def _add_sign(commands: Any) -> None:
+    parser = _command(commands, "sign", "vouch for a package with a signature over its manifest")
+    _add_package(parser)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="PEM file of an elliptic curve's private key (its password: QEFF_ZOO_KEY_PASSWORD)",
+    )
+    how.add_argument(
+        "--keyless",
+        action="store_true",
+        help="as the workflow or the person that runs this, by Sigstore",
+    )
+
+
+def _add_serve_args(commands: Any) -> None:
+    parser = _command(
+        commands, "serve-args", "print what vllm-qaic needs to serve a package of target qaic"
+    )
+    _add_package(parser)
 
 
 def _add_cache(commands: Any) -> None:

@@ -12,7 +12,12 @@ ZooError                    the user can act on it; the command line prints it a
 ├── StoreError              no room, no permission, or another process in the way
 ├── GenerationError         a request that the package cannot serve
 │   └── BusyError           one too many at a time
-└── ServingError            a server that cannot start
+├── ServingError            a server that cannot start
+├── SettingsError           a settings file or variable that says what it may not
+├── RemoteError             a place packages are shared at cannot be reached, or is not what it claims
+├── ResolutionError         no shared package does what was asked for
+├── PublishError            a package that must not, or could not, be published
+└── TrustError              a manifest or an index that the trust policy refuses
 """
 
 
@@ -70,3 +75,32 @@ class BusyError(GenerationError):
 
 class ServingError(ZooError):
     """A server cannot start: its address is taken, or there is no API for the package's task."""
+
+
+class SettingsError(ZooError):
+    """The settings file, or a variable in its place, says something else than it may."""
+
+
+class RemoteError(ZooError):
+    """A remote cannot be read or written, or holds what it must not.
+
+    Args:
+        message: What failed, in our words.
+        retryable: Whether the same request may succeed later.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        self.retryable = retryable
+        super().__init__(message)
+
+
+class ResolutionError(ZooError):
+    """No shared package does what was asked for."""
+
+
+class PublishError(ZooError):
+    """A package must not be published, or its publication did not succeed."""
+
+
+class TrustError(ZooError):
+    """The trust policy refuses a manifest, or an index is older than one seen before."""

@@ -17,7 +17,8 @@ from qeff_zoo.export import graphs
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.plan import Plan, Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
-from qeff_zoo.store import Store, copy_out, existing_copy, new_folder
+from qeff_zoo.store import Store
+from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
 from qeff_zoo.tasks.specializations import specializations as specializations_of
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import plan_file

@@ -17,7 +17,7 @@ from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import choice, for_task, positions_of
+from qeff_zoo.tasks import choice, compute_contexts, for_task, positions_of
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 3
@@ -43,6 +43,8 @@ class Request:
         batch_size: See `Shape`.
         full_batch_size: See `Shape`.
         seq_lens: See `Shape`.
+        comp_ctx_lengths_prefill: See `qeff_zoo.tasks.compute_contexts`; `ctx_len` may be left out.
+        comp_ctx_lengths_decode: The same.
         pooling: "mean", "cls", "max" or "lasttoken".
         normalize: Whether embeddings have length 1.
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
@@ -57,6 +59,8 @@ class Request:
     batch_size: int | None = None
     full_batch_size: int | None = None
     seq_lens: tuple[int, ...] | None = None
+    comp_ctx_lengths_prefill: tuple[int, ...] | None = None
+    comp_ctx_lengths_decode: tuple[int, ...] | None = None
     pooling: str | None = None
     normalize: bool | None = None
     expanded_kv: bool | None = None
@@ -295,6 +299,8 @@ def _choose_shape(
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
     _fit_positions(checkpoint, recipe, choices, encoder=encoder)
+    if not encoder:
+        _fit_compute_contexts(recipe, choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
 
@@ -350,6 +356,24 @@ def _fit_positions(
         choices.set("prefill_seq_len", ctx_len, "derived: fits ctx_len")
 
 
+def _fit_compute_contexts(recipe: Recipe, choices: _Choices) -> None:
+    """Refuse compute contexts that do not fit where the user set them; drop a recipe's that do not."""
+    ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
+    leasts = {"comp_ctx_lengths_prefill": max(2, prefill), "comp_ctx_lengths_decode": 2}
+    given = {name: tuple(choices.value[name]) for name in leasts}
+    for name, least in leasts.items() if any(given.values()) else ():
+        if choices.by_user(name):
+            flag = _flag(name)
+            choices.problems += compute_contexts.misfits(flag, given[name], least, ctx_len)
+            if not recipe.retains_context:
+                choices.problems.append(
+                    f"{flag} is for a cache that grows with the context, but {recipe.model_type!r} keeps windows and "
+                    f"recurrent states only, which it would not change. Leave it out."
+                )
+        fitting = compute_contexts.fit(given[name], least, ctx_len)
+        choices.set(name, fitting, choices.why.get(name, "derived: fits ctx_len"))
+
+
 def _positions(config: Mapping[str, Any]) -> int | None:
     """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
     positions = positions_of(config)
@@ -392,6 +416,8 @@ def _choose_decoder(
     checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
 ) -> dict[str, Any]:
     variant = {"continuous_batching": True} if shape.full_batch_size else {}
+    if shape.comp_ctx_lengths_decode:
+        variant["comp_ctx_lengths"] = True
     if not request.expanded_kv:
         return variant
     if not checkpoint.config.get("kv_lora_rank"):

@@ -20,6 +20,8 @@ class Shape:
         batch_size: Rows of one call.
         full_batch_size: Cache slots of a continuous-batching package; None for none.
         seq_lens: Sequence lengths of an encoder, ascending.
+        comp_ctx_lengths_prefill: See `qeff_zoo.tasks.compute_contexts`.
+        comp_ctx_lengths_decode: See `qeff_zoo.tasks.compute_contexts`.
     """
 
     prefill_seq_len: int = 0
@@ -27,6 +29,8 @@ class Shape:
     batch_size: int = 1
     full_batch_size: int | None = None
     seq_lens: tuple[int, ...] = ()
+    comp_ctx_lengths_prefill: tuple[int, ...] = ()
+    comp_ctx_lengths_decode: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,7 @@ class Recipe:
         special: In words, what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Applied in order.
         shapes: Named profiles; the first is the default.
+        retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
         quant_methods: `quantization_config.quant_method` values that work; "none" for unquantized checkpoints.
         tiny: Configurations of the tiny parity ladder.
@@ -83,6 +88,7 @@ class Recipe:
     special: str
     transforms: tuple[Transform, ...] = ()
     shapes: Mapping[str, Shape]
+    retains_context: bool = True
     positions_after_padding: bool = False
     quant_methods: tuple[str, ...] = ("none",)
     tiny: tuple[Tiny, ...]

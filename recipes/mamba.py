@@ -13,6 +13,7 @@ RECIPE = Recipe(
         recurrence(lambda config: config.num_hidden_layers),
     ),
     shapes=DECODER_SHAPES,
+    retains_context=False,
     tiny=(
         Tiny(
             config={

@@ -16,6 +16,7 @@ RECIPE = Recipe(
         window_cache(lambda config: config.layers_block_type.count("sliding_attention")),
     ),
     shapes=DECODER_SHAPES,
+    retains_context=False,
     tiny=(
         Tiny(
             config={"vocab_size": 257, "hidden_size": 64, "intermediate_size": 192, "lru_width": 80}

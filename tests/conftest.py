@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import selection
 
-pytest_plugins = ["fixtures_hub", "fixtures_builds", "fixtures_runtime", "fixtures_serving"]
+pytest_plugins = [
+    "fixtures_hub",
+    "fixtures_pulls",
+    "fixtures_builds",
+    "fixtures_runtime",
+    "fixtures_serving",
+]
 ROOT = Path(__file__).parent.parent
 #: Objects between two collections. Traces make millions that live; looking for dead ones takes a tenth of the time.
 _OBJECTS = 100_000

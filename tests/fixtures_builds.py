@@ -140,6 +140,11 @@ class Models:
         return self.checkpoint("tied", "llama", tie_word_embeddings=True)
 
     @property
+    def odd(self) -> Path:
+        """A Llama with heads of a size that no attention kernel takes."""
+        return self.checkpoint("odd", "llama", head_dim=12)
+
+    @property
     def bert(self) -> Path:
         return self.checkpoint("bert", "bert")
 

@@ -5,15 +5,21 @@
 plugin. No test of the session, nor a process that one starts, can reach any other Hub.
 """
 
+import itertools
 import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import package_builder
 import pytest
 from local_hub import LocalHub
+
+from qeff_zoo.package import Package
 
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_XET": "1",
@@ -46,6 +52,35 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
     yield _hub
     _hub.clear()
+
+
+@pytest.fixture
+def alice(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
+    """Give an empty Hub to which alice is signed in; `alice/…` and `acme/…` are hers."""
+    monkeypatch.setenv("HF_TOKEN", "hf_alice")
+    return hub
+
+
+@pytest.fixture
+def make_package(tmp_path: Path, alice: LocalHub, home: Path) -> Callable[..., Package]:
+    """Give a function that makes packages of one model; each `ctx_len` is another one of the same weights."""
+    alice.commit("org/tiny", {"config.json": b"{}"})
+    alice.log.clear()
+    folders = (tmp_path / f"package-{number}" for number in itertools.count())
+
+    def made(ctx_len: int = 4096, **changes: Any) -> Package:
+        shape = {**package_builder.SPEC["shape"], "ctx_len": ctx_len}
+        return package_builder.fill(
+            next(folders), **{"spec": {**package_builder.SPEC, "shape": shape}, **changes}
+        )
+
+    return made
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients try again at once where they would wait."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
 
 
 @pytest.fixture

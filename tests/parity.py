@@ -68,6 +68,7 @@ DROPPED = 50
 
 PLAIN: Variant = ()
 EXPANDED: Variant = (("expanded_kv", True),)
+COMPUTE_CONTEXT: Variant = (("comp_ctx_lengths", True),)
 CONTINUOUS: Variant = (("continuous_batching", True),)
 
 #: Classes of modules that multiply by a matrix.
@@ -315,7 +316,7 @@ class Subject:
     ) -> "Steps":
         """Start a generation one of the ways in `TOLERANCE`."""
         if how == "torch":
-            return torch_steps(self, slots, ctx_len)
+            return torch_steps(self, slots, ctx_len, seen=dict(variant).get("comp_ctx_lengths"))
         if how == "portable":
             return session_steps(self.portable(variant), slots, ctx_len)
         return decoder_steps(self.lowered(how, variant, 1), slots, ctx_len)
@@ -450,6 +451,8 @@ def session_steps(session: Any, slots: int, ctx_len: int = CTX_LEN) -> Steps:
         # What a state holds beyond this call's rows belongs to other requests only with slots.
         given = past if index else {name: state[: len(input_ids)] for name, state in past.items()}
         feeds = {"input_ids": input_ids, "position_ids": position_ids, **index, **given}
+        if any(value.name == "comp_ctx_lengths" for value in session.get_inputs()):
+            feeds["comp_ctx_lengths"] = least_context(position_ids)
         results = _run_in_place(session, feeds)
         present = {name: results[f"{name}_RetainedState"] for name in past}
         if not index:
@@ -462,10 +465,21 @@ def session_steps(session: Any, slots: int, ctx_len: int = CTX_LEN) -> Steps:
     return Steps(call, states)
 
 
+def least_context(position_ids: Array) -> Array:
+    """Give the shortest compute context that a call may have: not one row of the cache behind its tokens is seen."""
+    return np.zeros(position_ids.max() + 1, np.int64)
+
+
 def decoder_steps(session: Any, rows: int, ctx_len: int = CTX_LEN) -> Steps:
-    """Generate with a lowered graph as the runtime calls it."""
+    """Generate with a lowered graph as the runtime calls it; with the shortest compute contexts, if it has any."""
+    every = tuple(range(1, ctx_len + 1))
     sizes = DecoderSizes(
-        prefill_seq_len=ctx_len, ctx_len=ctx_len, batch_size=rows, full_batch_size=None
+        prefill_seq_len=ctx_len,
+        ctx_len=ctx_len,
+        batch_size=rows,
+        full_batch_size=None,
+        comp_ctx_lengths_prefill=every,
+        comp_ctx_lengths_decode=every,
     )
     decoder = Decoder(session, sizes)
     for state in decoder.states.values():
@@ -507,8 +521,10 @@ def _run_in_place(session: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return {**present, "logits": binding.get_outputs()[-1].numpy()}
 
 
-def torch_steps(subject: Subject, slots: int, ctx_len: int = CTX_LEN) -> Steps:
-    """Generate with the transformed model in PyTorch."""
+def torch_steps(
+    subject: Subject, slots: int, ctx_len: int = CTX_LEN, *, seen: bool = False
+) -> Steps:
+    """Generate with the transformed model in PyTorch; where that is asked for, with the shortest compute contexts."""
     task = tasks.module_of("text-generation")
     step = task.Step(subject.transformed, list(subject.states)).eval()
     states = {
@@ -522,10 +538,10 @@ def torch_steps(subject: Subject, slots: int, ctx_len: int = CTX_LEN) -> Steps:
         rows = len(input_ids) if batch_index is None else slots
         given = [torch.from_numpy(state[:rows]) for state in past.values()]
         index = None if batch_index is None else torch.from_numpy(batch_index)
+        arguments = torch.from_numpy(input_ids), torch.from_numpy(position_ids), given, index
+        lengths = torch.from_numpy(least_context(position_ids)) if seen else None
         with torch.no_grad():
-            logits, *present = step(
-                torch.from_numpy(input_ids), torch.from_numpy(position_ids), given, index
-            )
+            logits, *present = step(*arguments, lengths)
         new = {
             name: np.concatenate([state.numpy(), past[name][rows:]])
             for name, state in zip(states, present, strict=True)

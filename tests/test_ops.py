@@ -39,7 +39,7 @@ def session(
     """Open a graph of one call of an op's function, the body as the exporter attaches it."""
     op = next(op for op in ops.ALL if op.name == name)
     function = next(function for function in ops.functions() if function.name == name)
-    integers = {"position_ids", "batch_index", "positions", "ctx_len"}
+    integers = {"position_ids", "batch_index", "positions", "ctx_len", "comp_ctx_lengths"}
     inputs = [
         ir.Value(
             name=value.name,
@@ -77,6 +77,7 @@ _RANKS = {
     "SlotWrite": (4, 2, 2, 4),
     "SlotRead": (4, 2),
     "SlotReplace": (3, 2, 3),
+    "ContextRead": (4, 1),
     "LinearRecurrence": (4, 4, 4, 4, 4),
     "DeltaRecurrence": (4, 4, 4, 4, 4, 3),
     "CausalMask": (2, 0),
@@ -409,6 +410,20 @@ def test_slots_are_replaced_whole() -> None:
     np.testing.assert_array_equal(in_torch(OURS.slot_replace, past, slots, rows), expected)
 
 
+# --- compute contexts ----------------------------------------------------------------------------
+
+
+@some
+@given(st.integers(1, 3), st.integers(1, 9), st.data())
+def test_context_read(batch: int, ctx_len: int, data: st.DataObject) -> None:
+    """Of `comp_ctx_lengths` the length alone counts."""
+    cache = normal(0, batch, 2, ctx_len, 3)
+    lengths = np.full(data.draw(st.integers(1, ctx_len)), data.draw(st.integers(-1, 99)))
+    expected = cache[:, :, : len(lengths)]
+    np.testing.assert_array_equal(in_onnx("ContextRead", cache, lengths), expected)
+    np.testing.assert_array_equal(in_torch(OURS.context_read, cache, lengths), expected)
+
+
 # --- masks ---------------------------------------------------------------------------------------
 
 
@@ -480,6 +495,7 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "linear_recurrence": (OURS.linear_recurrence, _RECURRENCE),
     "delta_recurrence": (OURS.delta_recurrence, (*_RECURRENCE, torch.rand(2, 3, 4))),
+    "context_read": (OURS.context_read, (torch.randn(2, 2, 5, 4), torch.zeros(3).long())),
     "causal_mask": (OURS.causal_mask, (_POSITIONS.clamp(min=0), 5, 2)),
     "sink_attention": (
         OURS.sink_attention,

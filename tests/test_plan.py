@@ -345,6 +345,53 @@ def test_latents_are_expanded_where_that_is_asked_for(opened: Open) -> None:
     assert chosen(plans_[2])["task.expanded_kv"] == (True, "user")
 
 
+SEEN = ("comp_ctx_lengths_prefill", "comp_ctx_lengths_decode")
+
+
+def test_compute_contexts_end_with_the_whole_context(opened: Open) -> None:
+    """Both kinds of calls have a list as soon as one is given; naming `ctx_len` says nothing new."""
+    checkpoint, sizes = opened(), {"ctx_len": 1024, "prefill_seq_len": 32}
+    without = resolve(checkpoint, Request(**sizes), WEIGHTS)
+    assert not any(name in str(without.spec) for name in ("comp_ctx", *SEEN))
+    asked = [
+        {SEEN[1]: (256, 512)},
+        {SEEN[1]: (256, 512, 1024)},
+        {SEEN[0]: (), SEEN[1]: [256, 512]},
+        {SEEN[0]: (1024,), SEEN[1]: (256, 512)},
+    ]
+    every = [resolve(checkpoint, Request(**sizes, **lists), WEIGHTS) for lists in asked]
+    assert len({plan.build_key for plan in every} | {without.build_key}) == 2
+    assert {tuple(chosen(plan)[f"shape.{SEEN[1]}"]) for plan in every} == {
+        ((256, 512, 1024), "user")
+    }
+    assert [chosen(plan)[f"shape.{SEEN[0]}"] for plan in every[:1]] == [
+        ((1024,), "derived: fits ctx_len")
+    ]
+    assert every[0].variant == {"comp_ctx_lengths": True}
+    structure = "sha256:" + "1" * 64
+    assert every[0].graph_key(structure) != without.graph_key(structure)
+
+
+def test_compute_contexts_of_a_recipe_that_do_not_fit_are_dropped(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = find_recipe("llama")
+    shape = Shape(
+        prefill_seq_len=32,
+        ctx_len=4096,
+        comp_ctx_lengths_prefill=(64, 1024, 4096),
+        comp_ctx_lengths_decode=(16, 512, 4096),
+    )
+    given_ = replace(recipe, shapes={"latency": shape})
+    monkeypatch.setattr(plans, "recipe_of", lambda checkpoint: given_)
+    request = Request(ctx_len=600, prefill_seq_len=100)
+    fields = chosen(resolve(opened(), request, WEIGHTS))
+    assert fields[f"shape.{SEEN[0]}"] == ((600,), "recipe:latency")
+    assert fields[f"shape.{SEEN[1]}"] == ((16, 512, 600), "recipe:latency")
+    off = resolve(opened(), replace(request, **dict.fromkeys(SEEN, ())), WEIGHTS)
+    assert not any(name.endswith(SEEN) for name in chosen(off))
+
+
 # --- conflicts -----------------------------------------------------------------------------------
 
 CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
@@ -394,6 +441,41 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
     "context of an encoder": (BERT, {"ctx_len": 64}, "--ctx-len does not apply to feature-extract"),
     "prompt of an encoder": (BERT, {"prefill_seq_len": 8}, "--prefill-seq-len does not apply to"),
     "slots of an encoder": (BERT, {"full_batch_size": 8}, "--full-batch-size does not apply to"),
+    "compute contexts that do not ascend": (
+        LLAMA,
+        {"comp_ctx_lengths_decode": (512, 256)},
+        "--comp-ctx-lengths-decode is [512, 256], expected ascending lengths",
+    ),
+    "compute contexts twice": (
+        LLAMA,
+        {"comp_ctx_lengths_prefill": (256, 256)},
+        "--comp-ctx-lengths-prefill is [256, 256], expected ascending lengths",
+    ),
+    "no compute context": (
+        LLAMA,
+        {"comp_ctx_lengths_decode": (0, 256)},
+        "--comp-ctx-lengths-decode has 0, expected at least 2",
+    ),
+    "compute context of less than a call": (
+        LLAMA,
+        {"comp_ctx_lengths_prefill": (64, 256)},
+        "--comp-ctx-lengths-prefill has 64, expected at least 128",
+    ),
+    "compute context beyond the context": (
+        LLAMA,
+        {"comp_ctx_lengths_decode": (512, 1025), "ctx_len": 1024},
+        "--comp-ctx-lengths-decode has 1025, more than the context of 1024",
+    ),
+    "compute context of an encoder": (
+        BERT,
+        {"comp_ctx_lengths_decode": (64,)},
+        "--comp-ctx-lengths-decode does not apply to feature-extraction",
+    ),
+    "compute context of recurrent states": (
+        {**LLAMA, "model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+        {"comp_ctx_lengths_decode": (64,)},
+        "--comp-ctx-lengths-decode is for a cache that grows with the context, but 'mamba' keeps windows and",
+    ),
     "long text": (
         BERT,
         {"seq_lens": (32, 513)},

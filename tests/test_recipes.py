@@ -215,6 +215,11 @@ def decoder(request: pytest.FixtureRequest) -> Subject:
     return parity.subject(request.param)
 
 
+def test_a_recipe_knows_whether_its_cache_grows(decoder: Subject) -> None:
+    grows = any("ctx_len" in shape for shape in decoder.states.values())
+    assert decoder.recipe.retains_context == grows
+
+
 @pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
 @pytest.mark.parametrize("how", ["torch", "portable", "fp32"])
 def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: str) -> None:

@@ -23,7 +23,9 @@ from qeff_zoo.disk.processes import Owner
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.identity import build_key
 from qeff_zoo.package import Package
-from qeff_zoo.store import Store, copy_out, default_root
+from qeff_zoo.store import Store, default_root
+from qeff_zoo.store.copies import copy_out
+from qeff_zoo.store.origins import Origin
 
 KEY = build_key(SPEC)
 GRAPH = "graph-" + "5" * 64
@@ -617,3 +619,95 @@ def test_the_draft_is_not_changed_by_building(store: Store) -> None:
     manifest = draft()
     build(store, **manifest)
     assert manifest == draft()
+
+
+# --- downloads under way ---------------------------------------------------------------------------
+
+DIGEST = "d" * 64
+
+
+def test_what_was_downloaded_is_kept_for_the_next(store: Store) -> None:
+    with store.partials.claim(DIGEST) as path:
+        path.write_bytes(b"half of")
+    assert store.partials.size(DIGEST) == len(b"half of")
+    with store.partials.claim(DIGEST) as path:
+        assert path.read_bytes() == b"half of"
+    with store.partials.claim("e" * 64) as path:
+        assert not path.exists()
+
+
+def test_what_another_downloads_is_not_taken(store: Store) -> None:
+    with store.partials.claim(DIGEST) as theirs:
+        theirs.write_bytes(b"theirs")
+        assert store.partials.size(DIGEST) == 0
+        with store.partials.claim(DIGEST) as path:
+            assert not path.exists()
+            path.write_bytes(b"a longer one")
+        store.partials.drop(DIGEST)
+        assert theirs.read_bytes() == b"theirs"
+        assert states(store) == {"partial": "live"}
+    assert states(store) == {"partial": "abandoned"}
+
+
+def test_the_longest_of_several_is_taken(store: Store) -> None:
+    with store.partials.claim(DIGEST) as one, store.partials.claim(DIGEST) as two:
+        one.write_bytes(b"short")
+        two.write_bytes(b"much longer")
+    with store.partials.claim(DIGEST) as path:
+        assert path.read_bytes() == b"much longer"
+    store.partials.drop(DIGEST)
+    assert names(store.root / "partials") == []
+
+
+def test_downloads_of_killed_processes_are_anybodys(store: Store) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from qeff_zoo.store import Store\n"
+        f"with Store(Path(sys.argv[1])).partials.claim({DIGEST!r}) as path:\n"
+        "    path.write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert states(store) == {"partial": "abandoned"}
+    with store.partials.claim(DIGEST) as path:
+        assert path.read_bytes() == b"half"
+    assert [(entry.kind, entry.size) for entry in store.gc()] == [("partial", 4)]
+    assert names(store.root / "partials") == []
+
+
+def test_where_a_package_came_from_is_remembered_until_it_is_replaced(store: Store) -> None:
+    origin = Origin(url="file:///zoo", path="packages/a/b", manifest="0" * 64, signed=True)
+    with store.stage("pull") as folder:
+        package = fill(folder, **UNVALIDATED)
+        store.promote(folder, package.build_key, origin=origin)
+    assert store.origin(KEY) == origin
+    assert Store(store.root).origin(KEY) == origin
+    build(store)  # validated, so that it takes its place
+    assert store.origin(KEY) is None
+
+
+def test_a_package_may_be_replaced_whatever_the_store_has(store: Store) -> None:
+    first = build(store)
+    (first.path / "tokenizer.json").write_bytes(b"[]")  # damaged unseen: as long as it was
+    with store.stage("repair") as folder:
+        fill(folder)
+        store.promote(folder, KEY, adopt=False)
+    assert first.verify() == []
+
+
+def test_files_are_found_by_digest(store: Store) -> None:
+    package = build(store)
+    digest = hashlib.sha256(FILES["model.onnx.data"]).hexdigest()
+    assert store.files_by_digest()[digest] == [package.path / "model.onnx.data"]
+    (package.path / "model.onnx").unlink()
+    assert digest in store.files_by_digest()  # of a damaged package too
+    (package.path / "manifest.json").write_bytes(b'{"files": [3]}')
+    assert store.files_by_digest() == {}
+
+
+def test_packages_are_found_by_their_manifest(store: Store) -> None:
+    package = build(store)
+    digest = hashlib.sha256((package.path / "manifest.json").read_bytes()).hexdigest()
+    assert store.with_manifest(digest) == package
+    assert store.with_manifest("0" * 64) is None
+    (package.path / "model.onnx").unlink()
+    assert store.with_manifest(digest) is None

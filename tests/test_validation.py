@@ -22,6 +22,7 @@ from qeff_zoo.package.manifest import problems
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.tasks import compute_contexts
 from qeff_zoo.validation import cases, records, reference_answers, sample_texts
 from qeff_zoo.validation import ladder as validation
 from qeff_zoo.validation.parity import (
@@ -44,12 +45,22 @@ CHOICES: Mapping[str, dict[str, Any]] = {
     "rows": {**SHAPE, "batch_size": 3},
     "slots": {**SHAPE, "full_batch_size": 3},
     "int4": {**SHAPE, "batch_size": 1, "weights": "int4"},
+    "contexts": {
+        **SHAPE,
+        "batch_size": 3,
+        "comp_ctx_lengths_prefill": (8, 20),
+        "comp_ctx_lengths_decode": (12, 20),
+    },
     "encoder": {"seq_lens": (8, 24), "batch_size": 2, "pooling": "cls", "normalize": True},
 }
 STAGES = {
     "rows": ["prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"],
     "slots": ["prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"],
     "int4": ["prefill", "chunked_prefill", "padded_batch", "decode"],
+    "contexts": [
+        *("prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"),
+        *(f"comp_ctx_lengths_{length}" for length in (8, 12, 20, 40)),
+    ],
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
 }
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
@@ -60,10 +71,15 @@ def built(models: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     home = tmp_path_factory.mktemp("validation")
     models.trace(models.llama, home)
     models.trace(models.llama, home, full_batch_size=2)
-    sources = {name: models.bert if name == "encoder" else models.llama for name in CHOICES}
+    models.trace(models.odd, home, comp_ctx_lengths_decode=(16,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(home))
-        return {name: package(sources[name], **CHOICES[name]) for name in CHOICES}
+        return {name: package(source_of(models, name), **CHOICES[name]) for name in CHOICES}
+
+
+def source_of(models: Models, name: str) -> Path:
+    """Return the checkpoint of one of the packages."""
+    return {"encoder": models.bert, "contexts": models.odd}.get(name, models.llama)
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +105,7 @@ def validated(built: dict[str, Package], models: Models, once: None) -> Callable
 
     def validate(name: str) -> Record:
         if name not in found:
-            source = models.bert if name == "encoder" else models.llama
+            source = source_of(models, name)
             steps: list[int] = []
             found[name] = validation.validate(
                 built[name], source, level="tiny", threads=1, progress=steps.append
@@ -187,9 +203,9 @@ def test_a_weight_five_percent_off_fails(
 def _forget_start(call: Any) -> Any:
     """Let every call of several tokens begin at position 0."""
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
         moved = {row: type(piece)(piece.tokens, 0) for row, piece in pieces.items()}
-        return call(self, moved if seq_len > 1 else pieces, rows, seq_len)
+        return call(self, moved if seq_len > 1 else pieces, rows, seq_len, context)
 
     return damaged
 
@@ -197,8 +213,8 @@ def _forget_start(call: Any) -> Any:
 def _mix_rows(call: Any) -> Any:
     """Let every call answer for the row before."""
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
-        found = call(self, pieces, rows, seq_len)
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
+        found = call(self, pieces, rows, seq_len, context)
         turned = [*found.values()]
         return dict(zip(found, [*turned[-1:], *turned[:-1]], strict=True))
 
@@ -208,8 +224,8 @@ def _mix_rows(call: Any) -> Any:
 def _write_padding(call: Any) -> Any:
     """Let padding write over the newest token's state."""
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
-        found = call(self, pieces, rows, seq_len)
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
+        found = call(self, pieces, rows, seq_len, context)
         for state in self.states.values():
             for row in rows:
                 newest = pieces[row].start + len(pieces[row].tokens) - 1
@@ -224,15 +240,28 @@ def _keep_row(call: Any) -> Any:
     """Let a second request of a row see what the first one left: its state does not change any more."""
     seen: set[int] = set()
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int) -> Any:
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
         kept = {name: state.copy() for name, state in self.states.items()}
-        found = call(self, pieces, rows, seq_len)
+        found = call(self, pieces, rows, seq_len, context)
         for row in rows:
             if pieces[row].start == 0 and row in seen:
                 for name, state in self.states.items():
                     state[row] = kept[name][row]
             seen.add(row)
         return found
+
+    return damaged
+
+
+def _confuse_whole_context(call: Any) -> Any:
+    """Let the program of the longest compute context, which no short prompt needs, answer for a token before."""
+
+    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
+        if context == self.sizes.ctx_len:
+            pieces = {
+                row: type(one)([*one.tokens[:-1], 5], one.start) for row, one in pieces.items()
+            }
+        return call(self, pieces, rows, seq_len, context)
 
     return damaged
 
@@ -247,6 +276,7 @@ def _keep_row(call: Any) -> Any:
         (_write_padding, "slots", "padded_batch"),
         (_keep_row, "rows", "continuous_batching"),
         (_keep_row, "slots", "continuous_batching"),
+        (_confuse_whole_context, "contexts", "comp_ctx_lengths_40"),
     ],
 )
 def test_each_stage_notices_its_own_damage(
@@ -258,11 +288,13 @@ def test_each_stage_notices_its_own_damage(
     stage: str,
 ) -> None:
     monkeypatch.setattr(Decoder, "_call", damage(Decoder._call))
-    record = validation.validate(built[shape], models.llama, threads=1)
+    record = validation.validate(built[shape], source_of(models, shape), threads=1)
     failed = {check["stage"] for check in record.checks if not check["passed"]}
     assert stage in failed
     if damage is _forget_start:
         assert "prefill" not in failed
+    if damage is _confuse_whole_context:
+        assert failed == {stage}
 
 
 def test_nothing_checked_is_nothing_passed() -> None:
@@ -459,15 +491,27 @@ def test_a_gate_that_cannot_fail_does_not_pass(
     ctx_len=st.integers(2, 700),
     rows=st.integers(1, 20),
     slots=st.booleans(),
+    contexts=st.tuples(*[st.sets(st.integers(2, 700), max_size=3)] * 2),
 )
 def test_every_case_fits_the_package(
-    prefill_seq_len: int, ctx_len: int, rows: int, slots: bool
+    prefill_seq_len: int,
+    ctx_len: int,
+    rows: int,
+    slots: bool,
+    contexts: tuple[set[int], set[int]],
 ) -> None:
+    width = min(prefill_seq_len, ctx_len)
+    prefills, decodes = (
+        compute_contexts.fit(sorted(found), least, ctx_len) if any(contexts) else ()
+        for found, least in zip(contexts, (max(2, width), 2), strict=True)
+    )
     sizes = DecoderSizes(
-        prefill_seq_len=min(prefill_seq_len, ctx_len),
+        prefill_seq_len=width,
         ctx_len=ctx_len,
         batch_size=1 if slots else rows,
         full_batch_size=rows if slots else None,
+        comp_ctx_lengths_prefill=prefills,
+        comp_ctx_lengths_decode=decodes,
     )
     stages = cases.decoder_stages(sizes)
     lengths = cases.sequence_lengths(stages)
@@ -484,6 +528,12 @@ def test_every_case_fits_the_package(
             assert span.stop <= min(ctx_len, lengths[span.sequence])
             assert span.start == 0 or at[span.row] == (span.sequence, span.start)
             at[span.row] = (span.sequence, span.stop)
+    tried: dict[str, set[int]] = {"prefill": set(), "decode": set()}
+    for call in (call for stage in stages for call in stage.calls):
+        least = max(call.context, *(span.stop for span in call.spans))
+        given_ = prefills if call.kind == "prefill" else decodes
+        tried[call.kind] |= {sizes.covering(given_, least)} & {*given_}
+    assert tried == {"prefill": {*prefills}, "decode": {*decodes}}
 
 
 @given(seq_lens=st.sets(st.integers(1, 200), min_size=1, max_size=4), batch_size=st.integers(1, 9))

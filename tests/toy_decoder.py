@@ -26,7 +26,12 @@ class ToyDecoder(Decoder):
 
     def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int) -> None:
         self.sizes = DecoderSizes(
-            prefill_seq_len=prefill_seq_len, ctx_len=ctx_len, batch_size=rows, full_batch_size=None
+            prefill_seq_len=prefill_seq_len,
+            ctx_len=ctx_len,
+            batch_size=rows,
+            full_batch_size=None,
+            comp_ctx_lengths_prefill=(prefill_seq_len, ctx_len),
+            comp_ctx_lengths_decode=(3, ctx_len // 2, ctx_len),
         )
         self.vocab_size = VOCAB
         self.states = {
@@ -38,7 +43,7 @@ class ToyDecoder(Decoder):
         self.calls: list[tuple[list[int], int]] = []
 
     def _call(
-        self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int
+        self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int, seen: int
     ) -> dict[int, Array]:
         assert list(rows) == list(range(rows[0], rows[0] + len(rows)))
         assert width == 1 or len({pieces[row].start for row in rows}) == 1
@@ -56,7 +61,7 @@ class ToyDecoder(Decoder):
             for token in tokens:
                 number = fold(number, token)
             recurrent[row, 0] = number
-            logits[row] = answer_to(past[row, 0, :stop, 0].tolist(), number)
+            logits[row] = answer_to(past[row, 0, :seen, 0][:stop].tolist(), number)
         return logits
 
 

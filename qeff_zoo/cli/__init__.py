@@ -19,8 +19,18 @@ from qeff_zoo.cli.housekeeping import (
     doctor_command,
     new_command,
 )
+from qeff_zoo.cli.publishing import publish_command
+from qeff_zoo.cli.pulling import (
+    bundle_export_command,
+    bundle_import_command,
+    lock_command,
+    pull_command,
+    repair_command,
+)
 from qeff_zoo.cli.recipes import list_command, show_command
-from qeff_zoo.cli.running import bench_command, run_command, serve_command
+from qeff_zoo.cli.resolving import resolve_command, yank_command
+from qeff_zoo.cli.running import bench_command, run_command, serve_args_command, serve_command
+from qeff_zoo.cli.signing import sign_command
 from qeff_zoo.errors import ZooError
 
 #: Packages that a command may lack -> the extra that brings them.
@@ -76,6 +86,16 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "bench": bench_command,
     "validate": validate_command,
     "inspect": inspect_command,
+    "resolve": resolve_command,
+    "pull": pull_command,
+    "lock": lock_command,
+    "repair": repair_command,
+    "bundle export": bundle_export_command,
+    "bundle import": bundle_import_command,
+    "yank": yank_command,
+    "publish": publish_command,
+    "sign": sign_command,
+    "serve-args": serve_args_command,
     "cache ls": cache_ls_command,
     "cache gc": cache_gc_command,
     "cache verify": cache_verify_command,

@@ -29,9 +29,10 @@ def plan_command(arguments: argparse.Namespace) -> None:
 
 
 def build_command(arguments: argparse.Namespace) -> None:
-    """Build a package and print its path."""
+    """Build a package and print its path; publish it, if asked to."""
     from qeff_zoo import pipeline
 
+    _check_publication(arguments)
     built = pipeline.build(
         arguments.model,
         _request(arguments),
@@ -41,14 +42,50 @@ def build_command(arguments: argparse.Namespace) -> None:
         reporter=reporter(arguments),
     )
     package = built.package
-    if arguments.json:
-        answer = {"path": str(package.path), "build_key": package.build_key, "hit": built.hit}
-        print_json({**answer, "seconds": built.seconds, "peak_rss_bytes": built.peak_rss_bytes})
-        return
     took = sum(built.seconds.values())
     state = "was in the store already" if built.hit else f"built, validated: {package.validated}"
-    print(f"{package.name}: {state} ({took:.1f} s)", file=sys.stderr)
+    if not arguments.json:
+        print(f"{package.name}: {state} ({took:.1f} s)", file=sys.stderr)
+    published = _published(package, arguments)
+    if arguments.json:
+        answer = {"path": str(package.path), "build_key": package.build_key, "hit": built.hit}
+        answer |= {"seconds": built.seconds, "peak_rss_bytes": built.peak_rss_bytes}
+        print_json({**answer, **published})
+        return
     print(package.path)
+
+
+def _check_publication(arguments: argparse.Namespace) -> None:
+    """Refuse before the build what could not be published after it."""
+    from qeff_zoo.errors import PublishError
+
+    if arguments.publish is None:
+        if arguments.private:
+            raise PublishError(
+                "--private is of publishing; expected --publish REMOTE beside it. Leave it out."
+            )
+        return
+    from qeff_zoo.hub.publishing import check_destination
+
+    if arguments.no_validate:
+        raise PublishError(
+            "--publish and --no-validate exclude each other: what was not compared with Hugging Face is not published. "
+            "Expected one of them. Leave one out."
+        )
+    check_destination(arguments.publish, private=arguments.private)
+
+
+def _published(package: Any, arguments: argparse.Namespace) -> dict[str, str]:
+    if arguments.publish is None:
+        return {}
+    from qeff_zoo.hub.publishing import plan_publication, publish
+
+    bars = reporter(arguments)
+    plan = plan_publication(package, arguments.publish, private=arguments.private, reporter=bars)
+    print(plan.summary, file=sys.stderr)
+    url = publish(plan, reporter=bars)
+    print(f"published: {url}", file=sys.stderr)
+    return {"published": url}
 
 
 def export_command(arguments: argparse.Namespace) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package at work: `run`, `serve` and `bench`."""
+"""A package at work: `run`, `serve`, `serve-args` and `bench`."""
 
 import argparse
 import os
@@ -189,6 +189,18 @@ def serve_command(arguments: argparse.Namespace) -> None:
             package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
         )
         serving.serve(session, listener, choices, announce)
+
+
+def serve_args_command(arguments: argparse.Namespace) -> None:
+    """Print the commands that serve a package by vllm-qaic, one a line."""
+    from qeff_zoo.api import find_package
+    from qeff_zoo.hub.serve_args import serve_args
+
+    needed = serve_args(find_package(arguments.package))
+    if arguments.json:
+        print_json(needed.as_dict())
+    else:
+        print(*needed.commands, sep="\n")
 
 
 # --- bench -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -36,9 +36,9 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
     """
     root.mkdir(parents=True, exist_ok=True)
     folder = root / f"{prefix}-{secrets.token_hex(8)}"
-    owner = _owner_note(folder)
+    owner = owner_note(folder)
     try:  # from before the first thing is made: an interrupt may come after any line
-        owner.write_text(json.dumps(asdict(Owner.current())), encoding="utf-8")
+        note_owner(folder)
         folder.mkdir()
         yield folder
     finally:
@@ -46,21 +46,27 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
         owner.unlink(missing_ok=True)
 
 
-def _owner_note(folder: Path) -> Path:
-    return folder.with_name(folder.name + _OWNER)
+def owner_note(path: Path) -> Path:
+    """Give where it is noted which process owns something under construction."""
+    return path.with_name(path.name + _OWNER)
+
+
+def note_owner(path: Path) -> None:
+    """Note that this process owns something under construction."""
+    owner_note(path).write_text(json.dumps(asdict(Owner.current())), encoding="utf-8")
 
 
 def staging_folders(root: Path) -> list[Path]:
-    """List the staging folders below `root`, and those of which the owner's note alone is left."""
+    """List what is under construction in `root`, and that of which the owner's note alone is left."""
     if not root.is_dir():
         return []
     return sorted({path.with_name(path.name.removesuffix(_OWNER)) for path in root.iterdir()})
 
 
 def abandoned(folder: Path) -> bool:
-    """Tell whether a staging folder's owner is surely gone, or idle for a day elsewhere."""
+    """Tell whether the owner of what is under construction is surely gone, or idle for a day elsewhere."""
     try:
-        lives = Owner(**json.loads(_owner_note(folder).read_bytes())).lives()
+        lives = Owner(**json.loads(owner_note(folder).read_bytes())).lives()
     except (OSError, ValueError, TypeError):
         lives = None
     if lives is None:
@@ -71,13 +77,20 @@ def abandoned(folder: Path) -> bool:
 def discard(folder: Path) -> None:
     """Remove a staging folder that `abandoned` spoke of, and its owner's note after it."""
     remove(folder)
-    _owner_note(folder).unlink(missing_ok=True)
+    owner_note(folder).unlink(missing_ok=True)
+
+
+def sweep(folders: Iterable[Path]) -> None:
+    """Remove those of some staging folders that are abandoned."""
+    for folder in folders:
+        if abandoned(folder):
+            discard(folder)
 
 
 def _last_change(folder: Path) -> float:
     """Give the newest time below a folder; that of now if it is going away under our eyes."""
     latest = 0.0
-    for path in (_owner_note(folder), folder, *folder.rglob("*")):
+    for path in (owner_note(folder), folder, *folder.rglob("*")):
         with suppress(OSError):
             latest = max(latest, path.lstat().st_mtime)
     return latest or time.time()

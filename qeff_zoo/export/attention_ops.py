@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of attention: causal masks; grouped queries with a mask, with a soft-cap or with sinks; see `ops`.
+"""Semantic ops of attention: rows to look at; causal masks; grouped queries, with a soft-cap or with sinks; see `ops`.
 
 In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size.
 """
@@ -10,6 +10,32 @@ import torch
 from torch import Tensor
 
 from qeff_zoo.export.semantic_op import SemanticOp
+
+
+# --- context read: cache (B, G, C, D) -> its first rows (B, G, L, D), as many as comp_ctx_lengths (L) has elements ---
+@torch.library.custom_op("qeff_zoo::context_read", mutates_args=())
+def context_read(cache: Tensor, comp_ctx_lengths: Tensor) -> Tensor:
+    """Return the first rows of a cache; only the length of `comp_ctx_lengths` counts."""
+    rows = cache[:, :, : comp_ctx_lengths.shape[0]]
+    return rows.clone(memory_format=torch.contiguous_format)
+
+
+@context_read.register_fake
+def _(cache: Tensor, comp_ctx_lengths: Tensor) -> Tensor:
+    return cache.new_empty(*cache.shape[:2], comp_ctx_lengths.shape[0], cache.shape[3])
+
+
+CONTEXT_READ = SemanticOp(
+    name="ContextRead",
+    inputs=2,
+    body="""
+    ContextRead (cache, comp_ctx_lengths) => (rows) {
+        begin = Constant <value_ints = [0]> ()
+        end = Shape (comp_ctx_lengths)
+        axis = Constant <value_ints = [2]> ()
+        rows = Slice (cache, begin, end, axis)
+    }""",
+)
 
 
 # --- causal mask: positions of the queries (B, S) and a number of cache rows C -> additive mask (B, 1, S, C) ---

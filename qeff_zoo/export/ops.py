@@ -15,6 +15,7 @@ from torch import Tensor
 from qeff_zoo.export.attention_ops import (
     ATTENTION,
     CAUSAL_MASK,
+    CONTEXT_READ,
     SINK_ATTENTION,
     SOFTCAP_ATTENTION,
     WINDOW_MASK,
@@ -234,6 +235,7 @@ ALL = (
     SLOT_REPLACE,
     LINEAR_RECURRENCE,
     DELTA_RECURRENCE,
+    CONTEXT_READ,
     CAUSAL_MASK,
     WINDOW_MASK,
     ATTENTION,
@@ -291,6 +293,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
         ours.linear_recurrence.default: lambda *inputs: op.LinearRecurrence(*inputs),
         ours.delta_recurrence.default: lambda *inputs: op.DeltaRecurrence(*inputs),
+        ours.context_read.default: lambda cache, lengths: op.ContextRead(cache, lengths),
         ours.causal_mask.default: mask,
         ours.attention.default: attend,
         ours.sink_attention.default: attend_with_sinks,

@@ -11,6 +11,8 @@ from typing import Any
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest
 
+_SEEN = "comp_ctx_lengths"
+
 
 def describe(package: Package) -> str:
     """Say what a package is, holds and was proved to do, and how to run it.
@@ -27,7 +29,7 @@ def describe(package: Package) -> str:
         title,
         _table([], _facts(package)),
         "Shapes\n" + _shapes(manifest["specializations"]),
-        "Programs\n" + "\n".join(_program(program) for program in manifest["programs"]),
+        "Programs\n" + "\n".join(_program(program, manifest) for program in manifest["programs"]),
         "Choices\n" + _choices(manifest),
         f"Files, {human_size(package.size)}\n" + _table(["path", "role", "size"], _files(manifest)),
         _evidence(manifest),
@@ -74,7 +76,7 @@ def _shapes(specializations: Sequence[Mapping[str, Any]]) -> str:
     return _table(["name", *symbols], rows)
 
 
-def _program(program: Mapping[str, Any]) -> str:
+def _program(program: Mapping[str, Any], manifest: Manifest) -> str:
     lines = [f"  {program['role']}: {program['path']}"]
     for kind in ("inputs", "outputs"):
         plain = [_tensor(item) for item in program[kind] if not item.get("retained")]
@@ -84,6 +86,9 @@ def _program(program: Mapping[str, Any]) -> str:
         lines.append(f"    {kind}: {', '.join(plain)}")
     ways = [f"{count} {how}" for how, count in program.get("attention", {}).items()]
     lines += [f"    attention: {'; '.join(ways)}"] if ways else []
+    shaped = any(_SEEN in entry["symbols"] for entry in manifest["specializations"])
+    if shaped and all(tensor["name"] != _SEEN for tensor in program["inputs"]):
+        lines.append(f"    {_SEEN}: not asked for, since attention looks at the tokens there are")
     return "\n".join(lines)
 
 

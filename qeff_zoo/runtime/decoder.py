@@ -2,12 +2,14 @@
 """A text-generation graph with its KV states: tokens at positions in, logits out.
 
 Every state is one buffer, of which the rows of a call are bound both as the graph's input and as its output, so that a
-call writes its new tokens in place and never copies a cache.
+call writes its new tokens in place and never copies a cache. Of states that grow with the context a call looks at the
+first rows alone where the graph lets it say how many: at the least compute context that the package has for such a call
+and that holds all tokens of its rows. What it does not look at, its mask would hide.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,6 +27,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 PADDING = -1
 _RETAINED = "_RetainedState"
+_SEEN = "comp_ctx_lengths"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ class Decoder:
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, sizes: DecoderSizes) -> None:
+        self._says_seen = any(value.name == _SEEN for value in session.get_inputs())
+        if not self._says_seen:
+            sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self._session, self.sizes = session, sizes
         logits = next(value for value in self._session.get_outputs() if value.name == "logits")
         self.vocab_size = int(logits.shape[2])
@@ -93,29 +99,40 @@ class Decoder:
         )
         return cls(session, DecoderSizes.read(specializations))
 
-    def prefill(self, pieces: Mapping[int, Piece], *, padded: bool = False) -> dict[int, Array]:
+    def prefill(
+        self, pieces: Mapping[int, Piece], *, padded: bool = False, context: int = 0
+    ) -> dict[int, Array]:
         """Run prompt tokens: at most `prefill_seq_len` a row.
 
         Args:
             pieces: By row; rows without one stay as they are.
             padded: Make the call `prefill_seq_len` wide where the cache has room, as a program of fixed shapes is; the
                 graph here takes any width, and padding costs as much as tokens.
+            context: Look at no fewer rows of the cache than so many.
 
         Returns:
             Per row of `pieces` the logits after its last token, (vocab,).
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
+        lengths = [n for n in self.sizes.comp_ctx_lengths_prefill if n >= context]
         begin = {row: piece for row, piece in pieces.items() if piece.start == 0}
-        logits = self._each_run(begin, min(widest, ctx_len) if padded else None)
+        logits = self._each_run(begin, lengths, min(widest, ctx_len) if padded else None)
         # The attention kernel takes several tokens of several rows only where all of them begin.
         for row in pieces.keys() - begin.keys():
             width = min(widest, ctx_len - pieces[row].start) if padded else None
-            logits |= self._each_run({row: pieces[row]}, width)
+            logits |= self._each_run({row: pieces[row]}, lengths, width)
         return logits
 
-    def decode(self, pieces: Mapping[int, Piece]) -> dict[int, Array]:
-        """Run one token per row; rows without a piece stay as they are."""
-        return self._each_run(pieces, None)
+    def decode(self, pieces: Mapping[int, Piece], *, context: int = 0) -> dict[int, Array]:
+        """Run one token per row; rows without a piece stay as they are.
+
+        Args:
+            pieces: By row.
+            context: Look at no fewer rows of the cache than so many.
+        """
+        return self._each_run(
+            pieces, [n for n in self.sizes.comp_ctx_lengths_decode if n >= context]
+        )
 
     def size_of(self, length: int) -> int:
         """Return the bytes of what a row retains of `length` tokens, as `save` returns it."""
@@ -174,16 +191,20 @@ class Decoder:
         if moved:
             self.restore(one, 0, moved, latest=True)
 
-    def _each_run(self, pieces: Mapping[int, Piece], width: int | None) -> dict[int, Array]:
+    def _each_run(
+        self, pieces: Mapping[int, Piece], lengths: Sequence[int], width: int | None = None
+    ) -> dict[int, Array]:
         """Call once for every run of neighbouring rows: a call's states are one block of memory."""
         logits: dict[int, Array] = {}
         for rows in _runs(sorted(pieces)):
             widest = max(len(pieces[row].tokens) for row in rows)
-            logits.update(self._call(pieces, rows, width or widest))
+            held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
+            seen = self.sizes.covering(lengths, held)
+            logits.update(self._call(pieces, rows, width or widest, seen))
         return logits
 
     def _call(
-        self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int
+        self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int, seen: int
     ) -> dict[int, Array]:
         input_ids = np.zeros((len(rows), width), np.int64)
         position_ids = np.full((len(rows), width), PADDING, np.int64)
@@ -194,6 +215,8 @@ class Decoder:
         binding = self._binding(rows[0], len(rows))
         binding.bind_cpu_input("input_ids", input_ids)
         binding.bind_cpu_input("position_ids", position_ids)
+        if self._says_seen:
+            binding.bind_cpu_input(_SEEN, np.zeros(seen, np.int64))
         logits = np.empty((len(rows), 1, self.vocab_size), self._logits_dtype)
         binding.bind_ortvalue_output("logits", _value(logits))
         self._session.run_with_iobinding(binding)

@@ -19,30 +19,42 @@ class DecoderSizes:
         ctx_len: Cache rows: prompt and generated tokens together.
         batch_size: Rows of one call, without continuous batching.
         full_batch_size: Cache slots of continuous batching; None without.
+        comp_ctx_lengths_prefill: Of how many rows of the cache a prefill call may look at the first, ascending; nothing
+            where every call looks at all that it has to by itself.
+        comp_ctx_lengths_decode: The same for decode calls.
     """
 
     prefill_seq_len: int
     ctx_len: int
     batch_size: int
     full_batch_size: int | None
+    comp_ctx_lengths_prefill: tuple[int, ...] = ()
+    comp_ctx_lengths_decode: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
         """Requests that are served at a time."""
         return self.full_batch_size or self.batch_size
 
+    def covering(self, lengths: Sequence[int], tokens: int) -> int:
+        """Return the least of ascending lengths that holds so many tokens, or the whole context."""
+        return next((length for length in lengths if length >= tokens), self.ctx_len)
+
     @classmethod
     def read(cls, specializations: Specializations) -> "DecoderSizes":
         """Read the specializations `Prefill` and `Decode`; without the former, decoding prefills."""
-        symbols = _by_name(specializations)
-        decode = _required(symbols, "Decode", ("batch_size", "seq_len", "ctx_len"))
-        prefill = symbols.get("Prefill", decode)
+        decodes = _of_kind(specializations, "Decode")
+        prefills = _of_kind(specializations, "Prefill") or decodes
+        first = decodes[0] if decodes else {}
+        decode = _required(first, "Decode", ("batch_size", "seq_len", "ctx_len"))
         slots = decode.get("full_batch_size")
         return cls(
-            prefill_seq_len=int(prefill["seq_len"]),
+            prefill_seq_len=int(prefills[0]["seq_len"]),
             ctx_len=int(decode["ctx_len"]),
             batch_size=int(decode["batch_size"]),
             full_batch_size=int(slots) if slots else None,
+            comp_ctx_lengths_prefill=_compute_contexts(prefills),
+            comp_ctx_lengths_decode=_compute_contexts(decodes),
         )
 
 
@@ -61,22 +73,27 @@ class EncoderSizes:
     @classmethod
     def read(cls, specializations: Specializations) -> "EncoderSizes":
         """Read one specialization per sequence length."""
-        symbols = _by_name(specializations)
-        every = [_required(symbols, name, ("batch_size", "seq_len")) for name in symbols]
+        wanted = ("batch_size", "seq_len")
+        every = [_required(entry["symbols"], entry["name"], wanted) for entry in specializations]
         return cls(
             batch_size=int(every[0]["batch_size"]),
             seq_lens=tuple(sorted(int(entry["seq_len"]) for entry in every)),
         )
 
 
-def _by_name(specializations: Specializations) -> dict[str, Mapping[str, str]]:
-    return {entry["name"]: entry["symbols"] for entry in specializations}
+def _of_kind(specializations: Specializations, kind: str) -> list[Mapping[str, str]]:
+    """Return the symbols of those that are named so, perhaps with a number: `Decode`, or `Decode_0` and more."""
+    return [
+        entry["symbols"] for entry in specializations if entry["name"].partition("_")[0] == kind
+    ]
 
 
-def _required(
-    symbols: Mapping[str, Mapping[str, str]], name: str, wanted: tuple[str, ...]
-) -> Mapping[str, str]:
-    found = symbols.get(name, {})
+def _compute_contexts(every: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    given = (symbols.get("comp_ctx_lengths") for symbols in every)
+    return tuple(sorted(int(length) for length in given if length))
+
+
+def _required(found: Mapping[str, str], name: str, wanted: tuple[str, ...]) -> Mapping[str, str]:
     if any(symbol not in found for symbol in wanted):
         raise GenerationError(
             f"Specialization {name!r} gives {dict(found)!r}; expected {', '.join(wanted)}. "

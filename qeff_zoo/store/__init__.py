@@ -7,33 +7,30 @@ locks: each process works in a folder of its own, and finishing is one rename.
     packages/<build_key>/   complete packages           staging/   under construction, with owners
     graphs/<key>/           traced graphs               failed/    evidence of failed validations
     used/                   when each was last used     digests/   of checkpoint files
-    sources/                where local checkpoints lie
+    sources/                where local checkpoints lie partials/  unfinished downloads
+    remotes/                what remotes said last
+    origins/                where packages were pulled from
 """
 
 import errno
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from qeff_zoo.disk.digests import DigestCache, Progress
-from qeff_zoo.disk.staging import (
-    abandoned,
-    discard,
-    publish,
-    staged,
-    staging_folders,
-    write_durably,
-)
+from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED
+from qeff_zoo.package.manifest import VALIDATED
 from qeff_zoo.store import housekeeping
 from qeff_zoo.store.housekeeping import Entry, Layout
+from qeff_zoo.store.origins import Origin, read_origin, write_origin
+from qeff_zoo.store.partials import Partials
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{7,99}")
@@ -98,18 +95,20 @@ class Store:
         area = self._layout.staging
         with ExitStack() as stack:
             try:
-                _sweep(staging_folders(area))
+                sweep(staging_folders(area))
                 folder = stack.enter_context(staged(area, prefix))
             except OSError as error:
-                raise _refused("make a staging folder in", area, error) from error
+                raise refused("make a staging folder in", area, error) from error
             try:
                 yield folder
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
-                raise _refused("write to", folder, error) from error
+                raise refused("write to", folder, error) from error
 
-    def promote(self, folder: Path, build_key: str) -> Package:
+    def promote(
+        self, folder: Path, build_key: str, *, origin: Origin | None = None, adopt: bool = True
+    ) -> Package:
         """Make a staged package the store's package of its key, in one step.
 
         If another process was first, its package is returned and ours removed. A damaged package,
@@ -118,6 +117,8 @@ class Store:
         Args:
             folder: From `stage`, completed by `write_manifest`.
             build_key: From the plan.
+            origin: Where it was pulled from.
+            adopt: False to replace in any case what the store has, which may be damaged unseen.
 
         Raises:
             PackageError: The folder is no complete package.
@@ -128,18 +129,19 @@ class Store:
             raise ValueError(f"{str(folder)!r} has key {package.build_key}, not {build_key}.")
         winners: list[Package] = []
 
-        def adopt() -> bool:
-            there = self.lookup(build_key)
+        def is_as_good() -> bool:
+            there = self.lookup(build_key) if adopt else None
             if there and VALIDATED.index(there.validated) >= VALIDATED.index(package.validated):
                 winners.append(there)
             return bool(winners)
 
         final = self._layout.packages / _checked(build_key)
         try:
-            if not publish(folder, final, self._layout.staging, adopt):
+            if not publish(folder, final, self._layout.staging, is_as_good):
                 return winners[-1]
+            write_origin(self._layout.origins / build_key, origin)
         except OSError as error:
-            raise _refused("promote a package to", final, error) from error
+            raise refused("promote a package to", final, error) from error
         self._layout.touch(build_key)
         return replace(package, path=final)
 
@@ -157,7 +159,7 @@ class Store:
         try:
             publish(folder, final, self._layout.staging, lambda: False)
         except OSError as error:
-            raise _refused("keep the evidence in", final, error) from error
+            raise refused("keep the evidence in", final, error) from error
         return final
 
     def graph(self, key: str) -> Path | None:
@@ -187,7 +189,7 @@ class Store:
             housekeeping.write_graph_index(folder)
             publish(folder, final, self._layout.staging, lambda: self.graph(key) is not None)
         except OSError as error:
-            raise _refused("promote a graph to", final, error) from error
+            raise refused("promote a graph to", final, error) from error
         self._layout.touch(key)
         return final
 
@@ -207,6 +209,24 @@ class Store:
         except FileNotFoundError:
             return None
         return folder if folder.is_dir() else None
+
+    def origin(self, build_key: str) -> Origin | None:
+        """Find where a package was pulled from; None for one that was built here."""
+        return read_origin(self._layout.origins / _checked(build_key))
+
+    @property
+    def partials(self) -> Partials:
+        """Downloads under way."""
+        return Partials(self._layout.partials)
+
+    def with_manifest(self, digest: str) -> Package | None:
+        """Find a complete package by the SHA-256 of its manifest.json, and note that it was used."""
+        key = housekeeping.key_of_manifest(self._layout, digest)
+        return self.lookup(key) if key else None
+
+    def files_by_digest(self) -> Mapping[str, list[Path]]:
+        """List the files of all packages, damaged ones too, by the SHA-256 that they ought to have."""
+        return housekeeping.files_by_digest(self._layout)
 
     def file_digest(self, path: Path, progress: Progress | None = None) -> str:
         """Give a source file's SHA-256, remembered from run to run.
@@ -271,7 +291,7 @@ class Store:
             try:
                 housekeeping.discard_entry(self._layout, entry)
             except OSError as error:
-                raise _refused("remove", entry.path, error) from error
+                raise refused("remove", entry.path, error) from error
         if max_idle is not None:
             housekeeping.forget(self._layout, max_idle)
         return garbage
@@ -288,103 +308,14 @@ class Store:
         return housekeeping.verify(self._layout, progress)
 
 
-def copy_out(package: Package, destination: Path) -> Package:
-    """Copy a package to a folder of the user's, where it appears whole or not at all.
-
-    Args:
-        package: Any complete package.
-        destination: A folder that is absent, empty, or an older copy of the same package.
-
-    Raises:
-        StoreError: The destination holds something else, or has no room.
-    """
-    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
-    if _has_copy(target, package):
-        return Package.open(target)
-    Store.require_space(target, package.size, f"package {package.name!r}")
-    prefix = f".{target.name}"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep([note.with_suffix("") for note in target.parent.glob(f"{prefix}-*.owner")])
-        with staged(target.parent, prefix) as folder:
-            for name in [*(file["path"] for file in package.manifest["files"]), MANIFEST_NAME]:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(package.path / name, folder / name)
-            publish(folder, target, target.parent, lambda: _has_copy(target, package))
-    except OSError as error:
-        raise _refused("copy a package to", target, error) from error
-    return Package.open(target)
-
-
-@contextmanager
-def new_folder(destination: Path) -> Iterator[Path]:
-    """Give a staging folder that becomes `destination` at the end, whole or not at all.
-
-    Args:
-        destination: A folder that is absent or empty.
-
-    Raises:
-        StoreError: The destination holds something, or cannot be written.
-    """
-    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
-    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-        raise StoreError(
-            f"Cannot write to {str(target)!r}: it is there already; expected a folder that is absent or empty. Give "
-            "another folder, or remove that one."
-        )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with staged(target.parent, f".{target.name}") as folder:
-            yield folder
-            publish(folder, target, target.parent, lambda: False)
-    except OSError as error:
-        raise _refused("write to", target, error) from error
-
-
-def existing_copy(destination: Path, build_key: str) -> Package | None:
-    """Find a copy of a package where one is to be written; refuse what must not be replaced by it.
-
-    Args:
-        destination: Where the copy is to be.
-        build_key: Of the package.
-
-    Raises:
-        StoreError: The destination holds something else.
-    """
-    target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-        return None
-    try:
-        there = Package.open(target)
-    except PackageError:
-        there = None
-    if there is None or there.build_key != build_key or there.unlisted():
-        raise StoreError(
-            f"Cannot copy a package to {str(target)!r}: it holds something else; expected a folder "
-            "that is absent, empty, or an unchanged copy of this package. Give another folder, or "
-            "remove that one."
-        )
-    return there
-
-
-def _has_copy(target: Path, package: Package) -> bool:
-    there = existing_copy(target, package.build_key)
-    return there is not None and there.manifest == package.manifest
-
-
-def _sweep(folders: list[Path]) -> None:
-    for folder in folders:
-        if abandoned(folder):
-            discard(folder)
-
-
 def _checked(key: str) -> str:
     if _KEY.fullmatch(key):
         return key
     raise ValueError(f"Store key {key!r} is no folder name; expected {_KEY.pattern}.")
 
 
-def _refused(action: str, path: Path, error: OSError) -> StoreError:
+def refused(action: str, path: Path, error: OSError) -> StoreError:
+    """Say in our words that the disk did not let something be done."""
     return StoreError(
         f"Cannot {action} {str(path)!r}: {error.strerror or error}; expected a folder that this "
         "user may write, with room. Check its permissions and space, or set QEFF_HOME."

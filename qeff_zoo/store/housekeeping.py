@@ -16,7 +16,9 @@ from qeff_zoo.disk.processes import used_paths
 from qeff_zoo.disk.staging import abandoned, discard, retire, staging_folders, write_durably
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.package.files import walk
+from qeff_zoo.package.files import misplaced, walk
+from qeff_zoo.package.manifest import MANIFEST_NAME, parse
+from qeff_zoo.store.partials import released
 
 _INDEX_NAME = "files.json"  # a graph's files: path -> [size, SHA-256]
 
@@ -26,9 +28,9 @@ class Entry:
     """Something that the store holds.
 
     Args:
-        kind: "package", "graph", "staging" or "failed".
-        key: Its folder's name.
-        path: Its folder.
+        kind: "package", "graph", "staging", "partial" (a download) or "failed".
+        key: Its folder's or file's name.
+        path: Its folder, or of a download its file.
         size: Bytes of all files in it.
         used: When it was last looked up or made, in seconds since 1970.
         state: "complete", "damaged", "live", "abandoned" or "failed".
@@ -80,6 +82,14 @@ class Layout:
     def sources(self) -> Path:
         return self.root / "sources"
 
+    @property
+    def origins(self) -> Path:
+        return self.root / "origins"
+
+    @property
+    def partials(self) -> Path:
+        return self.root / "partials"
+
     def touch(self, key: str) -> None:
         """Note that something is used now."""
         with suppress(OSError):  # a store that is shared read-only remembers nothing
@@ -114,10 +124,12 @@ def _states(layout: Layout) -> Iterator[tuple[str, str, Path]]:
         yield "failed", "failed", path
     for path in staging_folders(layout.staging):
         yield "staging", "abandoned" if abandoned(path) else "live", path
+    for path in staging_folders(layout.partials):
+        yield "partial", "abandoned" if released(path) else "live", path
 
 
 def unneeded(layout: Layout, max_idle: float | None, keep: Collection[str]) -> list[Entry]:
-    """List what can go: abandoned staging, failed builds, and what was unused for long.
+    """List what can go: abandoned staging and downloads, failed builds, and what was unused for long.
 
     Args:
         layout: The store.
@@ -142,7 +154,7 @@ def _is_idle(entry: Entry, limit: float | None) -> bool:
 
 def discard_entry(layout: Layout, entry: Entry) -> None:
     """Remove an entry: its name at once, its files after."""
-    if entry.kind == "staging":
+    if entry.kind in ("staging", "partial"):
         discard(entry.path)
     else:
         retire(entry.path, layout.staging)
@@ -154,9 +166,10 @@ def forget(layout: Layout, max_idle: float) -> None:
     for note in _children(layout.used, folders=False):
         if not (layout.packages / note.name).exists() and not (layout.graphs / note.name).exists():
             note.unlink(missing_ok=True)
-    for note in _children(layout.sources, folders=False):
-        if not (layout.packages / note.name).exists():
-            note.unlink(missing_ok=True)
+    for folder in (layout.sources, layout.origins):
+        for note in _children(folder, folders=False):
+            if not (layout.packages / note.name).exists():
+                note.unlink(missing_ok=True)
     for note in _children(layout.digests, folders=False):
         with suppress(OSError):
             if note.stat().st_mtime < limit:
@@ -192,6 +205,27 @@ def _package_problem(folder: Path) -> str:
     return "" if key == folder.name else f"its key is {key!r}, expected its name {folder.name!r}"
 
 
+def key_of_manifest(layout: Layout, digest: str) -> str | None:
+    """Find the package whose manifest.json has that SHA-256."""
+    for folder in _children(layout.packages):
+        with suppress(OSError):
+            if sha256_file(folder / MANIFEST_NAME) == digest:
+                return folder.name
+    return None
+
+
+def files_by_digest(layout: Layout) -> dict[str, list[Path]]:
+    """List the packages' files by the SHA-256 that their manifests promise; none is read."""
+    found: dict[str, list[Path]] = {}
+    for folder in _children(layout.packages):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            for file in parse((folder / MANIFEST_NAME).read_bytes())["files"]:
+                if not misplaced(folder, [file]):
+                    digest = file["digest"].removeprefix("sha256:")
+                    found.setdefault(digest, []).append(folder / file["path"])
+    return found
+
+
 def write_graph_index(folder: Path) -> None:
     """Note size and digest of every file of a traced graph, in the graph's folder."""
     index = {
@@ -224,7 +258,7 @@ def _children(folder: Path, *, folders: bool = True) -> list[Path]:
 
 def _size(folder: Path) -> int:
     total = 0
-    for name in walk(folder):
+    for name in walk(folder) if folder.is_dir() else [""]:
         with suppress(OSError):
             total += (folder / name).lstat().st_size
     return total

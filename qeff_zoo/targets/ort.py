@@ -80,6 +80,7 @@ def lower(
             slot = lowering.slot(name, bindings[name], "float32")
             ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
     onnx_passes.RemoveUnusedNodesPass()(model)
+    ort_attention.drop_compute_context(model.graph)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1

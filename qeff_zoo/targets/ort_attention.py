@@ -4,6 +4,7 @@
 It writes new keys and values in place and looks at the tokens there are, not at all rows of the cache. It asks of a
 call what `runtime.decoder` keeps to: a row's tokens come first and follow one another, padding stands behind them, and
 a call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read.
+A graph whose attentions are all of this kind needs no list of compute contexts, and loses that input.
 
 An attention of another kind (a mask that is not causal, a state that is no plain cache) keeps its portable body.
 """
@@ -19,6 +20,7 @@ from qeff_zoo.export import domains
 from qeff_zoo.targets.rotary import Turns
 
 _CONTRIB = "com.microsoft"
+_READS = ("Identity", "ContextRead")
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _PRODUCTS = ("FusedMatMul", "MatMulNBits")
 _UNIT = 8  # of head sizes that the kernel takes
@@ -40,6 +42,13 @@ def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
         node for node in list(graph) if node.domain == domains.SEMANTIC and node.op_type in _OPS
     )
     return Counter(lowering.attention(node) for node in attentions)
+
+
+def drop_compute_context(graph: ir.Graph) -> None:
+    """Take `comp_ctx_lengths` out of a graph of which nothing reads it any more."""
+    for value in [value for value in graph.inputs if value.name == "comp_ctx_lengths"]:
+        if not value.uses():
+            graph.inputs.remove(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +137,7 @@ class _Lowering:
 def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     """Recognize a plain cache that only this attention reads."""
     reads: list[ir.Node] = []
-    while value is not None and (read := value.producer()) and read.op_type == "Identity":
+    while value is not None and (read := value.producer()) and read.op_type in _READS:
         reads.append(read)
         value = read.inputs[0]
     write = value.producer() if value is not None else None

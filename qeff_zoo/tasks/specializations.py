@@ -23,7 +23,7 @@ def specializations(task: str, shape: Shape) -> list[dict[str, Any]]:
 
 
 def _decoder(shape: Shape) -> list[dict[str, Any]]:
-    """Prefill, then decode."""
+    """Prefill, then decode; each once for every compute context."""
     slots = shape.full_batch_size
     common = {"ctx_len": shape.ctx_len, **({"full_batch_size": slots} if slots else {})}
     prefill = {
@@ -32,21 +32,30 @@ def _decoder(shape: Shape) -> list[dict[str, Any]]:
         **common,
     }
     decode = {"batch_size": slots or shape.batch_size, "seq_len": 1, **common}
-    named = (
-        [("Prefill", prefill), ("Decode", decode)] if prefill != decode else [("Decode", decode)]
+    prefills, decodes = shape.comp_ctx_lengths_prefill, shape.comp_ctx_lengths_decode
+    if prefill == decode:  # one program, which prefills too
+        return _named("Decode", _seeing(decode, tuple(sorted({*prefills, *decodes}))))
+    return _named("Prefill", _seeing(prefill, prefills)) + _named(
+        "Decode", _seeing(decode, decodes)
     )
-    return [
-        {"name": name, "symbols": {key: str(value) for key, value in symbols.items()}}
-        for name, symbols in named
-    ]
+
+
+def _seeing(symbols: dict[str, int], lengths: tuple[int, ...]) -> list[dict[str, int]]:
+    return [{**symbols, "comp_ctx_lengths": length} for length in lengths] or [symbols]
 
 
 def _encoder(name: str, shape: Shape) -> list[dict[str, Any]]:
     """One for each sequence length."""
+    every = [{"batch_size": shape.batch_size, "seq_len": seq_len} for seq_len in shape.seq_lens]
+    return _named(name, every)
+
+
+def _named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:
+    """Name specializations of one kind, and number them where there are several."""
     return [
         {
-            "name": name if len(shape.seq_lens) == 1 else f"{name}_{number}",
-            "symbols": {"batch_size": str(shape.batch_size), "seq_len": str(seq_len)},
+            "name": name if len(every) == 1 else f"{name}_{number}",
+            "symbols": {key: str(value) for key, value in symbols.items()},
         }
-        for number, seq_len in enumerate(shape.seq_lens)
+        for number, symbols in enumerate(every)
     ]

@@ -7,6 +7,8 @@ IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i
                                             keep a window only, so many rows in place of ctx_len
      past_index.i                           (batch_size | full_batch_size, 1, ctx_len, head_dim), of sparse attention
      conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
+     [comp_ctx_lengths (comp_ctx_lengths,) i64]   as many zeros as the call looks at rows of states that have ctx_len:
+                                            any number above all of its positions gives the same logits
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
      <state>_RetainedState                  for every state
 """
@@ -27,7 +29,8 @@ from qeff_zoo.transforms.retained_state import Probe, RetainedState, States, Win
 from qeff_zoo.transforms.window_cache import windows_of
 
 _ENDLESS = 1 << 31  # positions
-_BATCH, _SEQ, _CTX, _SLOTS = 2, 6, 10, 3  # example sizes: at least 2, or torch.export specializes
+# Example sizes: at least 2, or torch.export specializes.
+_BATCH, _SLOTS, _SEQ, _SEEN, _CTX = 2, 3, 6, 8, 10
 
 
 class Step(nn.Module):
@@ -48,11 +51,12 @@ class Step(nn.Module):
         position_ids: Tensor,
         past: list[Tensor],
         batch_index: Tensor | None = None,
+        comp_ctx_lengths: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Return logits of each row's highest position, then the new states."""
         given = dict(zip(self.names, past, strict=True))
         kept = windows_of(self.model), expanders_of(self.model)
-        state = RetainedState(given, position_ids, batch_index, *kept)
+        state = RetainedState(given, position_ids, batch_index, *kept, comp_ctx_lengths)
         newest = position_ids.argmax(1, keepdim=True)  # (batch, 1)
 
         def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -103,13 +107,23 @@ def _shape(name: str, states: States, windows: Windows) -> tuple[int | str, ...]
     return tuple(sizes)
 
 
-def tracing(model: Any, *, continuous_batching: bool = False, expanded_kv: bool = False) -> Tracing:
+def tracing(
+    model: Any,
+    *,
+    continuous_batching: bool = False,
+    expanded_kv: bool = False,
+    comp_ctx_lengths: bool = False,
+) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
         continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
+        comp_ctx_lengths: Let each call say how many rows of the cache it looks at.
+
+    Raises:
+        ExportError: The model has nothing of which this is a choice.
     """
     if expanded_kv and not expand(model):
         raise ExportError(
@@ -117,12 +131,27 @@ def tracing(model: Any, *, continuous_batching: bool = False, expanded_kv: bool 
             f"as DeepSeek V3; leave the choice of the KV cache out."
         )
     states = probe(model)
+    if comp_ctx_lengths and not any("ctx_len" in shape for shape in states.values()):
+        raise ExportError(
+            f"{type(model).__name__} keeps windows or recurrent states only, of which no call can look at less. "
+            f"Expected a cache that grows with the context; leave the compute contexts out."
+        )
     # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
     longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1
     batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
     seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": _CTX}, {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
+    # Behind the states: example and symbols.
+    last: dict[str, tuple[Tensor, Any]] = {
+        "batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch}),
+        "comp_ctx_lengths": (
+            torch.zeros(_SEEN).long(),
+            {0: Dim("comp_ctx_lengths", min=2, max=longest)},
+        ),
+    }
+    if not comp_ctx_lengths:
+        del last["comp_ctx_lengths"]
     return Tracing(
         module=Step(model, list(states)).eval(),
         inputs={
@@ -132,7 +161,7 @@ def tracing(model: Any, *, continuous_batching: bool = False, expanded_kv: bool 
                 torch.zeros([size if isinstance(size, int) else sizes[size] for size in shape])
                 for shape in states.values()
             ],
-            "batch_index": torch.zeros(_BATCH, 1, dtype=torch.long),
+            **{name: example for name, (example, _) in last.items()},
         },
         dynamic_shapes={
             "input_ids": {0: batch, 1: seq},
@@ -141,9 +170,9 @@ def tracing(model: Any, *, continuous_batching: bool = False, expanded_kv: bool 
                 {axis: symbols[size] for axis, size in enumerate(shape) if isinstance(size, str)}
                 for shape in states.values()
             ],
-            "batch_index": {0: batch},
+            **{name: axes for name, (_, axes) in last.items()},
         },
-        input_names=["input_ids", "position_ids", *states, "batch_index"],
+        input_names=["input_ids", "position_ids", *states, *last],
         output_names=["logits", *(f"{name}_RetainedState" for name in states)],
         then=None if continuous_batching else remove_slots,
     )

@@ -3,6 +3,11 @@
 
 Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row
 that starts at position 0 finds them empty, whatever an earlier request left there.
+
+A compute context (`comp_ctx_lengths`) is how many rows of the cache a call looks at: keys, values and masks are those
+of the first rows alone, while the cache keeps all `ctx_len` of them. Only the length of the tensor counts: it is a size
+like any other. What is computed is the same as long as all of the call's positions are below it, since the mask hides
+what lies behind them. States of windows and recurrences have no such rows and stay as they are.
 """
 
 from collections.abc import Mapping
@@ -33,6 +38,7 @@ class RetainedState(Cache):
         batch_index: (batch, 1), the cache slot of each row, for continuous batching.
         windows: Layers whose keys and values are kept for so many newest positions only.
         expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
+        comp_ctx_lengths: (rows that the call looks at,), any values; None for all rows.
     """
 
     is_compileable = True
@@ -44,9 +50,11 @@ class RetainedState(Cache):
         batch_index: Tensor | None = None,
         windows: Windows | None = None,
         expanders: Expanders | None = None,
+        comp_ctx_lengths: Tensor | None = None,
     ) -> None:
         self.past, self.position_ids, self.batch_index = past, position_ids, batch_index
         self.windows, self.expanders = windows or {}, expanders or {}
+        self.comp_ctx_lengths = comp_ctx_lengths
         self.present: States = {}
 
     # --- attention: keys and values ----------------------------------------------------------------
@@ -73,7 +81,10 @@ class RetainedState(Cache):
             self.present[name] = torch.ops.qeff_zoo.cache_write(past, self.position_ids, new)
         else:
             self.present[name] = torch.ops.qeff_zoo.slot_write(past, slots, self.position_ids, new)
-        return self._rows(self.present[name])
+        seen = self.present[name]
+        if self.comp_ctx_lengths is not None:
+            seen = torch.ops.qeff_zoo.context_read(seen, self.comp_ctx_lengths)
+        return self._rows(seen)
 
     def _slide(self, name: str, new: Tensor) -> Tensor:
         """Return the window before this call and the new tokens, and keep the newest of both."""
@@ -183,7 +194,7 @@ class RetainedState(Cache):
         """Number of keys a mask covers, and the position of the first; of a window, all positions (batch, keys)."""
         window = self.windows.get(layer_idx)
         if window is None:
-            return self._ctx_len(), 0
+            return self._seen(), 0
         # Rows hold the newest positions before this call: row r the largest that is r modulo the window.
         positions = self.position_ids
         last = positions.masked_fill(positions < 0, _FAR).amin(1, keepdim=True) - 1
@@ -199,9 +210,14 @@ class RetainedState(Cache):
         )
         return next((state.shape[2] for state in full), self.position_ids.shape[1])
 
+    def _seen(self) -> int:
+        """Rows of the cache that the call looks at."""
+        lengths = self.comp_ctx_lengths
+        return self._ctx_len() if lengths is None else lengths.shape[0]
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Keys before this call's, such that with them there are as many as cache rows (ALiBi counts so)."""
-        return self._ctx_len() - self.position_ids.shape[1]
+        """Keys before this call's, such that with them there are as many as rows to look at (ALiBi counts so)."""
+        return self._seen() - self.position_ids.shape[1]
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
         """Rows of the cache."""

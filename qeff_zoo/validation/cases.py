@@ -7,7 +7,7 @@ value, whatever came before.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
@@ -42,11 +42,13 @@ class Call:
         kind: Which specialization.
         spans: At most one per row.
         padded: Whether a prefill is as wide as its specialization; else as its longest span.
+        context: Rows of the cache that it looks at, or more; 0 for what a session would choose.
     """
 
     kind: Literal["prefill", "decode"]
     spans: tuple[Span, ...]
     padded: bool = False
+    context: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +126,23 @@ class _Script:
 
 
 def decoder_stages(sizes: DecoderSizes) -> list[Stage]:
-    """Write the stages of a text-generation package.
+    """Write the stages of a text-generation package: as a session would call it, then with each compute context.
 
     Args:
         sizes: Of the package; a stage that they leave no room for is left out.
     """
+    lengths = {*sizes.comp_ctx_lengths_prefill, *sizes.comp_ctx_lengths_decode}
+    return [*_stages(sizes), *(_compute_context(sizes, length) for length in sorted(lengths))]
+
+
+def _compute_context(sizes: DecoderSizes, length: int) -> Stage:
+    """All of a package's stages again, as far as they fit into so many rows of the cache."""
+    stages = _stages(replace(sizes, ctx_len=length))
+    calls = (replace(call, context=length) for stage in stages for call in stage.calls)
+    return Stage(name=f"comp_ctx_lengths_{length}", calls=tuple(calls))
+
+
+def _stages(sizes: DecoderSizes) -> list[Stage]:
     width, rows = sizes.prefill_seq_len, min(sizes.rows, _ROWS)
     steps = max(1, min(_STEPS, sizes.ctx_len // 4))
     room = sizes.ctx_len - steps  # prompts that leave room to decode

@@ -89,7 +89,11 @@ def _call(
         for span in call.spans
     }
     prefills = call.kind == "prefill"
-    logits = decoder.prefill(pieces, padded=call.padded) if prefills else decoder.decode(pieces)
+    logits = (
+        decoder.prefill(pieces, padded=call.padded, context=call.context)
+        if prefills
+        else decoder.decode(pieces, context=call.context)
+    )
     step(1)
     return [logits[span.row] for span in call.spans]
 

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages from elsewhere: `pull`, `lock`, `repair`, `bundle export` and `bundle import`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.printing import print_json
+from qeff_zoo.errors import ResolutionError
+
+if TYPE_CHECKING:
+    from qeff_zoo.hub.pulling import Pulled, Puller
+
+
+def pull_command(arguments: argparse.Namespace) -> None:
+    """Pull a package, or what a lock pins, and print the path."""
+    from qeff_zoo.hub import locks
+    from qeff_zoo.hub.pulling import Puller
+    from qeff_zoo.store import Store
+    from qeff_zoo.store.copies import copy_out
+
+    _go_offline(arguments)
+    puller = Puller(Store(), reporter(arguments))
+    if arguments.locked is None:
+        pulled = [_pull(arguments, puller)]
+    else:
+        chosen = locks.chosen(locks.read_lock(arguments.locked), arguments.models)
+        pulled = [locks.pull_locked(locked, puller) for locked in chosen]
+    if arguments.output is not None:
+        if len(pulled) != 1:
+            raise ResolutionError(
+                f"Cannot copy {len(pulled)} packages to {str(arguments.output)!r}; expected one. Name its model, or "
+                "leave --output out."
+            )
+        pulled = [replace(pulled[0], package=copy_out(pulled[0].package, arguments.output))]
+    _print(pulled, arguments, single=arguments.locked is None)
+
+
+def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
+    from qeff_zoo.hub.pulling import pull
+
+    if len(arguments.models) != 1:
+        raise ResolutionError(
+            f"Cannot pull {len(arguments.models)} models at once; expected one, or --locked with a file that pins "
+            "them. Give one MODEL."
+        )
+    (model,) = arguments.models
+
+    def build() -> Any:
+        from qeff_zoo import pipeline
+        from qeff_zoo.plan import Request
+
+        request = Request(**_wishes(arguments))
+        revision = arguments.revision
+        return pipeline.build(model, request, revision=revision, reporter=puller.reporter).package
+
+    return pull(
+        model,
+        _wishes(arguments),
+        revision=arguments.revision,
+        key=arguments.key,
+        build=build if arguments.or_build else None,
+        puller=puller,
+    )
+
+
+def _wishes(arguments: argparse.Namespace) -> dict[str, Any]:
+    from qeff_zoo.plan import Request
+
+    return {item.name: getattr(arguments, item.name) for item in fields(Request)}
+
+
+def _go_offline(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.settings import OFFLINE_ENV
+
+    if arguments.offline:
+        os.environ[OFFLINE_ENV] = "1"
+
+
+def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single: bool) -> None:
+    from qeff_zoo.package.description import human_size
+
+    if arguments.json:
+        facts = [
+            {
+                "path": str(each.package.path),
+                "build_key": each.package.build_key,
+                "hit": each.hit,
+                "bytes_transferred": each.bytes_transferred,
+                "source": each.source,
+                "warnings": list(each.warnings),
+            }
+            for each in pulled
+        ]
+        print_json(facts[0] if single else facts)
+        return
+    for each in pulled:
+        _print_warnings(each)
+        state = (
+            "was in the store already"
+            if each.hit
+            else f"pulled, {human_size(each.bytes_transferred)} transferred"
+            if each.source
+            else "built"
+        )
+        print(f"{each.package.name}: {state}", file=sys.stderr)
+        print(each.package.path)
+
+
+def _print_warnings(pulled: "Pulled") -> None:
+    for warning in pulled.warnings:
+        print(f"{pulled.package.name}: {warning}", file=sys.stderr)
+
+
+def lock_command(arguments: argparse.Namespace) -> None:
+    """Pin a package for each model, and print the lock's path."""
+    from qeff_zoo.hub import locks
+
+    _go_offline(arguments)
+    locked = locks.lock(arguments.models, _wishes(arguments), revision=arguments.revision)
+    locks.write_lock(arguments.output, locked)
+    if arguments.json:
+        packages = [{"model": each.model, **asdict(each.origin)} for each in locked]
+        print_json({"path": str(arguments.output), "packages": packages})
+        return
+    for each in locked:
+        print(f"{each.model}: {each.origin.path} of {each.origin.url}", file=sys.stderr)
+    print(arguments.output)
+
+
+def repair_command(arguments: argparse.Namespace) -> int:
+    """Repair packages of the store; 1 if one is damaged still."""
+    from qeff_zoo.hub.repair import repair
+    from qeff_zoo.package.description import human_size
+
+    found = repair(arguments.packages, reporter=reporter(arguments))
+    if arguments.json:
+        print_json([{**asdict(each), "path": str(each.path)} for each in found])
+    else:
+        for each in found:
+            state = (
+                f"damaged still: {each.error}"
+                if each.error
+                else f"repaired, {human_size(each.bytes_transferred)} transferred"
+                if each.problems
+                else "intact"
+            )
+            print(f"{each.build_key}: {state}")
+    return 1 if any(each.error for each in found) else 0
+
+
+def bundle_export_command(arguments: argparse.Namespace) -> None:
+    """Write packages to one file, and print its path."""
+    from qeff_zoo.api import find_here
+    from qeff_zoo.hub.bundles import export_bundle
+    from qeff_zoo.hub.pulling import Puller, pull
+    from qeff_zoo.store import Store
+
+    puller = Puller(Store(), reporter(arguments))
+    packages = []
+    for reference in arguments.packages:
+        package = find_here(reference)
+        if package is None:
+            pulled = pull(reference, puller=puller)
+            _print_warnings(pulled)
+            package = pulled.package
+        packages.append(package)
+    size = export_bundle(packages, arguments.output, puller.reporter)
+    if arguments.json:
+        keys = [package.build_key for package in packages]
+        print_json({"path": str(arguments.output), "size": size, "build_keys": keys})
+    else:
+        print(arguments.output)
+
+
+def bundle_import_command(arguments: argparse.Namespace) -> None:
+    """Bring the packages of a bundle here, and print their paths."""
+    from qeff_zoo.hub.bundles import import_bundle
+
+    pulled = import_bundle(arguments.file, reporter=reporter(arguments))
+    _print(pulled, arguments, single=False)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which package serves whom: for each thing that a user can ask for, what else than that very thing will do.
+
+In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. The table:
+
+    axis                                        a package will do if it has
+    target, task, weights, pooling, normalize   the same: another one answers differently, or not at all
+    hardware (cores, devices, mxfp6, …)         the same, as everything that is not named here
+    ctx_len                                     as much or more: the same answers, and room for longer ones
+    full_batch_size                             as many slots or more: a slot that is free changes nothing
+    batch_size                                  as many rows or more: rows that are not needed are padding
+    seq_lens                                    a longest one that is as long or longer
+    prefill_seq_len, comp_ctx_lengths_…         any: they change the speed, no answer; the one asked for is preferred
+
+Of several that will do, the least is taken that is enough.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an axis is compared.
+
+    Args:
+        kind: "exact", "at least" or "any".
+        distance: How far apart two packages are that differ here, to find the nearest of those that will not do.
+    """
+
+    kind: str
+    distance: int
+
+
+_HARDEST, _HARD, _SOFT = 100, 10, 1
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "task": Rule("exact", _HARDEST),
+        "target": Rule("exact", _HARDEST),
+        "ctx_len": Rule("at least", _SOFT),
+        "full_batch_size": Rule("at least", _SOFT),
+        "batch_size": Rule("at least", _SOFT),
+        "seq_lens": Rule("at least", _SOFT),
+        "prefill_seq_len": Rule("any", _SOFT),
+        "comp_ctx_lengths_prefill": Rule("any", _SOFT),
+        "comp_ctx_lengths_decode": Rule("any", _SOFT),
+    }
+)
+_OTHER = Rule("exact", _HARD)
+
+
+def rule_of(axis: str) -> Rule:
+    """Give the rule of an axis; what is not in the table is compared exactly."""
+    return RULES.get(axis, _OTHER)
+
+
+def refusal(axis: str, asked: Any, found: Any) -> str | None:
+    """Say why a package will not do; None if it will.
+
+    Args:
+        axis: Its name.
+        asked: What is wanted.
+        found: What the package has; None for nothing.
+    """
+    kind = rule_of(axis).kind
+    if kind == "any" or (kind == "exact" and _same(asked, found)):
+        return None
+    if kind == "at least" and found is not None and _most(found) >= _most(asked):
+        return None
+    wanted = f"at least {_most(asked)}" if kind == "at least" else _text(asked)
+    if found is None:
+        return f"{axis} does not apply to it, asked for {wanted}"
+    has = _most(found) if kind == "at least" else _text(found)
+    return f"{axis} is {has}, asked for {wanted}"
+
+
+def excess(axis: str, asked: Any, found: Any) -> int:
+    """Say how much more of a size a package has than was asked for; 1 for another value where any will do."""
+    kind = rule_of(axis).kind
+    if kind == "at least" and found is not None:
+        return max(0, _most(found) - _most(asked))
+    return int(kind == "any" and not _same(asked, found))
+
+
+def lack(axis: str, asked: Any, found: Any) -> float:
+    """Say which share of a size that was asked for a package has not."""
+    if rule_of(axis).kind != "at least" or found is None:
+        return 0.0
+    return max(0, _most(asked) - _most(found)) / max(1, _most(asked))
+
+
+def apart(preferred: Any, found: Any) -> tuple[bool, int]:
+    """Say whether a package has something else than is preferred, and of sizes by how much."""
+    if _same(preferred, found):
+        return False, 0
+    sizes = preferred is not None and found is not None and not isinstance(preferred, str)
+    return True, abs(_most(preferred) - _most(found)) if sizes else 0
+
+
+def _same(asked: Any, found: Any) -> bool:
+    if isinstance(asked, bool) or isinstance(found, bool):
+        return bool(asked) is bool(found)  # what is not said is not so
+    return bool(_listed(asked) == _listed(found))
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def _most(value: Any) -> int:
+    return int(max(value, default=0) if isinstance(value, list | tuple) else value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages in one file, for machines without a network: a folder remote inside an uncompressed tar.
+
+In: packages, or a bundle that anyone may have made. Out: a bundle, or the same packages in the store. An import reads a
+bundle as a pull reads a remote, and opens no socket.
+"""
+
+import hashlib
+import io
+import os
+import secrets
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from qeff_zoo.disk.digests import Progress
+from qeff_zoo.errors import PackageError, RemoteError, StoreError
+from qeff_zoo.hub.descriptions import origin_of
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode, encode
+from qeff_zoo.hub.pulling import Pulled, Puller
+from qeff_zoo.hub.trust import SIGNATURE_NAME
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import MANIFEST_NAME, unsafe_path
+from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.store import Store
+
+_BLOCK = 1 << 20
+_MOST_MEMBERS = 100_000
+
+
+# --- export ------------------------------------------------------------------------------------
+
+
+def export_bundle(
+    packages: Sequence[Package], output: Path, reporter: Reporter | None = None
+) -> int:
+    """Write packages, with their signatures, to one file that appears whole or not at all.
+
+    Args:
+        packages: Complete ones.
+        output: The file; one that is there is replaced.
+        reporter: Shows progress.
+
+    Returns:
+        Its size in bytes.
+
+    Raises:
+        PackageError: A file of a package is not what its manifest says.
+        StoreError: The file cannot be written.
+    """
+    chosen = list({package.build_key: package for package in packages}.values())
+    total = sum(package.size for package in chosen)
+    Store.require_space(output.parent, total, "the bundle")
+    scratch = output.with_name(f".{output.name}.{secrets.token_hex(8)}")
+    try:
+        with (
+            Stopwatch(reporter or Silent()).stage("bundle", total) as advance,
+            scratch.open("xb") as file,
+        ):
+            with tarfile.TarFile(fileobj=file, mode="w", copybufsize=_BLOCK) as tar:
+                _write(tar, chosen, advance)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(output)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write the bundle {str(output)!r}: {error.strerror or error}; expected a folder that this user may "
+            "write, with room. Give another file."
+        ) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+    return output.stat().st_size
+
+
+def _write(tar: tarfile.TarFile, packages: Sequence[Package], advance: Progress) -> None:
+    index = Index()
+    for package in packages:
+        content = (package.path / MANIFEST_NAME).read_bytes()
+        signature = package.path / SIGNATURE_NAME
+        entry = Entry.of(package.manifest, content, signed=signature.is_file())
+        index = index.with_entry(entry)
+        _add(tar, f"{entry.path}/{MANIFEST_NAME}", content)
+        if entry.signed:
+            _add(tar, f"{entry.path}/{SIGNATURE_NAME}", signature.read_bytes())
+        for file in package.manifest["files"]:
+            with _Checked(package, file, advance) as source:
+                tar.addfile(_member(f"{entry.path}/{file['path']}", file["size"]), source)
+    _add(tar, INDEX_NAME, encode(index))
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    """Describe a file by nothing that differs from machine to machine."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    tar.addfile(_member(name, len(content)), io.BytesIO(content))
+
+
+class _Checked(io.FileIO):
+    """A package's file that is hashed while it is read, and must have been right when it is closed."""
+
+    def __init__(self, package: Package, file: Mapping[str, Any], advance: Progress) -> None:
+        super().__init__(package.path / file["path"])
+        self._package, self._file, self._advance = package, file, advance
+        self._state = hashlib.sha256()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        block = super().read(size)
+        self._state.update(block)
+        self._advance(len(block))
+        return block
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self.close()
+        if kind is None and f"sha256:{self._state.hexdigest()}" != self._file["digest"]:
+            raise PackageError(
+                f"{self._file['path']!r} of package {str(self._package.path)!r} is damaged; expected "
+                f"{self._file['digest']}. Run `qeff-zoo repair {self._package.build_key[:16]}`, then export it again."
+            )
+
+
+# --- import ------------------------------------------------------------------------------------
+
+
+def import_bundle(
+    path: Path, store: Store | None = None, reporter: Reporter | None = None
+) -> list[Pulled]:
+    """Bring a bundle's packages into the store, each checked as if it were pulled.
+
+    Args:
+        path: The bundle.
+        store: Where they go; None for the one `QEFF_HOME` names.
+        reporter: Shows progress.
+
+    Raises:
+        RemoteError: It is no bundle, or one that is damaged or holds what no bundle may.
+        TrustError: The trust policy refuses a package.
+        StoreError: There is no room.
+    """
+    snapshot = open_bundle(path)
+    puller = Puller(store or Store(), reporter or Silent())
+    return [
+        puller.pull(snapshot, origin_of(snapshot, entry), entry) for entry in snapshot.index.entries
+    ]
+
+
+@dataclass(frozen=True)
+class BundleSnapshot:
+    """A bundle, read as any remote is. See `qeff_zoo.hub.remotes.Snapshot`.
+
+    Args:
+        url: Of the file.
+        index: What it has.
+        path: The file.
+        members: Where each file begins in it, and its size, by the file's path.
+    """
+
+    url: str
+    index: Index
+    path: Path
+    members: Mapping[str, tuple[int, int]]
+
+    def read(self, path: str, *, limit: int) -> bytes:
+        """Read a small file, whole."""
+        _, size = self._place(path)
+        if size > limit:
+            raise _refused(self.path, f"{path!r} has {size:,} bytes", f"at most {limit:,}")
+        with self.stream(path) as pieces:
+            return b"".join(pieces)
+
+    @contextmanager
+    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+        """Read a file in pieces, from a byte on."""
+        start, size = self._place(path)
+        with self._reading():
+            file = self.path.open("rb")
+        with file:
+            file.seek(start + offset)
+            yield self._pieces(file, size - offset)
+
+    def _pieces(self, file: BinaryIO, size: int) -> Iterator[bytes]:
+        with self._reading():
+            while size > 0 and (piece := file.read(min(size, _BLOCK))):
+                size -= len(piece)
+                yield piece
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _refused(self.path, str(error), "a file that can be read") from error
+
+    def _place(self, path: str) -> tuple[int, int]:
+        if path not in self.members:
+            raise _refused(self.path, f"it has no {path!r}", "all that its index lists")
+        return self.members[path]
+
+
+def open_bundle(path: Path) -> BundleSnapshot:
+    """Look at every member of a bundle, then at its index.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RemoteError: It is no bundle, or holds what no bundle may.
+    """
+    try:
+        with _Headers(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            members = _members(tar, path)
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise _refused(path, str(error), "an uncompressed tar") from error
+    bundle = BundleSnapshot(path.absolute().as_uri(), Index(), path, members)
+    index = decode(bundle.read(INDEX_NAME, limit=INDEX_LIMIT))
+    folders = {entry.path for entry in index.entries}
+    for name in members.keys() - {INDEX_NAME}:
+        if "/".join(name.split("/")[:3]) not in folders:
+            raise _refused(path, f"it has {name!r}", "only files of packages that its index lists")
+    return BundleSnapshot(bundle.url, index, path, members)
+
+
+def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    end = path.stat().st_size
+    for member in tar:
+        name = member.name
+        if not member.isreg() or member.issparse():
+            raise _refused(path, f"its member {name!r} is no plain file", "nothing else")
+        if reason := unsafe_path(name):
+            raise _refused(path, f"the path of its member {name!r} {reason}", "a safe path")
+        if name in found or len(found) == _MOST_MEMBERS:
+            raise _refused(path, f"it has {name!r} twice, or too many members", "each file once")
+        if not 0 <= member.size <= end - member.offset_data:
+            raise _refused(path, f"it ends within its member {name!r}", "all of it")
+        found[name] = (member.offset_data, member.size)
+    return found
+
+
+class _Headers(io.FileIO):
+    """A file of which nobody reads more than a header at a time, so that none can fill the memory."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _BLOCK:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
+
+
+def _refused(path: Path, found: str, expected: str) -> RemoteError:
+    return RemoteError(
+        f"Cannot import the bundle {str(path)!r}: {found}; expected {expected}. Copy it again, or export it again with "
+        "`qeff-zoo bundle export`."
+    )

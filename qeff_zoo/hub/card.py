@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model card of a remote: what the Hub reads in front, what people read below, all from the index.
+
+In: an index. Out: the text of README.md. What somebody wrote into one that is there already stays: between two marks is
+ours, the rest is his.
+"""
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+
+from qeff_zoo.hub.index import Entry, Index
+from qeff_zoo.hub.licences import KNOWN
+from qeff_zoo.package.description import human_size
+from qeff_zoo.package.manifest import MANIFEST_NAME
+
+CARD_NAME = "README.md"
+_BEGIN = "<!-- packages: written by qeff-zoo publish -->"
+#: It ends with a digest of what was written around it, by which it is known whether somebody else wrote there.
+_END = "<!-- /packages {} -->"
+_SECTION = re.compile(rf"{re.escape(_BEGIN)}.*?{_END.format('([0-9a-f]{16})')}", re.DOTALL)
+_NOT_OURS = "0" * 16
+#: What each level of validation says.
+_LEVELS = {
+    "none": "nothing was compared",
+    "tiny": "models of its architecture with made-up weights agree with Hugging Face's own code",
+    "checkpoint": "its answers were compared with those of the unpatched Hugging Face model, of the same revision",
+    "device": "the same, on the device",
+    "task": "it also does a task as well",
+}
+
+
+def card(index: Index, where: str, present: str | None = None) -> str:
+    """Write a model card, and keep what others wrote into the one that is there.
+
+    Args:
+        index: What the remote has.
+        where: Its URL.
+        present: The card that is there; None if there is none.
+    """
+    ours = _around(index)
+    around, digest = ours, _digest(*ours)
+    found = _SECTION.search(present or "")
+    if present and found:
+        there = present[: found.start()], present[found.end() :]
+        if found[1] != _digest(*there):
+            around, digest = there, found[1]
+    elif present:
+        around, digest = (f"{present.rstrip()}\n\n", "\n"), _NOT_OURS
+    section = _section(index, where)
+    return f"{around[0]}{_BEGIN}\n\n{section}\n\n{_END.format(digest)}{around[1]}"
+
+
+def _digest(before: str, after: str) -> str:
+    return hashlib.sha256(f"{before}\0{after}".encode()).hexdigest()[:16]
+
+
+def _around(index: Index) -> tuple[str, str]:
+    """Write what stands before and after the packages."""
+    title = " and ".join(index.models) if 0 < len(index.models) <= 3 else "Compiled models"
+    about = (
+        "Compiled packages, made and checked by qeff-zoo. Each says what it was made from and how far it was proved, "
+        "and every file of it has a digest."
+    )
+    return f"{_front_matter(index)}\n# {_plain(title)}\n\n{about}\n\n", "\n"
+
+
+def _front_matter(index: Index) -> str:
+    """Write what the Hub reads. Every value is written as JSON, which is YAML that cannot be misread."""
+    entries = index.entries
+    bases = [model for model in index.models if model.count("/") == 1]
+    tasks = {str(entry.axes.get("task")) for entry in entries}
+    facts = {
+        "base_model": bases,
+        "base_model_relation": "quantized" if bases else None,
+        "library_name": "qeff-zoo",
+        "license": _licence(entries),
+        "pipeline_tag": tasks.pop() if len(tasks) == 1 else None,
+        "tags": sorted({"qeff-zoo", *(str(entry.axes["target"]) for entry in entries)}),
+    }
+    lines = [f"{name}: {json.dumps(value)}" for name, value in facts.items() if value]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _licence(entries: Iterable[Entry]) -> str | None:
+    """Name the licence as the Hub knows it; several, or another, are "other"."""
+    stated = {entry.license.lower() if entry.license else None for entry in entries}
+    if stated <= {None}:
+        return None
+    one = stated.pop()
+    return one if not stated and one in KNOWN else "other"
+
+
+def _section(index: Index, where: str) -> str:
+    parts = ["## Packages", _table(index), _legend(index), "## Run one", _commands(index, where)]
+    return "\n\n".join(parts)
+
+
+def _table(index: Index) -> str:
+    many = len(index.models) > 1
+    header = [*(["model"] if many else []), "package", "validated", "tested with", "size", "note"]
+    rows = [
+        [*([_plain(entry.model)] if many else []), *_row(entry, index)]
+        for entry in sorted(index.entries, key=lambda entry: (entry.model, entry.path))
+    ]
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _row(entry: Entry, index: Index) -> Iterator[str]:
+    yield f"[{_plain(entry.variant)}]({entry.path}/{MANIFEST_NAME}) {entry.key16}"
+    yield entry.validated + (", signed" if entry.signed else "")
+    yield _plain(", ".join(f"{tool} {version}" for tool, version in sorted(entry.tested.items())))
+    yield human_size(entry.size)
+    notice = index.notices.get(entry.path)
+    instead = f"; take {notice.instead}" if notice and notice.instead else ""
+    yield _plain(f"{notice.state}: {notice.reason}{instead}") if notice else ""
+
+
+def _legend(index: Index) -> str:
+    levels = sorted({entry.validated for entry in index.entries}, key=list(_LEVELS).index)
+    proofs = "\n".join(f"- *{level}*: {_LEVELS[level]}." for level in levels)
+    sources = sorted({(entry.model, entry.revision) for entry in index.entries if entry.revision})
+    made = "\n".join(
+        f"- {_plain(model)} at revision {_plain(revision)}." for model, revision in sources
+    )
+    names = (
+        "A package's name says its target and weights, then its sizes: `pl` tokens of a prompt that one call takes, "
+        "`cl` tokens of context, `sl` tokens of a text, `bs` rows of a call, `fbs` requests at a time. It leads to the "
+        "manifest, which has every choice, every file's digest, and the figures of the comparison."
+    )
+    return f"{names}\n\nWhat *validated* means:\n\n{proofs}" + (
+        f"\n\nMade from:\n\n{made}" if made else ""
+    )
+
+
+def _commands(index: Index, where: str) -> str:
+    model = index.models[0] if len(index.models) == 1 else "MODEL"
+    name = shlex.quote(model)
+    return (
+        f"```console\n$ pip install 'qeff-zoo[run]'\n$ export QEFF_ZOO_STORES={shlex.quote(where)}\n"
+        f"$ qeff-zoo resolve {name}\n$ qeff-zoo run \"$(qeff-zoo pull {name})\" --prompt 'Once upon a time'\n```\n\n"
+        f"```python\nimport qeff_zoo\n\nsession = qeff_zoo.load({json.dumps(model)})\n```"
+    )
+
+
+def _plain(text: str) -> str:
+    """Write a text so that Markdown and HTML take it for nothing else."""
+    return re.sub(r"([\\`*_\[\]<>|&#])", r"\\\1", text)

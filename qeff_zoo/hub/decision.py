@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of many packages to take, and for each other one why not. Pure: no network, no disk.
+
+In: index entries and what was asked for. Out: a `Candidate` for each, the best first.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.hub import axes, versions
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.package.manifest import VALIDATED
+
+#: What an index may say that is no axis of a package, as the reason of a refusal.
+_KEY, _REVISION, _NOTICE = "key", "revision", "notice"
+_LEAST_KEY = 16  # hex digits, as a package's path has them
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One reason not to take a package.
+
+    Args:
+        axis: What it is about: an axis, a tool, "revision", "key" or "notice".
+        reason: In words: "ctx_len is 2048, asked for at least 4096".
+    """
+
+    axis: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A package that was looked at.
+
+    Args:
+        entry: What the index says of it.
+        remote: URL of the remote that has it; None if only the store does.
+        here: Its folder in the store; None if it is to be pulled.
+        refused: Every reason not to take it; none if it will do.
+        warnings: What to know about it first.
+        superseded: Whether another is said to be better.
+    """
+
+    entry: Entry
+    remote: str | None = None
+    here: Path | None = None
+    refused: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    superseded: bool = False
+
+    @property
+    def difference(self) -> str:
+        """All that stands in its way, in words."""
+        return "; ".join(refusal.reason for refusal in self.refused)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What was asked for.
+
+    Args:
+        axes: By name; what is left out is for us to choose.
+        preferred: What we would choose, if there is a choice: the recipe's defaults.
+        revision: Of the checkpoint, 40 hex digits or their beginning; None for any.
+        key: Build key, its first 16 hex digits or more, or path of the one package that will do; None for any.
+    """
+
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    preferred: Mapping[str, Any] = field(default_factory=dict)
+    revision: str | None = None
+    key: str | None = None
+
+
+def decide(
+    candidates: Iterable[Candidate],
+    wanted: Wanted,
+    notices: Mapping[str, Notice],
+    here: versions.Installed,
+) -> list[Candidate]:
+    """Judge every candidate, and put them in order.
+
+    Args:
+        candidates: Not judged yet.
+        wanted: What was asked for.
+        notices: Of the index, by path.
+        here: Tells what is installed.
+
+    Returns:
+        Those that will do, the best first; then the others, the nearest first.
+    """
+    judge = _Judge(wanted, notices, here)
+    judged = [judge(candidate) for candidate in candidates]
+    judged.sort(key=lambda one: (one.entry.finished, one.here is not None), reverse=True)
+    return sorted(judged, key=judge.rank)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What is said of all packages of one kind.
+
+    Args:
+        refused: Why they will not do.
+        warnings: What is not known of them.
+        lack: How much smaller they are than what was asked for.
+        foreign: In what they are not as we would choose, where nothing was asked.
+        surplus: How much larger they are than what was asked for, and then than what we would choose.
+    """
+
+    refused: tuple[Refusal, ...]
+    warnings: tuple[str, ...]
+    lack: float
+    foreign: list[Any]
+    surplus: list[Any]
+
+
+class _Judge:
+    """Compares candidates with what was asked for; those of one kind only once."""
+
+    def __init__(
+        self, wanted: Wanted, notices: Mapping[str, Notice], here: versions.Installed
+    ) -> None:
+        self._wanted, self._notices, self._here = wanted, notices, cache(here)
+        self._verdicts: dict[tuple[int, ...], _Verdict] = {}
+        self._asked = _in_order(wanted.axes.items())
+        ours = [
+            (axis, value) for axis, value in wanted.preferred.items() if axis not in wanted.axes
+        ]
+        self._kinds = [item for item in ours if axes.rule_of(item[0]).kind == "exact"]
+        self._sizes = [item for item in ours if item not in self._kinds]
+
+    def __call__(self, candidate: Candidate) -> Candidate:
+        entry, verdict = candidate.entry, self._verdict(candidate.entry)
+        refused, warnings = self._of_entry(entry)
+        notice = self._notices.get(entry.path)
+        return Candidate(
+            entry=entry,
+            remote=candidate.remote,
+            here=candidate.here,
+            refused=(*refused, *verdict.refused),
+            warnings=(*warnings, *verdict.warnings),
+            superseded=notice is not None and notice.state == "superseded",
+        )
+
+    def _verdict(self, entry: Entry) -> _Verdict:
+        # Entries of one index share these mappings.
+        kind = (id(entry.axes), id(entry.needs), id(entry.tested))
+        if kind not in self._verdicts:
+            found = entry.axes
+            reasons = (
+                (axis, axes.refusal(axis, asked, found.get(axis))) for axis, asked in self._asked
+            )
+            refused = [Refusal(axis, reason) for axis, reason in reasons if reason]
+            refused += [Refusal(*each) for each in versions.obstacles(entry.needs, self._here)]
+            self._verdicts[kind] = _Verdict(
+                refused=tuple(refused),
+                warnings=tuple(versions.doubts(entry.needs, entry.tested, self._here)),
+                lack=sum(axes.lack(axis, asked, found.get(axis)) for axis, asked in self._asked),
+                foreign=[axes.apart(value, found.get(axis)) for axis, value in self._kinds],
+                surplus=[
+                    [axes.excess(axis, asked, found.get(axis)) for axis, asked in self._asked],
+                    [axes.apart(value, found.get(axis)) for axis, value in self._sizes],
+                ],
+            )
+        return self._verdicts[kind]
+
+    def _of_entry(self, entry: Entry) -> tuple[list[Refusal], list[str]]:
+        refused, warnings = [], []
+        wanted, pinned = self._wanted, is_key_of(self._wanted.key, entry)
+        if wanted.key and not pinned:
+            refused.append(
+                Refusal(_KEY, f"its key begins with {entry.key16}, asked for {wanted.key}")
+            )
+        if wanted.revision and not (entry.revision or "").startswith(wanted.revision):
+            reason = f"revision is {entry.revision or 'not known'}, asked for {wanted.revision}"
+            refused.append(Refusal(_REVISION, reason))
+        if notice := self._notices.get(entry.path):
+            text = _said(notice)
+            if notice.state == "known_bad" or (notice.state == "yanked" and not pinned):
+                refused.append(Refusal(_NOTICE, text))
+            else:
+                warnings.append(f"It is {text}.")
+        if entry.validated == "none":
+            warnings.append("It was not compared with the Hugging Face model.")
+        return refused, warnings
+
+    def rank(self, candidate: Candidate) -> tuple[Any, ...]:
+        """Put a candidate before others; of equals the newer stays first, and what is here."""
+        verdict = self._verdict(candidate.entry)
+        if candidate.refused:
+            other = any(refusal.axis == _KEY for refusal in candidate.refused)
+            far = sum(axes.rule_of(refusal.axis).distance for refusal in candidate.refused)
+            return (1, other, far, verdict.lack)
+        return (
+            0,
+            candidate.superseded,
+            verdict.foreign,
+            bool(candidate.warnings),
+            verdict.surplus,
+            -VALIDATED.index(candidate.entry.validated),
+        )
+
+
+def _in_order(asked: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Sizes as the table has them, so that the most important excess is compared first."""
+    order = [*axes.RULES]
+    return sorted(asked, key=lambda item: order.index(item[0]) if item[0] in order else -1)
+
+
+def _said(notice: Notice) -> str:
+    instead = f" (take {notice.instead})" if notice.instead else ""
+    return f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}{instead}"
+
+
+def is_key_of(key: str | None, entry: Entry) -> bool:
+    """Tell whether a key or path names this very package."""
+    if not key:
+        return False
+    digits = key.removeprefix("qz1-")
+    return key == entry.path or (len(digits) >= _LEAST_KEY and digits.startswith(entry.key16))

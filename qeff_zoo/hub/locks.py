@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages pinned in a file, so that what was chosen once is what everybody gets.
+
+In: resolutions, or a lock file that anyone may have written. Out: a lock file; or exactly the packages that it names,
+wherever the index has moved on to. What is pinned is the digest of a manifest, which has those of all files.
+
+    {"schema": "qeff-lock/1",
+     "packages": [{"model": "org/model", "asked": {"ctx_len": 4096}, "url": "hf://org/repo@<commit>",
+                   "path": "packages/…", "manifest": "<SHA-256>", "signed": true}]}
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
+from qeff_zoo.hub import resolver
+from qeff_zoo.hub.descriptions import origin_of
+from qeff_zoo.hub.pulling import Pulled, Puller, listed_entry
+from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.package.manifest import parse, unsafe_path
+from qeff_zoo.settings import offline
+from qeff_zoo.store import Store
+from qeff_zoo.store.origins import Origin
+
+LOCK_NAME = "qeff-zoo.lock"
+SCHEMA_ID = "qeff-lock/1"
+_LIMIT = 16 << 20
+_MEMBERS = {"model": str, "asked": dict, "url": str, "path": str, "manifest": str, "signed": bool}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """One package that is pinned.
+
+    Args:
+        model: As it was asked for.
+        asked: The choices that were asked for.
+        origin: Where it is.
+    """
+
+    model: str
+    asked: Mapping[str, Any]
+    origin: Origin
+
+
+def write_lock(path: Path, packages: Sequence[Locked]) -> None:
+    """Write a lock file, the same packages always as the same bytes.
+
+    Args:
+        path: The file; one that is there is replaced.
+        packages: In the order to keep.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    entries = [
+        {"model": each.model, "asked": dict(each.asked), **asdict(each.origin)} for each in packages
+    ]
+    content = {"schema": SCHEMA_ID, "packages": entries}
+    try:
+        write_durably(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write the lock {str(path)!r}: {error.strerror or error}; expected a folder that this user may "
+            "write. Give another file."
+        ) from error
+
+
+def read_lock(path: Path) -> list[Locked]:
+    """Read a lock file.
+
+    Raises:
+        ResolutionError: It is not there, or not one.
+    """
+    try:
+        with path.open("rb") as file:
+            content = parse(file.read(_LIMIT))
+        return _packages(content)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ResolutionError(
+            f"Cannot read the lock {str(path)!r}: {error}. Expected a file that `qeff-zoo lock` wrote. Write it again."
+        ) from error
+
+
+def _packages(content: Mapping[str, Any]) -> list[Locked]:
+    if content.keys() != {"schema", "packages"} or content["schema"] != SCHEMA_ID:
+        raise ValueError(f"it is no {SCHEMA_ID!r}")
+    return [_locked(entry) for entry in content["packages"]]
+
+
+def _locked(entry: Any) -> Locked:
+    if {name: type(value) for name, value in entry.items()} != _MEMBERS:
+        raise ValueError(f"an entry is {entry!r}")
+    if not re.fullmatch("[0-9a-f]{64}", entry["manifest"]) or unsafe_path(entry["path"]):
+        raise ValueError(f"an entry has path {entry['path']!r} and manifest {entry['manifest']!r}")
+    pinned = {name: entry[name] for name in ("url", "path", "manifest", "signed")}
+    return Locked(model=entry["model"], asked=entry["asked"], origin=Origin(**pinned))
+
+
+def lock(
+    models: Sequence[str],
+    wishes: Mapping[str, Any] | None = None,
+    *,
+    revision: str | None = None,
+    store: Store | None = None,
+) -> list[Locked]:
+    """Choose a package for each model, and pin it.
+
+    Args:
+        models: Each as for `qeff_zoo.hub.pulling.pull`.
+        wishes: What each package must be.
+        revision: Of the checkpoint.
+        store: Of this machine; None for the one `QEFF_HOME` names.
+
+    Raises:
+        ResolutionError: There is no such package of a model, or it is published nowhere.
+    """
+    store = store or Store()
+    return [_pinned(model, wishes or {}, revision, store) for model in models]
+
+
+def _pinned(model: str, wishes: Mapping[str, Any], revision: str | None, store: Store) -> Locked:
+    found = resolver.resolve(model, wishes, revision=revision, store=store)
+    here, listed = resolver.require(found).here, listed_entry(found)
+    if found.snapshot is not None and listed is not None:
+        origin: Origin | None = origin_of(found.snapshot, listed)
+    else:
+        origin = store.origin(here.name) if here else None
+    if origin is None:
+        raise ResolutionError(
+            f"Cannot lock {model!r}: its package {str(here)!r} was built here and is published nowhere; expected one "
+            "that others can pull. Publish it with `qeff-zoo publish`."
+        )
+    asked = {name: value for name, value in wishes.items() if value is not None}
+    asked |= {"revision": revision} if revision else {}
+    return Locked(model=model, asked=asked, origin=origin)
+
+
+def pull_locked(locked: Locked, puller: Puller) -> Pulled:
+    """Bring a pinned package here: that one, wherever its remote's index has moved on to.
+
+    Args:
+        locked: From `read_lock`.
+        puller: Says where to.
+
+    Raises:
+        RemoteError: It cannot be had, or its manifest is another one now.
+        TrustError: The trust policy refuses it.
+        StoreError: There is no room for it.
+    """
+    origin = locked.origin
+    if held := puller.held(origin):
+        return held
+    snapshot = open_remote(origin.url).snapshot(offline=offline())
+    if snapshot is None:
+        raise RemoteError(
+            f"{origin.url!r} has no index; expected the remote that {locked.model!r} is locked to. Check it, or write "
+            "the lock again."
+        )
+    pulled = puller.pull(snapshot, origin)
+    notice = snapshot.index.notices.get(origin.path)
+    said = (f"It is {notice.state.replace('_', ' ')}: {notice.reason}",) if notice else ()
+    return replace(pulled, warnings=(*said, *pulled.warnings))
+
+
+def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:
+    """Pick the packages of some models.
+
+    Args:
+        locked: From `read_lock`.
+        models: As they were asked for when the lock was written; none for all.
+
+    Raises:
+        ResolutionError: The lock has no package of a model.
+    """
+    known = {each.model for each in locked}
+    if unknown := [model for model in models if model not in known]:
+        raise ResolutionError(
+            f"The lock has no package of {unknown[0]!r}; expected one of {', '.join(sorted(known))}. Add it with "
+            "`qeff-zoo lock`."
+        )
+    return [each for each in locked if not models or each.model in models]

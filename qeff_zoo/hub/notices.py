@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saying something of a package that was published: that it is not to be chosen, is bad, or that another is better.
+
+In: a remote, a package of it, and what became known. Out: a commit of its index and model card; the package stays
+as it is.
+"""
+
+from dataclasses import dataclass
+
+from qeff_zoo.errors import PublishError
+from qeff_zoo.hub.commits import commit
+from qeff_zoo.hub.decision import is_key_of
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import Index
+from qeff_zoo.hub.publishing import destination
+from qeff_zoo.hub.written_card import card_upload
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was said.
+
+    Args:
+        path: Of the package.
+        state: Of the notice; None if it was taken back.
+        url: Of the commit.
+    """
+
+    path: str
+    state: str | None
+    url: str
+
+
+def publish_notice(
+    remote_url: str, package: str, state: str | None, *, reason: str, instead: str | None = None
+) -> Published:
+    """Say something of a package, or take it back.
+
+    Args:
+        remote_url: `hf://org/repo`, `org/repo` or `file:///path`.
+        package: Its build key (16 hex digits of it or more) or path.
+        state: One of `qeff_zoo.hub.entries.STATES`; None to take back what was said.
+        reason: For people, one line.
+        instead: Key or path of a better package.
+
+    Raises:
+        PublishError: There is no such package, or the remote cannot be written.
+    """
+    if state is not None and not reason.strip():
+        raise PublishError(
+            "A notice needs a reason; expected one line for people. Give --reason TEXT."
+        )
+    remote = destination(remote_url)
+    remote_url = remote.url
+    paths: list[str] = []
+
+    def update(index: Index) -> Index:
+        paths.append(_path(index, package, remote_url))
+        if state is None:
+            return index.with_notice(paths[-1], None)
+        better = _path(index, instead, remote_url) if instead else None
+        if better == paths[-1]:
+            raise PublishError(
+                f"{package!r} cannot be superseded by itself. Expected another package. Name that one."
+            )
+        return index.with_notice(paths[-1], _notice(state, reason, better))
+
+    message = f"{state or 'undo'}: {package}"
+    url = commit(remote_url, upload=card_upload(remote), update=update, message=message)
+    return Published(paths[-1], state, url)
+
+
+def _notice(state: str, reason: str, instead: str | None) -> Notice:
+    try:
+        return Notice(state, reason, instead)
+    except ValueError as error:
+        raise PublishError(f"{error} Correct --reason.") from error
+
+
+def _path(index: Index, package: str, remote_url: str) -> str:
+    found = [entry.path for entry in index.entries if is_key_of(package, entry)]
+    if len(found) == 1:
+        return found[0]
+    raise PublishError(
+        f"{remote_url!r} has {len(found)} packages for {package!r}; expected one. Give a path of its index, or 16 hex "
+        "digits of a build key or more."
+    )

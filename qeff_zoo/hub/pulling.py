@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package of a remote -> the same package in the store, every byte checked on the way.
+
+In: what a user asks for, or where a package is. Out: the store's package, and what it took to have it there.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.errors import RemoteError
+from qeff_zoo.hub import resolver, trust
+from qeff_zoo.hub.assembly import Assembler
+from qeff_zoo.hub.descriptions import (
+    download_description,
+    download_signature,
+    origin_of,
+    require_as_indexed,
+)
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.remotes import Snapshot
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED, Manifest
+from qeff_zoo.progress import Reporter, Silent
+from qeff_zoo.settings import offline
+from qeff_zoo.store import Store
+from qeff_zoo.store.origins import Origin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """What a pull gave.
+
+    Args:
+        package: In the store, or where it was to be copied to.
+        hit: Whether the store had it.
+        bytes_transferred: Of its manifest, signature and files, wrong ones too; the index is not counted.
+        source: URL of the remote, pinned, and path there; None if it was built here.
+        warnings: What is known against it, and what the trust policy lets pass.
+    """
+
+    package: Package
+    hit: bool
+    bytes_transferred: int
+    source: str | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Puller:
+    """Brings packages into a store.
+
+    Args:
+        store: Where they go.
+        reporter: Shows progress.
+    """
+
+    store: Store
+    reporter: Reporter = field(default_factory=Silent)
+
+    def pull(self, snapshot: Snapshot, origin: Origin, entry: Entry | None = None) -> Pulled:
+        """Bring a package here, unless the store has it.
+
+        Args:
+            snapshot: Of the remote that has it.
+            origin: Where it is there.
+            entry: What the index says of it. With it, a package that was built here from the same spec and proved as
+                far will do; without it, only the very same manifest does.
+
+        Raises:
+            RemoteError: It cannot be had, or is not what it claims.
+            TrustError: The trust policy refuses it.
+            StoreError: There is no room for it.
+        """
+        if held := self.held(origin, snapshot):
+            return held
+        described = download_description(snapshot, origin)
+        received = len(described.content) + len(described.signature or b"")
+        package = None
+        if entry is not None:
+            require_as_indexed(described, origin, entry)
+            package = self._built_here(described.manifest)
+        hit = package is not None
+        if package is None:
+            # One that was pulled from elsewhere may not be trusted any more.
+            adopt = entry is not None and self.store.origin(described.build_key) is None
+            assembler = Assembler(self.store, self.reporter)
+            package, more = assembler.assemble(snapshot, described, origin, adopt=adopt)
+            received += more
+        return Pulled(
+            package=package,
+            hit=hit,
+            bytes_transferred=received,
+            source=f"{origin.url}/{origin.path}",
+            warnings=described.warnings,
+        )
+
+    def held(self, origin: Origin, snapshot: Snapshot | None = None) -> Pulled | None:
+        """Find a package that the store has, by its manifest, and check that it is trusted now.
+
+        Args:
+            origin: Where it would come from.
+            snapshot: Asked for a signature that was made since; for nothing else.
+        """
+        package = self.store.with_manifest(origin.manifest)
+        if package is None:
+            return None
+        content = (package.path / MANIFEST_NAME).read_bytes()
+        note = package.path / trust.SIGNATURE_NAME
+        signature = note.read_bytes() if note.is_file() else None
+        fetched = None
+        if signature is None and snapshot is not None:
+            fetched = download_signature(snapshot, origin)
+        warnings = trust.check(content, signature or fetched, trust.policy())
+        if fetched:
+            write_durably(note, fetched)
+        return Pulled(
+            package=package,
+            hit=True,
+            bytes_transferred=len(fetched or b""),
+            source=f"{origin.url}/{origin.path}",
+            warnings=tuple(warnings),
+        )
+
+    def kept(self, build_key: str) -> Pulled:
+        """Give a package that was pulled before, and that no remote was found to have now.
+
+        Raises:
+            RemoteError: It is not what was pulled.
+            TrustError: The trust policy refuses it.
+        """
+        origin = self.store.origin(build_key)
+        held = self.held(origin) if origin else None
+        if held is None:
+            raise RemoteError(
+                f"The store's package {build_key} is not what was pulled; expected its manifest unchanged. Run "
+                f"`qeff-zoo repair {build_key[:16]}`."
+            )
+        return held
+
+    def _built_here(self, manifest: Manifest) -> Package | None:
+        there = self.store.lookup(manifest["build_key"])
+        if there is None or self.store.origin(there.build_key) is not None:
+            return None
+        levels = [VALIDATED.index(level) for level in (there.validated, manifest["validated"])]
+        return there if levels[0] >= levels[1] else None
+
+
+def pull(
+    reference: str,
+    wishes: Mapping[str, Any] | None = None,
+    *,
+    revision: str | None = None,
+    key: str | None = None,
+    build: Callable[[], Package] | None = None,
+    puller: Puller | None = None,
+) -> Pulled:
+    """Find the package to use for a model, and bring it here.
+
+    Args:
+        reference: Model id, Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
+        wishes: What the package must be; see `qeff_zoo.hub.resolver.resolve`.
+        revision: Of the checkpoint.
+        key: Build key, or its beginning, of the one package that will do.
+        build: Makes a package where there is none to pull and one can be built.
+        puller: Says where to; None for the store that `QEFF_HOME` names.
+
+    Raises:
+        ResolutionError: There is no such package.
+        RemoteError: It cannot be had, or is not what it claims.
+        TrustError: The trust policy refuses it.
+        StoreError: There is no room for it.
+    """
+    puller = puller or Puller(Store())
+    found = resolver.resolve(reference, wishes, revision=revision, key=key, store=puller.store)
+    if found.verdict == resolver.BUILD and build is not None:
+        return Pulled(package=build(), hit=False, bytes_transferred=0, source=None)
+    here = resolver.require(found).here
+    listed = listed_entry(found)
+    if here is not None and puller.store.origin(here.name) is None:
+        package = Package.open(here)
+        pulled = Pulled(package=package, hit=True, bytes_transferred=0, source=None)
+    elif here is not None and (listed is None or offline()):
+        pulled = puller.kept(here.name)
+    else:
+        assert found.snapshot is not None  # what is not here is there
+        assert listed is not None
+        pulled = puller.pull(found.snapshot, origin_of(found.snapshot, listed), listed)
+    return replace(pulled, warnings=(*found.warnings, *pulled.warnings))
+
+
+def listed_entry(found: resolver.Resolution) -> Entry | None:
+    """Give what the remote's index says of the package to use, which may be here as well; None if it has it not."""
+    path = resolver.require(found).entry.path
+    entries = found.snapshot.index.of_model(found.model) if found.snapshot else ()
+    return next((entry for entry in entries if entry.path == path), None)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places where packages are shared, all read alike: a Hub repository, a static web server, a folder.
+
+In: a URL, or a model id and the user's settings. Out: a `Remote`; its `snapshot()` gives the index as it is now, and
+reads files as they are there.
+
+    hf://org/repo, hf://org/repo@revision    a repository of the Hub that HF_ENDPOINT names
+    https://host/path                        files below it, on any web server
+    http://localhost/path                    the same on this machine
+    insecure+http://host/path                elsewhere, where anybody on the way may change what arrives
+    file:///path                             a folder
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+from qeff_zoo.errors import RemoteError
+from qeff_zoo.hub.index import Index
+from qeff_zoo.settings import StoreSetting, settings
+
+_REPOSITORY = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII
+)
+_HUB = "hf://"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_INSECURE = "insecure+"
+
+
+class Snapshot(Protocol):
+    """A remote at one moment. Of the Hub, one commit: whatever is read is of that."""
+
+    @property
+    def url(self) -> str:
+        """The remote's URL, with the commit if it has commits: `hf://org/repo@<40 hex digits>`."""
+
+    @property
+    def index(self) -> Index:
+        """What it has."""
+
+    def read(self, path: str, *, limit: int) -> bytes:
+        """Read a small file, whole; tried again when the network is in the way.
+
+        Args:
+            path: Of the file, in the remote.
+            limit: The most bytes that it may have.
+
+        Raises:
+            RemoteError: It is not there, larger, or cannot be read.
+        """
+
+    def stream(self, path: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
+        """Read a file in pieces, from a byte on. Nothing is tried again: the caller knows how far it got.
+
+        Args:
+            path: Of the file, in the remote.
+            offset: The first byte to give; of a server that cannot start there, what comes before is thrown away.
+
+        Raises:
+            RemoteError: It cannot be read; `retryable` if it may be later. Also from the iterator.
+        """
+
+
+class Remote(Protocol):
+    """A place where packages are shared."""
+
+    @property
+    def url(self) -> str:
+        """As it was given."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing is published here."""
+
+    def snapshot(self, *, offline: bool = False) -> Snapshot | None:
+        """Ask for the index: one request, and no bytes of it where it is what was seen last.
+
+        Args:
+            offline: Take the one seen last; no socket is opened.
+
+        Returns:
+            None if there is no index.
+
+        Raises:
+            RemoteError: The remote cannot be reached, or its index cannot be read.
+            TrustError: Its index is older than one that was seen here before.
+        """
+
+
+def open_remote(url: str, *, read_only: bool = False) -> Remote:
+    """Read a URL. Nothing is reached yet.
+
+    Args:
+        url: Without `{org}` and `{name}`.
+        read_only: Whether nothing is published there.
+
+    Raises:
+        RemoteError: It is no URL of a remote.
+
+    Example:
+        >>> open_remote("file:///srv/zoo").url
+        'file:///srv/zoo'
+    """
+    from qeff_zoo.hub.folder_remote import FolderRemote
+    from qeff_zoo.hub.hub_remote import HubRemote
+    from qeff_zoo.hub.web_remote import WebRemote
+
+    if "{" in url or "}" in url:
+        raise _no_remote(url, "it has a place that only a model id fills")
+    if url.startswith(_HUB) and (match := _REPOSITORY.fullmatch(url.removeprefix(_HUB))):
+        return HubRemote(url, match["repo"], match["revision"], read_only=read_only)
+    try:
+        parts = urlsplit(url.removeprefix(_INSECURE))
+        host = parts.hostname
+    except ValueError as error:
+        raise _no_remote(url, str(error)) from error
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise _no_remote(url, "it has a user, a query or a fragment")
+    if parts.scheme == "file" and host in (None, "", "localhost") and parts.path.startswith("/"):
+        return FolderRemote(url, unquote(parts.path), read_only=read_only)
+    if parts.scheme == "http" and host not in _LOOPBACK and not url.startswith(_INSECURE):
+        raise _no_remote(
+            url,
+            "anybody on the way may change what arrives by http; say insecure+http://… to do so",
+        )
+    if parts.scheme in ("http", "https") and host:
+        return WebRemote(url, url.removeprefix(_INSECURE).rstrip("/"), read_only=True)
+    raise _no_remote(url, "its kind is not known")
+
+
+def _no_remote(url: str, reason: str) -> RemoteError:
+    return RemoteError(
+        f"{url!r} names no remote: {reason}. Expected hf://org/repo, https://host/path or file:///path. Correct "
+        "the URL."
+    )
+
+
+def is_url(reference: str) -> bool:
+    """Tell a remote's URL from a model id or a path."""
+    return "://" in reference
+
+
+def is_repository(reference: str) -> bool:
+    """Tell whether a reference can be a Hub repository: `org/repo` or `org/repo@revision`."""
+    return _REPOSITORY.fullmatch(reference) is not None
+
+
+def configured_remotes(model_id: str) -> list[Remote]:
+    """Open the remotes of the settings, in their order, `{org}` and `{name}` filled from a model id.
+
+    Args:
+        model_id: `org/name`; of a name without `org`, remotes that have a place for it are left out.
+
+    Raises:
+        RemoteError: A URL of the settings is none.
+        SettingsError: The settings cannot be read.
+    """
+    filled = ((setting, _filled(setting.url, model_id)) for setting in settings().stores)
+    return [open_remote(url, read_only=setting.read_only) for setting, url in filled if url]
+
+
+def _filled(template: str, model_id: str) -> str | None:
+    if "{" not in template:
+        return template
+    org, slash, name = model_id.partition("@")[0].partition("/")
+    if not slash:
+        org, name = "", org
+    if not name or ("{org}" in template and not org):
+        return None
+    return template.replace("{org}", quote(org, safe="")).replace("{name}", quote(name, safe=""))
+
+
+def remotes_for(model_id: str) -> list[Remote]:
+    """Open the remotes to ask for a model, in order: those of the settings, then the Hub repository of that name.
+
+    Args:
+        model_id: `org/name`, or a repository `org/repo[@revision]`.
+    """
+    implied = [open_remote(f"hf://{model_id}")] if is_repository(model_id) else []
+    remotes = configured_remotes(model_id)
+    return remotes + [remote for remote in implied if remote.url not in {r.url for r in remotes}]
+
+
+def is_read_only(url: str) -> bool:
+    """Tell whether the settings forbid to publish to a remote.
+
+    Args:
+        url: Of the remote, without a commit.
+    """
+    return any(setting.read_only and _fits(setting, url) for setting in settings().stores)
+
+
+def _fits(setting: StoreSetting, url: str) -> bool:
+    pattern = (
+        re.escape(setting.url.rstrip("/"))
+        .replace(r"\{org\}", "[^/]+")
+        .replace(r"\{name\}", "[^/]+")
+    )
+    return re.fullmatch(pattern, url.rstrip("/")) is not None

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged packages of the store -> whole ones, with only what is damaged fetched again.
+
+In: names of packages. Out: what was wrong with each, and what it took. Intact files are kept, and the whole package
+takes the damaged one's place in one step.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from qeff_zoo.disk.staging import remove
+from qeff_zoo.errors import PackageError, RemoteError, TrustError, ZooError
+from qeff_zoo.hub import trust
+from qeff_zoo.hub.assembly import Assembler
+from qeff_zoo.hub.descriptions import Description, download_description, origin_of, read_manifest
+from qeff_zoo.hub.remotes import Remote, Snapshot, open_remote, remotes_for
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.store import Store
+from qeff_zoo.store.origins import Origin
+
+_BUILD_KEY = re.compile("qz1-[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired:
+    """What became of a package.
+
+    Args:
+        build_key: Of the package.
+        path: Its folder.
+        problems: What was wrong with it; none for an intact one.
+        bytes_transferred: Of what was fetched.
+        error: Why it is damaged still.
+    """
+
+    build_key: str
+    path: Path
+    problems: list[str] = field(default_factory=list)
+    bytes_transferred: int = 0
+    error: str | None = None
+
+
+def repair(
+    references: list[str], store: Store | None = None, reporter: Reporter | None = None
+) -> list[Repaired]:
+    """Read every byte of packages, and make them whole again.
+
+    Args:
+        references: Folders, build keys or beginnings of them, or model names of packages of the store; none for all.
+        store: Where they are; None for the one `QEFF_HOME` names.
+        reporter: Shows progress.
+
+    Raises:
+        PackageError: The store has no such package.
+    """
+    store = store or Store()
+    mender = _Mender(store, reporter or Silent())
+    return [mender.mend(folder) for folder in _chosen(store, references)]
+
+
+def _chosen(store: Store, references: list[str]) -> list[Path]:
+    found = [entry.path for entry in store.entries() if entry.kind == "package"]
+    folders = [path for path in found if _BUILD_KEY.fullmatch(path.name)]
+    chosen = dict.fromkeys(folders if not references else ())
+    for reference in references:
+        fits = [path for path in folders if _is_named(path, reference)]
+        if not fits:
+            raise PackageError(
+                f"No package {reference!r} in the store {str(store.root)!r}; expected a folder, a build key or a model "
+                "name that `qeff-zoo cache ls` lists. Check it; a damaged copy elsewhere is made anew by `pull`."
+            )
+        chosen |= dict.fromkeys(fits)
+    return list(chosen)
+
+
+def _is_named(folder: Path, reference: str) -> bool:
+    if folder.name.startswith(reference) or Path(reference).absolute() == folder:
+        return True
+    with suppress(OSError, RemoteError):
+        manifest = read_manifest((folder / MANIFEST_NAME).read_bytes(), str(folder))
+        return bool(manifest["name"] == reference)
+    return False
+
+
+@dataclass(frozen=True)
+class _Mender:
+    store: Store
+    reporter: Reporter
+
+    def mend(self, folder: Path) -> Repaired:
+        """Find what is wrong with a package, and put it right."""
+        outcome = Repaired(build_key=folder.name, path=folder)
+        origin = self.store.origin(folder.name)
+        described = _described_here(folder, origin)
+        if described is None:
+            outcome = replace(outcome, problems=[f"{MANIFEST_NAME} is not what it was"])
+        else:
+            package = Package(folder, described.manifest)
+            with Stopwatch(self.reporter).stage("verify", package.size) as advance:
+                outcome = replace(outcome, problems=package.verify(advance))
+            unlisted = package.unlisted()
+            if len(outcome.problems) == len(unlisted):  # nothing of the package itself is damaged
+                for name in unlisted:
+                    remove(folder / name)
+                return outcome
+        try:
+            received = self._rebuild(origin, described)
+        except ZooError as error:
+            return replace(outcome, error=str(error))
+        return replace(outcome, bytes_transferred=received)
+
+    def _rebuild(self, origin: Origin | None, described: Description | None) -> int:
+        """Put a package together again, from the first remote that has what is missing; give the bytes received."""
+        failure = RemoteError(
+            "No remote is known that has this package; expected the one that it came from, or a configured one with "
+            "the same manifest. Set QEFF_ZOO_STORES to where it was published, or remove it and build it again."
+        )
+        assembler = Assembler(self.store, self.reporter)
+        for find in _candidates(origin, described):
+            try:
+                if (found := find()) is None:
+                    continue
+                received, snapshot, there = 0, *found
+                if described is None:
+                    described = download_description(snapshot, there)
+                    received = len(described.content) + len(described.signature or b"")
+                _, more = assembler.assemble(snapshot, described, there, adopt=False)
+            except RemoteError as error:
+                failure = error
+            else:
+                return received + more
+        raise failure
+
+
+def _described_here(folder: Path, origin: Origin | None) -> Description | None:
+    """Read a package's own manifest and signature; None if they are not, or cannot be, what they were."""
+    note = folder / trust.SIGNATURE_NAME
+    try:
+        content = (folder / MANIFEST_NAME).read_bytes()
+        signature = note.read_bytes() if note.is_file() else None
+        manifest = read_manifest(content, str(folder))
+        if origin is not None:
+            trust.check(content, signature, trust.policy())
+    except (OSError, RemoteError, TrustError):
+        return None
+    is_other = origin is not None and origin.manifest != hashlib.sha256(content).hexdigest()
+    is_unsigned = origin is not None and origin.signed and signature is None
+    if manifest["build_key"] != folder.name or is_other or is_unsigned:
+        return None
+    return Description(content=content, manifest=manifest, signature=signature, warnings=())
+
+
+_Place = tuple[Snapshot, Origin]
+
+
+def _candidates(
+    origin: Origin | None, described: Description | None
+) -> Iterator[Callable[[], _Place | None]]:
+    """List where a package may be: where it came from, then wherever the same manifest is."""
+    model_id, digest = "", ""
+    if origin is not None:
+        yield partial(_at, open_remote(origin.url), origin)
+        digest = origin.manifest
+    if described is not None:
+        source = described.manifest["spec"].get("source", {})
+        model_id = source.get("model_id") or described.manifest["name"]
+        digest = hashlib.sha256(described.content).hexdigest()
+    if digest:
+        for remote in remotes_for(model_id):
+            yield partial(_with_manifest, remote, digest)
+
+
+def _at(remote: Remote, origin: Origin) -> _Place | None:
+    snapshot = remote.snapshot()
+    return (snapshot, origin) if snapshot else None
+
+
+def _with_manifest(remote: Remote, digest: str) -> _Place | None:
+    snapshot = remote.snapshot()
+    for entry in snapshot.index.entries if snapshot else ():
+        if snapshot and entry.manifest == digest:
+            return snapshot, origin_of(snapshot, entry)
+    return None

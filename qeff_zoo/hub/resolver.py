@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do for a model: use a package that there is, build one, or neither, and in each case why.
+
+In: a model id and what is asked of its package. Out: a `Resolution`. Looked at are the packages of the store, and those
+of the first remote that has any of this model: the remotes of the settings in their order, then the Hub repository that
+has the id as its name. Later remotes are not asked, so that nobody there can offer what the first one lacks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.errors import ResolutionError
+from qeff_zoo.hub import buildable, sources, versions
+from qeff_zoo.hub.decision import Candidate, Wanted, decide, is_key_of
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.remotes import Snapshot
+from qeff_zoo.store import Store
+
+USE, USE_WITH_WARNING, BUILD, FAIL = "USE", "USE_WITH_WARNING", "BUILD", "FAIL"
+#: What the command line exits with.
+EXIT_CODES: Mapping[str, int] = {USE: 0, USE_WITH_WARNING: 11, BUILD: 10, FAIL: 20}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """What to do, and all that was considered.
+
+    Args:
+        verdict: USE, USE_WITH_WARNING, BUILD or FAIL.
+        model: Model id of the packages that were looked at.
+        candidates: Those that will do, the best first; then the others, the nearest first.
+        snapshot: Of the remote that has packages of the model; None if only the store was looked at.
+        notes: What was asked and had nothing, or did not answer.
+        problems: Why no package can be built either; of FAIL alone.
+    """
+
+    verdict: str
+    model: str
+    candidates: tuple[Candidate, ...] = ()
+    snapshot: Snapshot | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The package to use."""
+        return self.candidates[0] if self.verdict in (USE, USE_WITH_WARNING) else None
+
+    @property
+    def entry(self) -> Entry | None:
+        """What the index says of the package to use."""
+        return self.chosen.entry if self.chosen else None
+
+    @property
+    def here(self) -> Path | None:
+        """The folder of the package to use, if the store has it."""
+        return self.chosen.here if self.chosen else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know about the package to use."""
+        return self.chosen.warnings if self.chosen else ()
+
+    @property
+    def nearest(self) -> Candidate | None:
+        """Of the packages that will not do, the one that lacks least."""
+        return next((one for one in self.candidates if one.refused), None)
+
+    @property
+    def difference(self) -> str:
+        """What the nearest package lacks, in words."""
+        return self.nearest.difference if self.nearest else ""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command line."""
+        return EXIT_CODES[self.verdict]
+
+    def explanation(self) -> str:
+        """Say in one line why there is no package to use."""
+        found = f"{len(self.candidates)} packages of {self.model!r} were looked at"
+        if self.nearest is None:
+            return f"There is no package of {self.model!r}."
+        return f"{found}; the nearest, {self.nearest.entry.path}, will not do: {self.difference}."
+
+
+def resolve(
+    reference: str,
+    wishes: Mapping[str, Any] | None = None,
+    *,
+    revision: str | None = None,
+    key: str | None = None,
+    store: Store | None = None,
+) -> Resolution:
+    """Decide what to do for a model.
+
+    Args:
+        reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
+        wishes: Fields of `qeff_zoo.plan.Request`, and any other axis by its name; None for what is left to us.
+        revision: Of the checkpoint: commit, tag or branch.
+        key: Build key (16 hex digits of it or more) or path of the one package that will do.
+        store: Where packages of this machine are; None for the one `QEFF_HOME` names.
+
+    Raises:
+        ResolutionError: The reference names several models, or a revision that is not known.
+        RemoteError: A remote of the settings did not answer, and the store has nothing that will do.
+        TrustError: A remote has an older index than it had.
+
+    Example:
+        >>> resolve("org/model", {"ctx_len": 4096}).verdict  # doctest: +SKIP
+        'USE'
+    """
+    asked = {name: value for name, value in (wishes or {}).items() if value is not None}
+    found = sources.look_up(reference, store or Store())
+    commit = sources.commit_of(found.model, revision) if revision else None
+    model_type = found.candidates[0].entry.model_type if found.candidates else None
+    wanted = _wanted(asked, model_type, commit, key)
+    candidates = tuple(decide(found.candidates, wanted, found.notices, versions.installed))
+    verdict, problems = _verdict(found, candidates, asked, wanted)
+    return Resolution(
+        verdict=verdict,
+        model=found.model,
+        candidates=candidates,
+        snapshot=found.snapshot,
+        notes=found.notes,
+        problems=tuple(problems),
+    )
+
+
+def _verdict(
+    found: sources.Found,
+    candidates: tuple[Candidate, ...],
+    asked: Mapping[str, Any],
+    wanted: Wanted,
+) -> tuple[str, list[str]]:
+    if candidates and not candidates[0].refused:
+        return (USE_WITH_WARNING if candidates[0].warnings else USE), []
+    if found.unanswered:
+        raise found.unanswered
+    if wanted.key is not None:
+        return FAIL, [_unkeyed(wanted.key, candidates)]
+    problems = buildable.problems(found.checkpoint, asked, wanted.revision)
+    return (FAIL if problems else BUILD), problems
+
+
+def _wanted(
+    asked: Mapping[str, Any], model_type: str | None, revision: str | None, key: str | None
+) -> Wanted:
+    """Part what must be so from what we would choose."""
+    must = dict(asked)
+    profile = must.pop("profile", None)
+    preferred = buildable.defaults(model_type, must.get("task"), profile)
+    if "batch_size" in must and "full_batch_size" not in must:
+        must["continuous_batching"] = False  # as a plan takes it
+    if profile and preferred.get("full_batch_size") and "batch_size" not in must:
+        must.setdefault("full_batch_size", preferred["full_batch_size"])  # what the profile is for
+    return Wanted(axes=must, preferred=preferred, revision=revision, key=key)
+
+
+def _unkeyed(key: str, candidates: tuple[Candidate, ...]) -> str:
+    """Say why the one package that would do is not used; another cannot be built in its place."""
+    named = next((one for one in candidates if is_key_of(key, one.entry)), None)
+    if named is None:
+        return f"No package has the key {key!r}."
+    return f"The package of key {key!r} will not do: {named.difference}."
+
+
+def require(resolution: Resolution) -> Candidate:
+    """Give the package to use.
+
+    Raises:
+        ResolutionError: There is none; with the nearest, and what to do.
+    """
+    if resolution.chosen:
+        return resolution.chosen
+    advice = (
+        f"Run `qeff-zoo build {resolution.model}` to make one, or ask for less."
+        if resolution.verdict == BUILD
+        else " ".join(resolution.problems)
+    )
+    notes = "".join(f" {note}" for note in resolution.notes)
+    raise ResolutionError(f"{resolution.explanation()}{notes} {advice}".strip())

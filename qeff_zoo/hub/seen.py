@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was seen of remotes: the last index of each, so that it is not sent twice, and so that no older one is taken.
+
+In: a remote's URL and the index that it gave. Out: the same later. Kept as one file for each remote, below `remotes/`
+in the store: a line of JSON, then the bytes of the index.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.errors import RemoteError, TrustError
+from qeff_zoo.hub.index import Index, decode
+from qeff_zoo.store import default_root
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An index as a remote gave it.
+
+    Args:
+        content: Its bytes.
+        index: What they say.
+        etag: By which the remote knows them again; "" for none.
+        commit: Of a Hub repository, 40 hex digits; "" for none.
+    """
+
+    content: bytes
+    index: Index
+    etag: str = ""
+    commit: str = ""
+
+
+def recall(url: str) -> Seen | None:
+    """Give what a remote said last; None if nothing whole is kept."""
+    try:
+        head, _, content = _file(url).read_bytes().partition(b"\n")
+        facts = json.loads(head)
+        if facts["url"] == url and facts["sha256"] == hashlib.sha256(content).hexdigest():
+            return Seen(
+                content, decode(content, known=True), str(facts["etag"]), str(facts["commit"])
+            )
+    except (OSError, ValueError, TypeError, KeyError, RemoteError):
+        return None  # absent, of an older version, or damaged: to be asked for again
+    return None
+
+
+def accept(url: str, seen: Seen) -> Seen:
+    """Take an index for the remote's present one, and remember it.
+
+    Args:
+        url: The remote's.
+        seen: What it gave.
+
+    Raises:
+        TrustError: It is older than what was seen before.
+    """
+    before = recall(url)  # anew, since another process may have seen more meanwhile
+    refuse_older(url, seen.index, before)
+    if seen != before:
+        _remember(url, seen)
+    return seen
+
+
+def refuse_older(url: str, index: Index, before: Seen | None) -> None:
+    """Refuse an index that is older than what was seen before.
+
+    Args:
+        url: The remote's.
+        index: What it gave.
+        before: What `recall` gave.
+
+    Raises:
+        TrustError: It is older.
+    """
+    if before and index.serial < before.index.serial:
+        raise TrustError(
+            f"The index of {url!r} has serial {index.serial}, and one of {before.index.serial} was seen before: "
+            f"it was rolled back, which would hide what became known since. Expected {before.index.serial} or more. "
+            f"Ask who keeps the remote; if it was begun anew on purpose, remove {str(_file(url))!r}."
+        )
+
+
+def _remember(url: str, seen: Seen) -> None:
+    digest = hashlib.sha256(seen.content).hexdigest()
+    head = json.dumps({"url": url, "etag": seen.etag, "commit": seen.commit, "sha256": digest})
+    with suppress(OSError):  # a store that cannot be written only forgets
+        file = _file(url)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, head.encode() + b"\n" + seen.content)
+
+
+def _file(url: str) -> Path:
+    # The same repository of another Hub is another one.
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") if url.startswith("hf://") else ""
+    name = hashlib.sha256(f"{endpoint} {url}".encode()).hexdigest()[:32]
+    return default_root() / "remotes" / name
+
+
+def offline_index(url: str) -> Seen:
+    """Give what a remote said last, when it may not be asked.
+
+    Raises:
+        RemoteError: It never said anything.
+    """
+    if seen := recall(url):
+        return seen
+    raise RemoteError(
+        f"{url!r} cannot be asked offline, and its index was not seen before. Expected a remote that was asked once. "
+        "Run the command once with a connection."
+    )
+
+
+def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None:
+    """Ask a remote for its index, given what is known of it.
+
+    Args:
+        url: The remote's.
+        fetch: From what was seen last to what is there now; None if nothing is there.
+
+    Raises:
+        TrustError: What is there is older than what was seen.
+    """
+    before = recall(url)
+    seen = fetch(before)
+    return accept(url, seen) if seen and seen != before else seen

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where packages of a model may come from: the store, and the first remote that has any.
+
+In: what a user called the model. Out: `Found`: the packages, not judged yet, and what was asked on the way.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.errors import PackageError, RemoteError, ResolutionError
+from qeff_zoo.hub.decision import Candidate
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.remotes import (
+    Remote,
+    Snapshot,
+    configured_remotes,
+    is_repository,
+    is_url,
+    open_remote,
+)
+from qeff_zoo.hub.trust import SIGNATURE_NAME
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED, Manifest
+from qeff_zoo.settings import offline
+from qeff_zoo.store import Store
+
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What there is of a model.
+
+    Args:
+        model: Model id that the packages have.
+        candidates: The packages.
+        checkpoint: What could be built: a model id or a folder; None if a remote that has nothing was named.
+        snapshot: Of the remote that has packages of it.
+        notices: Of that remote.
+        notes: What was asked and had nothing, or did not answer.
+        unanswered: Why a remote that may have the model could not be asked.
+    """
+
+    model: str
+    candidates: tuple[Candidate, ...] = ()
+    checkpoint: str | None = None
+    snapshot: Snapshot | None = None
+    notices: Mapping[str, Notice] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    unanswered: RemoteError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Claim:
+    """What the remotes answered: entries of one model, none if nobody had it. `folder` is one of a checkpoint here."""
+
+    model: str
+    folder: str | None = None
+    entries: tuple[Entry, ...] = ()
+    snapshot: Snapshot | None = None
+    notes: tuple[str, ...] = ()
+    unanswered: RemoteError | None = None
+
+
+def look_up(reference: str, store: Store) -> Found:
+    """Look a model up in the store and the remotes.
+
+    Args:
+        reference: Model id, repository of packages, URL of a remote, or folder of a checkpoint.
+        store: Of this machine.
+
+    Raises:
+        ResolutionError: It names several models.
+        CheckpointError: It is a folder, and not one of a checkpoint.
+        TrustError: A remote has an older index than it had.
+    """
+    claim = _claim(reference)
+    remote = claim.snapshot.url if claim.snapshot else None
+    there = (Candidate(entry=entry, remote=remote) for entry in claim.entries)
+    fits = _is_of_folder(claim.folder, store) if claim.folder else _is_of_model(claim.model)
+    candidates = _merged(_in_store(store, fits), there)
+    if is_url(reference) or claim.model != reference:  # a remote was named: what it has alone
+        candidates = (candidate for candidate in candidates if candidate.remote or claim.folder)
+    return Found(
+        model=claim.model,
+        candidates=tuple(candidates),
+        checkpoint=claim.folder or (None if is_url(claim.model) else claim.model),
+        snapshot=claim.snapshot,
+        notices=claim.snapshot.index.notices if claim.snapshot else {},
+        notes=claim.notes,
+        unanswered=claim.unanswered,
+    )
+
+
+def _claim(reference: str) -> _Claim:
+    if is_url(reference):
+        claim = _ask([], open_remote(reference), reference)
+        if claim.unanswered:
+            raise claim.unanswered
+        return claim
+    if Path(reference).exists():  # nobody else's folder of that name is meant
+        return _Claim(model=Path(reference).resolve().name, folder=reference)
+    implied = open_remote(f"hf://{reference}") if is_repository(reference) else None
+    return _ask(configured_remotes(reference), implied, reference)
+
+
+def _ask(configured: Iterable[Remote], named: Remote | None, reference: str) -> _Claim:
+    """Ask remotes in order until one has the model; then the one that was named itself, whatever model it has."""
+    notes: list[str] = []
+    for remote in configured:
+        try:
+            snapshot = remote.snapshot(offline=offline())
+        except RemoteError as error:
+            # The next may have another package of this name, which is not for us to take instead.
+            return _Claim(model=reference, notes=(*notes, str(error)), unanswered=error)
+        if snapshot and (entries := snapshot.index.of_model(reference)):
+            return _Claim(model=reference, entries=entries, snapshot=snapshot, notes=tuple(notes))
+        notes.append(f"{remote.url} has {'no package of it' if snapshot else 'no index'}.")
+    if named is None:
+        return _Claim(model=reference, notes=tuple(notes))
+    try:
+        snapshot = named.snapshot(offline=offline())
+    except RemoteError as error:
+        # A model on the Hub need not have packages, so this alone is no reason to stop.
+        unanswered = error if is_url(reference) else None
+        return _Claim(model=reference, notes=(*notes, str(error)), unanswered=unanswered)
+    if snapshot is None:
+        return _Claim(model=reference, notes=(*notes, f"{named.url} has no index."))
+    model = _only_model(snapshot, reference)
+    entries = snapshot.index.of_model(model)
+    return _Claim(model=model, entries=entries, snapshot=snapshot, notes=tuple(notes))
+
+
+def _only_model(snapshot: Snapshot, reference: str) -> str:
+    models = snapshot.index.models
+    if reference in models or not models:
+        return reference
+    if len(models) == 1:
+        return models[0]
+    some = ", ".join(models[:5]) + (", …" if len(models) > 5 else "")
+    raise ResolutionError(
+        f"{reference!r} has packages of {len(models)} models: {some}. Expected one. Name the model, and the remote in "
+        "QEFF_ZOO_STORES."
+    )
+
+
+def _is_of_model(model: str) -> Callable[[Manifest], bool]:
+    return lambda manifest: (
+        model
+        in (
+            manifest["spec"].get("source", {}).get("model_id"),
+            manifest["name"],
+        )
+    )
+
+
+def _is_of_folder(folder: str, store: Store) -> Callable[[Manifest], bool]:
+    """Tell packages of a checkpoint by its content: what is in a folder changes, and its name does not."""
+    checkpoint = open_checkpoint(folder)
+    content = {
+        "weights": checkpoint.weights_digest(store.file_digest),
+        "companions": checkpoint.companions_digest(),
+    }
+    return lambda manifest: content.items() <= manifest["spec"].get("source", {}).items()
+
+
+def _in_store(store: Store, fits: Callable[[Manifest], bool]) -> Iterator[Candidate]:
+    """List the complete packages in the store that fit."""
+    for path in sorted((store.root / "packages").glob(f"*/{MANIFEST_NAME}")):
+        try:
+            content = path.read_bytes()
+            if not fits(json.loads(content)):
+                continue
+            package = Package.open(path.parent)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, PackageError):
+            continue  # damaged, or going away: `cache verify` tells
+        signed = (path.parent / SIGNATURE_NAME).exists()
+        entry = Entry.of(package.manifest, content, signed=signed)
+        yield Candidate(entry=entry, here=package.path)
+
+
+def _merged(here: Iterable[Candidate], there: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Join what the store and the remote have: of one build both need not be pulled."""
+    held = {candidate.entry.path: candidate for candidate in here}
+    for candidate in there:
+        own = held.pop(candidate.entry.path, None)
+        if own and _level(own) >= _level(candidate):
+            yield replace(own, remote=candidate.remote)
+        else:
+            yield candidate
+    yield from held.values()
+
+
+def _level(candidate: Candidate) -> int:
+    return VALIDATED.index(candidate.entry.validated)
+
+
+def commit_of(model: str, revision: str) -> str:
+    """Give the commit of a checkpoint's revision; what looks like one is taken as it is.
+
+    Args:
+        model: Model id.
+        revision: Commit, or its beginning; tag or branch, which the Hub is asked for.
+
+    Raises:
+        ResolutionError: The Hub cannot be asked, or does not know it.
+    """
+    if _COMMIT.fullmatch(revision):
+        return revision
+    from qeff_zoo.checkpoint.hub_errors import hub_errors
+    from qeff_zoo.errors import CheckpointError
+
+    try:
+        with hub_errors(model, revision):
+            from huggingface_hub import HfApi
+
+            return str(HfApi(library_name="qeff-zoo").model_info(model, revision=revision).sha)
+    except CheckpointError as error:
+        raise ResolutionError(
+            f"Cannot tell the commit of {revision!r} of {model!r}: {error} Or give the commit, 40 hex digits."
+        ) from error

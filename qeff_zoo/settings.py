@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user set once for every command: where packages are shared, what is trusted, and whether to stay offline.
+
+In: the settings file, `QEFF_ZOO_CONFIG` or `qeff-zoo/config.json` in the user's configuration folder, and the
+environment, which wins. Out: a `Settings`, checked. The file is one JSON object, and holds nothing else than this:
+
+    {"stores": ["hf://acme/zoo", {"url": "https://mirror.example/zoo", "read_only": true}],
+     "trust": {"mode": "require", …}}
+
+`QEFF_ZOO_STORES` is a list of URLs, parted by spaces or commas, `ro+` before those that are only read. `QEFF_ZOO_TRUST`
+is one of the modes, which replaces the file's, or a JSON object, which replaces all of `trust`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from qeff_zoo.errors import SettingsError
+
+STORES_ENV = "QEFF_ZOO_STORES"
+TRUST_ENV = "QEFF_ZOO_TRUST"
+OFFLINE_ENV = "QEFF_ZOO_OFFLINE"
+_CONFIG_ENV = "QEFF_ZOO_CONFIG"
+_READ_ONLY = "ro+"
+_LIMIT = 1 << 20
+_YES = ("1", "true", "yes", "on")  # as huggingface_hub reads its own
+
+
+@dataclass(frozen=True)
+class StoreSetting:
+    """One place where packages are shared.
+
+    Args:
+        url: `hf://org/repo`, `https://host/path` or `file:///path`; may hold `{org}` and `{name}`.
+        read_only: Never published to from here.
+    """
+
+    url: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of a user's settings.
+
+    Args:
+        stores: In the order in which they are asked.
+        trust: As the trust policy reads it; empty for the default.
+    """
+
+    stores: tuple[StoreSetting, ...] = ()
+    trust: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def settings() -> Settings:
+    """Read the settings as they are now.
+
+    Raises:
+        SettingsError: The file or a variable says something else than it may.
+    """
+    path = settings_file()
+    found = _read(path)
+    stores = tuple(_store(entry, str(path)) for entry in found.get("stores", ()))
+    trust: Mapping[str, Any] = found.get("trust", {})
+    if (text := os.environ.get(STORES_ENV)) is not None:
+        stores = tuple(_named(url) for url in re.split(r"[\s,]+", text) if url)
+    if text := os.environ.get(TRUST_ENV, "").strip():
+        trust = _trust(text, trust)
+    return Settings(stores, MappingProxyType(dict(trust)))
+
+
+def settings_file() -> Path:
+    """Tell where the settings file is, or would be."""
+    if chosen := os.environ.get(_CONFIG_ENV):
+        return Path(chosen).expanduser()
+    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(folder) if folder.startswith("/") else Path("~/.config").expanduser()
+    return base / "qeff-zoo" / "config.json"
+
+
+def offline() -> bool:
+    """Say whether the network must be left alone: `QEFF_ZOO_OFFLINE` or `HF_HUB_OFFLINE` is 1."""
+    return any(
+        os.environ.get(name, "").strip().lower() in _YES for name in (OFFLINE_ENV, "HF_HUB_OFFLINE")
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT + 1)
+        found = json.loads(raw) if len(raw) <= _LIMIT else None
+    except FileNotFoundError:
+        if os.environ.get(_CONFIG_ENV):
+            raise _refused(path, "it is not there", f"a file, as {_CONFIG_ENV} names it") from None
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise _refused(path, str(error), "a JSON object") from error
+    if not isinstance(found, dict):
+        raise _refused(path, "it holds something else", "a JSON object")
+    if unknown := sorted(found.keys() - {"stores", "trust"}):
+        raise _refused(path, f"it sets {', '.join(map(repr, unknown))}", "'stores' and 'trust'")
+    for name, kind in (("stores", list), ("trust", dict)):
+        if name in found and not isinstance(found[name], kind):
+            raise _refused(path, f"{name!r} is {found[name]!r}", f"a {kind.__name__}")
+    return found
+
+
+def _store(entry: Any, path: str) -> StoreSetting:
+    if isinstance(entry, str) and entry:
+        return _named(entry)
+    if isinstance(entry, dict) and entry.keys() <= {"url", "read_only"}:
+        url, read_only = entry.get("url"), entry.get("read_only", False)
+        if isinstance(url, str) and url and isinstance(read_only, bool):
+            named = _named(url)
+            return StoreSetting(named.url, named.read_only or read_only)
+    raise _refused(path, f"a store is {entry!r}", 'a URL or {"url": URL, "read_only": true}')
+
+
+def _named(url: str) -> StoreSetting:
+    """Read a URL that may begin with `ro+`."""
+    return StoreSetting(url.removeprefix(_READ_ONLY), url.startswith(_READ_ONLY))
+
+
+def _trust(text: str, from_file: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not text.startswith("{"):
+        return {**from_file, "mode": text}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refused(TRUST_ENV, str(error), "a mode or a JSON object") from error
+    assert isinstance(found, dict)  # JSON that begins with a brace
+    return found
+
+
+def _refused(where: object, found: str, expected: str) -> SettingsError:
+    return SettingsError(
+        f"Cannot read the settings of {str(where)!r}: {found}; expected {expected}. Correct it."
+    )

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remotes with small packages, as bytes by path: to be put into a Hub of the tests, a folder or a web server."""
+
+import copy
+import random
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from package_builder import FILES, SPEC, draft
+
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode
+from qeff_zoo.hub.trust import SIGNATURE_NAME
+from qeff_zoo.package import Package, write_manifest
+from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.store.origins import Origin
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    """Give bytes that nothing else has."""
+    return random.Random(seed).randbytes(size)
+
+
+def make(
+    folder: Path,
+    files: Mapping[str, bytes | None] | None = None,
+    *,
+    ctx_len: int = 4096,
+    **changes: Any,
+) -> Package:
+    """Make a package of `org/tiny`.
+
+    Args:
+        folder: Empty or absent.
+        files: Content by path, beside or instead of the usual ones; None for none of those.
+        ctx_len: What sets it apart from others.
+        changes: Fields of the manifest.
+    """
+    for name, content in {**FILES, **(files or {})}.items():
+        if content is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    spec = copy.deepcopy(SPEC)
+    spec["shape"]["ctx_len"] = ctx_len
+    compiler = {"name": "onnxruntime", "version": version("onnxruntime")}  # nothing to warn of
+    manifest = {**draft(), "spec": spec, **changes}
+    manifest["compiled_from"] |= {"compiler": compiler}
+    return write_manifest(folder, manifest, {})
+
+
+def entry_of(package: Package) -> Entry:
+    content = (package.path / MANIFEST_NAME).read_bytes()
+    signed = (package.path / SIGNATURE_NAME).is_file()
+    return Entry.of(package.manifest, content, signed=signed)
+
+
+def origin_of(package: Package, url: str) -> Origin:
+    entry = entry_of(package)
+    return Origin(url=url, path=entry.path, manifest=entry.manifest, signed=entry.signed)
+
+
+def remote(*packages: Package, index: Index | None = None) -> dict[str, bytes]:
+    """Give the files of a remote that has these packages.
+
+    Args:
+        packages: As `make` makes them.
+        index: One that says something else of them.
+    """
+    listed = Index()
+    files = {}
+    for package in packages:
+        entry = entry_of(package)
+        listed = listed.with_entry(entry)
+        for path in package.path.rglob("*"):
+            if path.is_file():
+                files[f"{entry.path}/{path.relative_to(package.path)}"] = path.read_bytes()
+    return {**files, INDEX_NAME: encode(index or listed)}
+
+
+def write_remote(folder: Path, *packages: Package) -> str:
+    """Make a folder a remote; give its URL."""
+    for name, content in remote(*packages).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder.as_uri()

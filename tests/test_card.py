@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model cards: what the Hub reads in front, and what people read below."""
+
+from dataclasses import replace
+from typing import Any
+
+import package_builder
+import pytest
+
+from qeff_zoo.hub.card import card
+from qeff_zoo.hub.index import Entry, Index, Notice
+from qeff_zoo.identity import build_key
+
+WHERE = "hf://acme/zoo"
+
+
+def entry(model: str = "org/tiny", **changes: Any) -> Entry:
+    """Describe a package of a model; `ctx_len` makes it another one."""
+    spec = {**package_builder.SPEC, "source": {**package_builder.SPEC["source"], "model_id": model}}
+    spec["shape"] = {**spec["shape"], "ctx_len": changes.pop("ctx_len", 4096)}
+    made = package_builder.draft(spec=spec, name=model)
+    made |= {"build_key": build_key(spec), "files": [{"size": 16_700_000}]}
+    return replace(Entry.of(made, b"manifest", signed=False), **changes)
+
+
+def index(*entries: Entry) -> Index:
+    made = Index()
+    for each in entries:
+        made = made.with_entry(each)
+    return made
+
+
+def front(text: str) -> dict[str, Any]:
+    """Read the front matter as the Hub does."""
+    from huggingface_hub import ModelCard
+
+    return ModelCard(text, ignore_metadata_errors=False).data.to_dict()
+
+
+def test_the_whole_card() -> None:
+    one = entry()
+    assert (
+        card(index(one), WHERE)
+        == f"""\
+---
+base_model: ["org/tiny"]
+base_model_relation: "quantized"
+library_name: "qeff-zoo"
+license: "apache-2.0"
+pipeline_tag: "text-generation"
+tags: ["ort", "qeff-zoo"]
+---
+
+# org/tiny
+
+Compiled packages, made and checked by qeff-zoo. Each says what it was made from and how far it was proved, and every \
+file of it has a digest.
+
+<!-- packages: written by qeff-zoo publish -->
+
+## Packages
+
+| package | validated | tested with | size | note |
+| --- | --- | --- | --- | --- |
+| [ort-int4-pl128-cl4096-bs1]({one.path}/manifest.json) {one.key16} | checkpoint | onnxruntime 1.31.0 | 16.7 MB |  |
+
+A package's name says its target and weights, then its sizes: `pl` tokens of a prompt that one call takes, `cl` tokens \
+of context, `sl` tokens of a text, `bs` rows of a call, `fbs` requests at a time. It leads to the manifest, which has \
+every choice, every file's digest, and the figures of the comparison.
+
+What *validated* means:
+
+- *checkpoint*: its answers were compared with those of the unpatched Hugging Face model, of the same revision.
+
+Made from:
+
+- org/tiny at revision {package_builder.REVISION}.
+
+## Run one
+
+```console
+$ pip install 'qeff-zoo[run]'
+$ export QEFF_ZOO_STORES=hf://acme/zoo
+$ qeff-zoo resolve org/tiny
+$ qeff-zoo run "$(qeff-zoo pull org/tiny)" --prompt 'Once upon a time'
+```
+
+```python
+import qeff_zoo
+
+session = qeff_zoo.load("org/tiny")
+```
+
+<!-- /packages d55dd21fc63ca6fe -->
+"""
+    )
+
+
+def test_the_hub_understands_it() -> None:
+    assert front(card(index(entry()), WHERE)) == {
+        "base_model": ["org/tiny"],
+        "base_model_relation": "quantized",
+        "library_name": "qeff-zoo",
+        "license": "apache-2.0",
+        "pipeline_tag": "text-generation",
+        "tags": ["ort", "qeff-zoo"],
+    }
+
+
+def test_packages_of_several_models() -> None:
+    other = entry("org/other", license="llama3.1")
+    other = replace(other, axes={**other.axes, "task": "feature-extraction"})
+    text = card(index(entry(), other), WHERE)
+    found = front(text)
+    assert found["base_model"] == ["org/other", "org/tiny"]
+    assert found["license"] == "other"
+    assert "pipeline_tag" not in found
+    assert "| model | package |" in text
+    assert "qeff-zoo pull MODEL" in text
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        (None, None),
+        ("Apache-2.0", "apache-2.0"),
+        ("llama3.1", "llama3.1"),
+        ("our-own", "other"),
+        ('x"\nevil: true', "other"),
+    ],
+)
+def test_a_licence_is_one_that_the_hub_knows(stated: str | None, said: str | None) -> None:
+    assert front(card(index(entry(license=stated)), WHERE)).get("license") == said
+
+
+def test_a_folders_name_is_no_base_model() -> None:
+    found = front(card(index(entry("tiny-llama", revision=None)), WHERE))
+    assert "base_model" not in found
+    assert "base_model_relation" not in found
+
+
+def test_notices_and_signatures_are_shown() -> None:
+    good, bad = entry(signed=True), entry(ctx_len=8192)
+    made = index(good, bad).with_notice(bad.path, Notice("known_bad", "wrong | answers", good.path))
+    text = card(made, WHERE)
+    assert f"| known\\_bad: wrong \\| answers; take {good.path} |" in text
+    assert "| checkpoint, signed |" in text
+    assert text.index("cl4096-bs1]") < text.index("cl8192-bs1]")
+
+
+@pytest.mark.parametrize(
+    ("mark", "escaped"),
+    [
+        ("|", r"\|"),
+        ("<b>", r"\<b\>"),
+        ("[x](y)", r"\[x\](y)"),
+        ("`", r"\`"),
+        ("*x*", r"\*x\*"),
+        ("&amp;", r"\&amp;"),
+        ("# x", r"\# x"),
+    ],
+)
+def test_what_others_say_is_only_text(mark: str, escaped: str) -> None:
+    one = entry()
+    text = card(index(one).with_notice(one.path, Notice("yanked", f"it {mark} is")), WHERE)
+    (row,) = [line for line in text.splitlines() if one.key16 in line]
+    assert row.replace("\\|", "").count("|") == 6
+    assert row.endswith(f" yanked: it {escaped} is |")
+
+
+def test_a_name_is_no_shell_command() -> None:
+    text = card(index(entry('org/$(rm)"')), WHERE)
+    assert "$ qeff-zoo resolve 'org/$(rm)\"'\n" in text
+    assert 'qeff_zoo.load("org/$(rm)\\"")' in text
+
+
+def test_an_index_without_packages_has_a_card() -> None:
+    assert front(card(Index(), WHERE))["library_name"] == "qeff-zoo"
+
+
+# --- a card that is there -------------------------------------------------------------------------
+def test_an_untouched_card_is_written_anew() -> None:
+    first, both = index(entry()), index(entry(), entry("org/other", license="mit"))
+    assert card(both, WHERE, card(first, WHERE)) == card(both, WHERE)
+
+
+def test_what_somebody_wrote_around_the_packages_stays() -> None:
+    first, second = index(entry()), index(entry(), entry(ctx_len=8192))
+    edited = card(first, WHERE).replace("# org/tiny\n", "# Ours\n\nAsk Ada.\n") + "\n## Thanks\n"
+    revised = card(second, WHERE, edited)
+    assert "# Ours\n\nAsk Ada.\n" in revised
+    assert revised.endswith("\n## Thanks\n")
+    assert "cl8192" in revised
+    assert revised.count("## Packages") == 1
+    assert card(second, WHERE, revised) == revised
+    assert front(revised) == front(edited)
+
+
+def test_somebody_elses_card_stays_and_packages_follow_it() -> None:
+    theirs = "---\nlicense: mit\nlanguage: en\n---\n# Theirs\n"
+    first = card(index(entry()), WHERE, theirs)
+    assert first.startswith(theirs)
+    assert front(first) == {"license": "mit", "language": "en"}
+    second = card(index(entry(), entry(ctx_len=8192)), WHERE, first)
+    assert second.startswith(theirs)
+    assert second.count("## Packages") == 1

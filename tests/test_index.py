@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import gzip
+import hashlib
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from package_builder import SPEC, draft
+from remote_builder import entry_of, make
+
+from qeff_zoo.errors import RemoteError
+from qeff_zoo.hub import variants
+from qeff_zoo.hub.index import Entry, Index, Notice, decode, encode, package_path
+from qeff_zoo.hub.variants import axes_of, variant_name
+
+ENTRY = Entry(
+    path="packages/ort-int4-pl128-cl4096-bs1/0123456789abcdef",
+    manifest="a" * 64,
+    model="org/tiny",
+    model_type="llama",
+    revision="b" * 40,
+    license="apache-2.0",
+    size=12_345,
+    finished="2026-11-20T10:00:00Z",
+    validated="checkpoint",
+    signed=True,
+    axes={"target": "ort", "weights": "int4", "ctx_len": 4096, "seq_lens": [32, 128], "on": True},
+    needs={"onnxruntime": ">=1.31"},
+    tested={"onnxruntime": "1.31.1"},
+)
+OTHER = replace(ENTRY, path="packages/ort-int4-pl128-cl8192-bs1/fedcba9876543210")
+
+
+def plain(index: Index) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gzip.decompress(encode(index)))
+    return found
+
+
+def packed(content: Any) -> bytes:
+    return gzip.compress(json.dumps(content).encode(), mtime=0)
+
+
+def test_index_says_the_same_after_it_was_written_and_read() -> None:
+    index = Index().with_entry(ENTRY).with_entry(OTHER)
+    index = index.with_notice(ENTRY.path, Notice("superseded", "wrong pooling", OTHER.path))
+    assert decode(encode(index)) == index
+    assert encode(decode(encode(index))) == encode(index)
+    assert decode(encode(Index())) == Index()
+
+
+def test_every_change_raises_the_serial_and_no_change_does_not() -> None:
+    index = Index().with_entry(ENTRY)
+    assert (index.serial, index.with_entry(ENTRY)) == (1, index)
+    proved = replace(ENTRY, validated="device")
+    assert index.with_entry(proved) == Index(2, (proved,))
+    yanked = index.with_notice(ENTRY.path, Notice("yanked", "typo"))
+    assert (yanked.serial, yanked.with_notice(ENTRY.path, Notice("yanked", "typo"))) == (2, yanked)
+    assert yanked.with_notice(ENTRY.path, None) == Index(3, (ENTRY,))
+    assert index.with_notice(ENTRY.path, None) is index
+
+
+def test_packages_are_found_by_their_model() -> None:
+    foreign = replace(OTHER, model="org/other")
+    index = Index().with_entry(ENTRY).with_entry(foreign)
+    assert index.of_model("org/tiny") == (ENTRY,)
+    assert index.of_model("org/none") == ()
+    assert index.models == ("org/other", "org/tiny")
+
+
+def test_notice_is_about_packages_of_the_index() -> None:
+    with pytest.raises(ValueError, match="no package of the index"):
+        Index().with_notice(ENTRY.path, Notice("yanked", "x"))
+    with pytest.raises(ValueError, match="no package of the index"):
+        Index().with_entry(ENTRY).with_notice(ENTRY.path, Notice("superseded", "x", OTHER.path))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "instead"),
+    [
+        ("gone", "x", None),
+        ("yanked", "", None),
+        ("yanked", "two\nlines", None),
+        ("yanked", "\x1b[2Jcleared", None),
+        ("superseded", "x", "../elsewhere"),
+    ],
+)
+def test_notice_is_one_line_of_a_known_kind(state: str, reason: str, instead: str | None) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Notice(state, reason, instead)
+
+
+def row(content: dict[str, Any], column: int, value: Any) -> None:
+    content["packages"][0][column] = value
+
+
+BROKEN = {
+    "another schema": lambda c: c.update(schema="qeff-index/2"),
+    "no schema": lambda c: c.pop("schema"),
+    "another member": lambda c: c.update(extra=1),
+    "a member less": lambda c: c.pop("notices"),
+    "serial below zero": lambda c: c.update(serial=-1),
+    "serial of text": lambda c: c.update(serial="1"),
+    "serial of truth": lambda c: c.update(serial=True),
+    "key out of packages": lambda c: row(c, 2, "../../../../etc/x"),
+    "short key": lambda c: row(c, 2, "0123456789abcde"),
+    "key and digest that swap characters": lambda c: row(c, 2, "0123456789abcdef a"),
+    "digest of other letters": lambda c: row(c, 3, "A" * 64),
+    "size below zero": lambda c: row(c, 4, -1),
+    "size of truth": lambda c: row(c, 4, True),
+    "time": lambda c: row(c, 5, "yesterday"),
+    "level": lambda c: row(c, 6, "surely"),
+    "signed by number": lambda c: row(c, 7, 1),
+    "source that is not there": lambda c: row(c, 0, 7),
+    "source from the end": lambda c: row(c, 0, -1),
+    "kind that is not there": lambda c: row(c, 1, 7),
+    "row too long": lambda c: c["packages"][0].append(1),
+    "one package twice": lambda c: c["packages"].append(c["packages"][0]),
+    "packages of text": lambda c: c.update(packages="none"),
+    "variant out of packages": lambda c: c["kinds"][0].update(variant="../.."),
+    "variant with a slash": lambda c: c["kinds"][0].update(variant="a/b"),
+    "variant that hides": lambda c: c["kinds"][0].update(variant=".git"),
+    "axis of an object": lambda c: c["kinds"][0]["axes"].update(deep={"a": 1}),
+    "axis that clears the screen": lambda c: c["kinds"][0]["axes"].update(weights="\x1b[2J"),
+    "version of a number": lambda c: c["kinds"][0]["needs"].update(onnxruntime=1),
+    "model of two lines": lambda c: c["sources"][0].__setitem__(0, "a\nb"),
+    "model of half a character": lambda c: c["sources"][0].__setitem__(0, "\ud800"),
+    "notice out of packages": lambda c: c["notices"].update({"../x": {"state": "yanked", "reason": "x"}}),
+    "notice of an unknown state": lambda c: c["notices"].update(
+        {ENTRY.path: {"state": "gone", "reason": "x"}}
+    ),
+    "notice that leads out": lambda c: c["notices"].update(
+        {ENTRY.path: {"state": "superseded", "reason": "x", "instead": "/etc/passwd"}}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_malformed_index_is_refused(what: str) -> None:
+    content = plain(Index().with_entry(ENTRY))
+    assert decode(packed(content)).entries == (ENTRY,)  # as it was, it is read
+    BROKEN[what](content)
+    with pytest.raises(RemoteError, match=r"^The index ") as caught:
+        decode(packed(content))
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        packed([]),
+        gzip.compress(b"{"),
+        gzip.compress(b"[" * 1_000_000),
+        encode(Index())[:-9],
+        encode(Index()) + b"more",
+        encode(Index()) + encode(Index()),
+        gzip.compress(b'{"schema":"qeff-index/1","schema":"qeff-index/1"}'),
+        gzip.compress(json.dumps({**plain(Index()), "serial": 1e999}).encode()),
+    ],
+    ids=["nothing", "plain", "list", "cut JSON", "deep", "cut", "tail", "two", "twice", "infinity"],
+)
+def test_bytes_that_are_no_index_are_refused(content: bytes) -> None:
+    with pytest.raises(RemoteError, match=r"^The index cannot be read"):
+        decode(content)
+
+
+def test_bomb_is_refused_before_it_grows() -> None:
+    import tracemalloc
+
+    bomb = gzip.compress(bytes(1 << 30), compresslevel=9)
+    assert len(bomb) < 2 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteError, match="grows to more than"):
+            decode(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_index_of_ten_thousand_packages_takes_less_than_a_megabyte() -> None:
+    draw = random.Random(0)
+    entries = []
+    for number in range(10_000):
+        name = hashlib.sha256(str(number).encode()).hexdigest()
+        axes = {
+            "target": draw.choice(("ort", "qaic")),
+            "weights": draw.choice(("fp32", "int8", "int4")),
+            "ctx_len": draw.choice((2048, 4096, 8192, 16384, 32768)),
+            "prefill_seq_len": draw.choice((128, 256)),
+            "batch_size": 1,
+            "full_batch_size": draw.choice((1, 4, 16)),
+        }
+        day, minute = draw.randint(10, 28), draw.randint(10, 59)
+        finished = f"2026-{draw.randint(1, 12):02}-{day}T{draw.randint(10, 23)}:{minute}:{draw.randint(10, 59)}Z"
+        entries.append(
+            replace(
+                ENTRY,
+                path=f"packages/{variant_name(axes)}/{name[:16]}",
+                manifest=hashlib.sha256(name.encode()).hexdigest(),
+                model=f"org-{number % 20}/model-{number // 8}",
+                revision=hashlib.sha1(str(number // 8).encode()).hexdigest(),
+                size=draw.randrange(10**8, 10**11),
+                finished=finished,
+                axes=axes,
+            )
+        )
+    index = Index(1, tuple(entries))
+    content = encode(index)
+    assert len(content) <= 1_000_000
+    assert decode(content) == index
+
+
+def test_entry_says_what_its_package_is(tmp_path: Path) -> None:
+    package = make(tmp_path / "package", ctx_len=2048)
+    entry = entry_of(package)
+    assert entry.path == package_path(package.manifest)
+    assert entry.path.endswith(f"/{package.build_key[4:20]}")
+    assert (
+        entry.manifest
+        == hashlib.sha256((tmp_path / "package/manifest.json").read_bytes()).hexdigest()
+    )
+    assert (entry.model, entry.model_type, entry.revision) == (
+        "org/tiny",
+        "llama",
+        SPEC["source"]["revision"],
+    )
+    assert (entry.size, entry.validated, entry.signed) == (package.size, "checkpoint", False)
+    assert entry.axes["ctx_len"] == 2048
+    assert entry.needs == {"onnxruntime": ">=1.31"}
+    assert entry.tested == {"onnxruntime": package.manifest["compiled_from"]["compiler"]["version"]}
+    assert decode(encode(Index().with_entry(entry))).entries == (entry,)
+
+
+def test_package_of_a_folder_has_its_name_for_a_model(tmp_path: Path) -> None:
+    spec = copy.deepcopy(SPEC)
+    spec["source"] = {"weights": spec["source"]["weights"]}
+    entry = entry_of(make(tmp_path / "package", name="my-folder", spec=spec))
+    assert (entry.model, entry.revision) == ("my-folder", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"weights": "int4"}, "ort-int4-pl128-cl4096-bs1"),
+        ({"weights": "fp32", "full_batch_size": 16, "continuous_batching": True}, "ort-fp32-pl128-cl4096-fbs16"),
+        ({"mxfp6": True, "num_cores": 16, "mxint8": False}, "ort-mxfp6-num_cores16-pl128-cl4096-bs1"),
+        ({"weights": "fp32", "hw": "Ultra/2"}, "ort-fp32-ultra_2-pl128-cl4096-bs1"),
+        ({"comp_ctx_lengths_decode": [1024, 4096]}, "ort-pl128-cl4096-bs1-ccd1024.4096"),
+        ({"remark": "x" * 300}, f"ort-{'x' * 92}"),
+    ],
+)  # fmt: skip
+def test_variant_is_readable(changes: dict[str, Any], name: str) -> None:
+    axes = {
+        "target": "ort",
+        "task": "text-generation",
+        "prefill_seq_len": 128,
+        "ctx_len": 4096,
+        "batch_size": 1,
+    }
+    assert variant_name({**axes, **changes}) == name
+
+
+def test_every_group_of_the_spec_is_an_axis() -> None:
+    spec = {
+        **SPEC,
+        "task": {"name": "feature-extraction", "pooling": "cls", "normalize": False},
+        "shape": {"seq_lens": [32, 128], "batch_size": 8},
+        "quantization": {"method": "none", "weights": "int8", "kv": "mxint8"},
+        "target": {"name": "qaic", "num_cores": 16, "options": {"mxfp6": True}},
+    }
+    target = {"name": "qaic", "needs": {}}
+    manifest = draft(spec=spec, task="feature-extraction", target=target)
+    assert axes_of(manifest) == {
+        "target": "qaic", "num_cores": 16, "options.mxfp6": True, "task": "feature-extraction", "pooling": "cls",
+        "normalize": False, "method": "none", "weights": "int8", "kv": "mxint8", "seq_lens": [32, 128], "batch_size": 8,
+    }  # fmt: skip
+
+
+def test_versions_are_those_of_what_runs_and_compiled_it() -> None:
+    spec = {**SPEC, "toolchain": {"torch": "2.13.0", "onnxruntime": "1.30.0"}}
+    compiled = {
+        **draft()["compiled_from"],
+        "compiler": {"name": "qaic-compile", "version": "1.20.2"},
+    }
+    found = variants.tested_versions(draft(spec=spec, compiled_from=compiled))
+    assert found == {"onnxruntime": "1.30.0", "qaic-compile": "1.20.2"}
+    compiled["compiler"] = {"name": "onnxruntime", "version": "1.31.1"}
+    found = variants.tested_versions(draft(spec=spec, compiled_from=compiled))
+    assert found == {"onnxruntime": "1.31.1"}

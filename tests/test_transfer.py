@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a source, which may give anything, onto the disk, where only the right bytes may end."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qeff_zoo.errors import RemoteError
+from qeff_zoo.hub import retries
+from qeff_zoo.hub.transfer import Transfer, Wanted
+
+CONTENT = bytes(range(256)) * 40
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.0)
+
+
+def cut(message: str = "cut") -> RemoteError:
+    return RemoteError(message, retryable=True)
+
+
+@dataclass
+class Script:
+    """A source that follows a script: for each request, how many bytes it gives before it breaks, and of what.
+
+    Args:
+        cuts: Bytes until the connection breaks, a request each; -1 for not at all, as all requests are after the last.
+        contents: What the file is, a request each; the last one stays.
+        piece: Bytes at a time.
+    """
+
+    cuts: list[int] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=lambda: [CONTENT])
+    piece: int = 700
+    url: str = "script://"
+    offsets: list[int] = field(default_factory=list)
+
+    @contextmanager
+    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+        self.offsets.append(offset)
+        content = self.contents.pop(0) if len(self.contents) > 1 else self.contents[0]
+        until = self.cuts.pop(0) if self.cuts else -1
+        yield self._pieces(content[offset:], until)
+
+    def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+        kept = content if until < 0 else content[:until]
+        for start in range(0, len(kept), self.piece):
+            yield kept[start : start + self.piece]
+        if until >= 0:
+            raise cut()
+
+
+def wanted(target: Path, content: bytes = CONTENT) -> Wanted:
+    return Wanted(
+        path=target.name,
+        size=len(content),
+        digest=hashlib.sha256(content).hexdigest(),
+        target=target,
+    )
+
+
+def fetch(script: Script, target: Path) -> tuple[int, int]:
+    """Fetch a file; give the bytes received, and the sum of all progress."""
+    progress: list[int] = []
+    transfer = Transfer(script, progress.append)
+    transfer.fetch([wanted(target)])
+    return transfer.received, sum(progress)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, len(CONTENT)), max_size=12),
+    piece=st.integers(1, 3000),
+    there=st.integers(0, len(CONTENT)),
+)
+def test_breaks_anywhere_are_taken_up_where_they_were(
+    cuts: list[int], piece: int, there: int
+) -> None:
+    cuts = [count for number, count in enumerate(cuts) if count or number % 3]  # not six in a row
+    script = Script(cuts, piece=piece)
+    with TemporaryDirectory() as folder:
+        target = Path(folder, "a")
+        target.write_bytes(CONTENT[:there])
+        received, progress = fetch(script, target)
+        assert target.read_bytes() == CONTENT
+    assert received == len(CONTENT) - there  # not one byte twice
+    assert progress == len(CONTENT)
+    assert script.offsets == sorted(script.offsets)
+    assert script.offsets[:1] == ([there] if there < len(CONTENT) else [])
+
+
+def test_it_gives_up_when_nothing_comes_any_more(tmp_path: Path) -> None:
+    script = Script([5000, *[0] * 50])
+    with pytest.raises(RemoteError, match="cut"):
+        fetch(script, tmp_path / "a")
+    assert len(script.offsets) == 1 + retries.ATTEMPTS - 1
+    assert (tmp_path / "a").read_bytes() == CONTENT[:5000]  # kept for the next time
+    assert fetch(Script(), tmp_path / "a") == (len(CONTENT) - 5000, len(CONTENT))
+
+
+def test_what_will_never_be_is_not_asked_for_again(tmp_path: Path) -> None:
+    class Gone(Script):
+        def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            raise RemoteError("gone")
+            yield b""
+
+    script = Gone()
+    with pytest.raises(RemoteError, match="gone"):
+        fetch(script, tmp_path / "a")
+    assert script.offsets == [0]
+
+
+WRONG = {
+    "of-the-same-size": CONTENT[:4000] + b"x" + CONTENT[4001:],
+    "longer": CONTENT + b"x",
+    "much-longer": CONTENT * 5,
+    "shorter": CONTENT[:-1],
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_content_is_fetched_anew_once(tmp_path: Path, wrong: str) -> None:
+    # What is short is asked for its rest, of which there is none, before it is given up.
+    again = [WRONG[wrong]] * (2 if len(WRONG[wrong]) in range(1, len(CONTENT)) else 1)
+    received, progress = fetch(Script(contents=[*again, CONTENT]), tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert progress == len(CONTENT)
+    assert received >= len(CONTENT)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_content_is_refused_the_second_time(tmp_path: Path, wrong: str) -> None:
+    script = Script(contents=[WRONG[wrong]], piece=1 << 20)
+    with pytest.raises(RemoteError, match=r"'a' of 'script://' has .*expected 10,240 bytes"):
+        fetch(script, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    assert len(script.offsets) <= 4
+
+
+def test_no_more_is_taken_than_was_promised(tmp_path: Path) -> None:
+    endless = Script(contents=[CONTENT * 100], piece=1000)
+    with pytest.raises(RemoteError, match="more than 10,240 bytes"):
+        fetch(endless, tmp_path / "a")
+
+    transfer = Transfer(Script(contents=[CONTENT * 100, CONTENT], piece=1000), lambda _: None)
+    transfer.fetch([wanted(tmp_path / "a")])
+    assert transfer.received <= len(CONTENT) * 2 + 1000
+
+
+def test_a_wrong_beginning_from_before_is_thrown_away(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\0" * 5000)  # as a file system may leave it after a crash
+    assert fetch(Script(), tmp_path / "a") == (2 * len(CONTENT) - 5000, len(CONTENT))
+    assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_what_is_there_whole_is_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(CONTENT)
+    script = Script()
+    assert fetch(script, tmp_path / "a") == (0, len(CONTENT))
+    assert script.offsets == []
+
+
+def test_an_empty_file_needs_no_request(tmp_path: Path) -> None:
+    script = Script()
+    Transfer(script, lambda _: None).fetch([wanted(tmp_path / "a", b"")])
+    assert (tmp_path / "a").read_bytes() == b""
+    assert script.offsets == []
+
+
+def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_path: Path) -> None:
+    """The first waits for the second to begin, the second for the first to fail: in turn, neither would end."""
+    begun, failed = threading.Event(), threading.Event()
+
+    class Both(Script):
+        @contextmanager
+        def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+            yield self._first() if path == "a" else self._second()
+
+        def _first(self) -> Iterator[bytes]:
+            begun.set()
+            yield CONTENT[:10]
+            assert failed.wait(60)
+            while True:  # for ever, unless it is told to stop
+                yield b"x"
+
+        def _second(self) -> Iterator[bytes]:
+            assert begun.wait(60)
+            failed.set()
+            raise RemoteError("gone")
+            yield b""
+
+    files = [wanted(tmp_path / "a", CONTENT * 1000), wanted(tmp_path / "b")]
+    with pytest.raises(RemoteError, match="gone"):
+        Transfer(Both(), lambda _: None).fetch(files)
+    assert (tmp_path / "a").read_bytes().startswith(CONTENT[:10])
