@@ -273,7 +273,14 @@ def _manifest(
                 "role": "decoder" if plan.shape.ctx_len else "encoder",
                 "path": graphs.GRAPH,
                 **_interface(lowered.model),
-                **({"attention": dict(lowered.attention)} if lowered.attention else {}),
+                **{
+                    kind: dict(ways)
+                    for kind, ways in (
+                        ("attention", lowered.attention),
+                        ("experts", lowered.experts),
+                    )
+                    if ways
+                },
             }
         ],
         "specializations": specializations,

@@ -82,8 +82,9 @@ def _program(program: Mapping[str, Any]) -> str:
         if states:
             plain.append(f"{states} retained state{'s' * (states > 1)}")
         lines.append(f"    {kind}: {', '.join(plain)}")
-    ways = [f"{count} {how}" for how, count in program.get("attention", {}).items()]
-    lines += [f"    attention: {'; '.join(ways)}"] if ways else []
+    for kind in ("attention", "experts"):
+        ways = [f"{count} {how}" for how, count in program.get(kind, {}).items()]
+        lines += [f"    {kind}: {'; '.join(ways)}"] if ways else []
     return "\n".join(lines)
 
 

@@ -41,11 +41,13 @@ class Lowered:
         model: Initializers have no data until `external_data.place`.
         slots: What the data file must hold.
         attention: How attentions are computed, in words, and how many each way.
+        experts: Likewise, how blocks of experts are.
     """
 
     model: ir.Model
     slots: list[Slot]
     attention: Mapping[str, int]
+    experts: Mapping[str, int]
 
 
 def lower(
@@ -70,7 +72,7 @@ def lower(
         exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage, block_size)
-    ort_experts.lower(model.graph, lowering.weights, bindings, lowering.packing)
+    experts = ort_experts.lower(model.graph, lowering.weights, bindings, lowering.packing)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
         replacement = rule(lowering, node) if rule else None
@@ -88,7 +90,8 @@ def lower(
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
-    return Lowered(model=model, slots=lowering.used_slots(), attention=attention)
+    slots = lowering.used_slots()
+    return Lowered(model=model, slots=slots, attention=attention, experts=experts)
 
 
 @dataclass

@@ -5,6 +5,7 @@ A token then reads the weights of its own experts, not of all. The kernel takes 
 multiples of the blocks, and the shares of the experts as they were computed outside of it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
@@ -26,7 +27,7 @@ def lower(
     weights: Mapping[ir.Value, str],
     bindings: Mapping[str, Expression],
     packing: tuple[int, int, Pack] | None,
-) -> None:
+) -> Counter[str]:
     """Replace every block of experts, in place: by the kernel where it can, else one expert after the other.
 
     Args:
@@ -34,17 +35,32 @@ def lower(
         weights: Names of the values that are weights.
         bindings: What those are made of.
         packing: Bits, block size, and what makes initializers of quantized matrices; None for float32 ones.
+
+    Returns:
+        How blocks are computed, in words, and how many each way.
     """
+    ways: Counter[str] = Counter()
     for node in [node for node in graph if experts_pass.is_experts(node)]:
-        matrices = _matrices(node)
-        if (
-            packing is None
-            or not all(one in weights for one in matrices)
-            or not _fits(node, packing[1])
-        ):
+        names = [weights[one] for one in _matrices(node) if one in weights]
+        reason = _reason(node, names, packing)
+        if reason or packing is None:
             experts_pass.unroll(graph, node)
         else:
-            _fuse(graph, node, [weights[one] for one in matrices], bindings, packing)
+            _fuse(graph, node, names, bindings, packing)
+        ways[f"one by one, since {reason}" if reason else "native"] += 1
+    return ways
+
+
+def _reason(node: ir.Node, names: list[str], packing: tuple[int, int, Pack] | None) -> str:
+    """Say why the kernel cannot compute a block; nothing if it can."""
+    if packing is None:
+        return "the kernel has no float32 matrices"
+    if len(names) < 2:
+        return "their matrices are not stored as they are used"
+    _, hidden, inner = _sizes(node)
+    if hidden % packing[1] or inner % packing[1]:
+        return f"{hidden} and {inner} are no multiples of the blocks of {packing[1]}"
+    return ""
 
 
 def _matrices(node: ir.Node) -> list[ir.Value]:
@@ -62,11 +78,6 @@ def _sizes(node: ir.Node) -> tuple[int, int, int]:
     return (
         (experts, second, first) if experts_pass.is_interleaved(node) else (experts, first, second)
     )
-
-
-def _fits(node: ir.Node, block: int) -> bool:
-    _, hidden, inner = _sizes(node)
-    return not hidden % block and not inner % block
 
 
 def _fuse(
