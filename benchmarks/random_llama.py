@@ -101,7 +101,7 @@ def make(folder: Path, size: Size, seed: int) -> Path:
     )
     _write_json(unfinished / "config.json", config_of(size))
     _write_json(unfinished / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1})
-    _write_tokenizer(unfinished)
+    write_tokenizer(unfinished)
     unfinished.rename(folder)
     return folder
 
@@ -160,7 +160,7 @@ def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     """Write a tokenizer of the bytes, after a begin and an end token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

@@ -29,12 +29,15 @@ from random_llama import SIZES, Size, make
 _PACKAGES = ("qeff-zoo", "onnxruntime", "numpy")
 _CTX_LEN, _PREFILL_SEQ_LEN = 512, 128
 _ENGINES = Path(__file__).with_name("engines.py")
+#: Our int4 again, with a scale for so many columns: fewer bytes, more rounding.
+_WIDE = 128
 _OURS, _GENAI, _LLAMA_CPP, _MEMORY = "qeff-zoo", "onnxruntime-genai", "llama.cpp", "memory"
 #: Bytes of a parameter in the layers and in the output matrix. Blocks of 32 int4 values have a scale, of four bytes in
 #: ONNX and of two in llama.cpp, which stores the output matrix as q6_K.
 _BYTES = {
     "fp32": (4.0, 4.0),
     "int4": (0.5 + 4 / 32, 0.5 + 4 / 32),
+    f"int4/{_WIDE}": (0.5 + 4 / _WIDE, 0.5 + 4 / _WIDE),
     "q4_0": (0.5 + 2 / 32, 210 / 256),
 }
 #: The least that the ratios to peers may be, the most that a package's figures may.
@@ -158,6 +161,10 @@ def contenders(arguments: argparse.Namespace, size: str, weights: str) -> list[C
         Contender(name=name, engine=_OURS, model=path, weights=weights)
         for name, path in ours.items()
     ]
+    if weights == "int4" and not given:
+        path = build(arguments.cache, size, weights, "--block-size", str(_WIDE))
+        name = f"{_OURS}, blocks of {_WIDE}"
+        field.append(Contender(name=name, engine=_OURS, model=path, weights=f"int4/{_WIDE}"))
     cache, python = arguments.cache, arguments.peers
     if python and _has(python, "onnxruntime_genai"):
         model = build_genai(cache, size, weights, python)

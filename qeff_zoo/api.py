@@ -29,8 +29,8 @@ def build(
         revision: Branch, tag or commit of a Hub model.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
-        **choices: Fields of `qeff_zoo.plan.Request`: target, task, profile, weights, prefill_seq_len, ctx_len,
-            batch_size, full_batch_size, seq_lens, comp_ctx_lengths_prefill, comp_ctx_lengths_decode, pooling,
+        **choices: Fields of `qeff_zoo.plan.Request`: target, task, profile, weights, block_size, prefill_seq_len,
+            ctx_len, batch_size, full_batch_size, seq_lens, comp_ctx_lengths_prefill, comp_ctx_lengths_decode, pooling,
             normalize, expanded_kv.
 
     Raises:

@@ -64,6 +64,12 @@ def _add_axes(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--target", help="what to compile for (default: ort)")
     group.add_argument("--task", help="Hub pipeline tag (default: what the checkpoint is for)")
     group.add_argument("--weights", help="fp32, int8 or int4 (default: fp32)")
+    group.add_argument(
+        "--block-size",
+        type=int,
+        metavar="N",
+        help="columns that share a scale of int8 and int4: 32, 64 or 128 (default: 32; larger is faster, less exact)",
+    )
     group.add_argument("--profile", help="one of the recipe's shapes (default: latency)")
     for name, text in (
         ("prefill-seq-len", "prompt tokens taken by one call"),

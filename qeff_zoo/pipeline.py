@@ -119,7 +119,9 @@ def _build(
     with store.stage("build") as folder:
         with watch.stage("lower"):
             storage = ort.STORAGE[plan.storage]
-            lowered = ort.lower(graph.model, graph.bindings, storage, plan.shape.ctx_len)
+            lowered = ort.lower(
+                graph.model, graph.bindings, storage, plan.shape.ctx_len, plan.block_size
+            )
             layout = plan_file(lowered.slots, tensors)
             store.require_space(folder, layout.nbytes, "the package's weights")
         with watch.stage("weights", layout.nbytes) as advance:
@@ -264,7 +266,7 @@ def _manifest(
         "graph": {"digest": graph.digest, "opset": 18},
         "compiled_from": {
             "tensors": f"sha256:{written.sha256}",
-            "flags": {"weights": plan.storage, "specializations": specializations},
+            "flags": {**_quantization(plan), "specializations": specializations},
             "compiler": {"name": "onnxruntime", "version": runtime},
         },
         "programs": [
@@ -272,7 +274,14 @@ def _manifest(
                 "role": "decoder" if plan.shape.ctx_len else "encoder",
                 "path": graphs.GRAPH,
                 **_interface(lowered.model),
-                **({"attention": dict(lowered.attention)} if lowered.attention else {}),
+                **{
+                    kind: dict(ways)
+                    for kind, ways in (
+                        ("attention", lowered.attention),
+                        ("experts", lowered.experts),
+                    )
+                    if ways
+                },
             }
         ],
         "specializations": specializations,
@@ -290,6 +299,15 @@ def _manifest(
         "validated": "none",
         "validation": [],
         "license": checkpoint.license,
+    }
+
+
+def _quantization(plan: Plan) -> dict[str, Any]:
+    """Return how the spec says that matrices are stored."""
+    return {
+        name: plan.spec["quantization"][name]
+        for name in plan.spec["quantization"]
+        if name != "method"
     }
 
 

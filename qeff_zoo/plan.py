@@ -24,6 +24,8 @@ EXPORTER_REVISION = 3
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 STORAGES = ("fp32", "int8", "int4")
+#: Columns of a quantized matrix that may share a scale; the first unless asked otherwise.
+BLOCK_SIZES = (32, 64, 128)
 POOLINGS = ("mean", "cls", "max", "lasttoken")
 TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
@@ -38,6 +40,8 @@ class Request:
         task: Hub pipeline tag; None for what the checkpoint was trained for.
         profile: Name of one of the recipe's shapes.
         weights: "fp32", "int8" or "int4".
+        block_size: Columns that share a scale, of int8 and int4: one of `BLOCK_SIZES`. Large blocks are fast, small
+            ones exact.
         prefill_seq_len: See `Shape`.
         ctx_len: See `Shape`.
         batch_size: See `Shape`.
@@ -54,6 +58,7 @@ class Request:
     task: str | None = None
     profile: str | None = None
     weights: str | None = None
+    block_size: int | None = None
     prefill_seq_len: int | None = None
     ctx_len: int | None = None
     batch_size: int | None = None
@@ -98,6 +103,11 @@ class Plan:
     def storage(self) -> str:
         """How matrices are stored: one of `STORAGES`."""
         return str(self.spec["quantization"]["weights"])
+
+    @property
+    def block_size(self) -> int:
+        """Columns of a quantized matrix that share a scale."""
+        return int(self.spec["quantization"].get("block_size", BLOCK_SIZES[0]))
 
     def explained(self) -> dict[str, dict[str, Any]]:
         """Return every chosen field with its value and who set it, then what follows from the checkpoint."""
@@ -175,6 +185,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     choices.first("weights", (request.weights, "user"), ("fp32", "default"))
     _check_member(choices, "target", TARGETS)
     _check_member(choices, "weights", STORAGES)
+    blocks = _choose_blocks(request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     variant = _choose_variant(checkpoint, recipe, request, shape, choices)
     if choices.problems:
@@ -198,7 +209,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
         "task": {"name": recipe.task, **variant},
         "shape": {key: value for key, value in asdict(shape).items() if value},
-        "quantization": {"method": "none", "weights": choices.value["weights"]},
+        "quantization": {"method": "none", "weights": choices.value["weights"], **blocks},
         "target": {"name": choices.value["target"]},
         "exporter": EXPORTER_REVISION,
         "toolchain": _toolchain(choices.value["target"]),
@@ -268,7 +279,7 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
 def _check_member(choices: _Choices, name: str, allowed: Any) -> None:
     if choices.value[name] not in allowed:
         choices.problems.append(
-            f"{_flag(name)} is {choices.value[name]!r}, expected one of {', '.join(allowed)}."
+            f"{_flag(name)} is {choices.value[name]!r}, expected one of {', '.join(map(str, allowed))}."
         )
 
 
@@ -302,6 +313,22 @@ def _choose_shape(
     if not encoder:
         _fit_compute_contexts(recipe, choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
+
+
+def _choose_blocks(request: Request, choices: _Choices) -> dict[str, int]:
+    """Choose the blocks of quantized matrices; the usual ones need no word in the spec."""
+    if request.block_size is None:
+        return {}
+    choices.set("block_size", request.block_size, "user")
+    _check_member(choices, "block_size", BLOCK_SIZES)
+    if choices.value["weights"] == "fp32":
+        choices.problems.append(
+            "--block-size is of quantized weights, and --weights is fp32. Leave it out, or choose int8 or int4."
+        )
+    if request.block_size == BLOCK_SIZES[0]:
+        del choices.why["block_size"]
+        return {}
+    return {"block_size": request.block_size}
 
 
 def _check_sizes(choices: _Choices, request: Request) -> None:
@@ -444,6 +471,7 @@ def _path(name: str) -> str:
     places = {
         "target": "target.name",
         "weights": "quantization.weights",
+        "block_size": "quantization.block_size",
         "task": "task.name",
         "pooling": "task.pooling",
         "normalize": "task.normalize",

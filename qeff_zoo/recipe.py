@@ -109,8 +109,8 @@ def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = 
 
 
 def experts(count: Callable[[Any], int]) -> Transform:
-    """Declare that `count(config)` expert blocks are computed expert by expert."""
-    return Transform(name="experts", count=count)
+    """Declare that `count(config)` blocks of experts become semantic ops, or are computed expert by expert."""
+    return Transform(name="experts", version=2, count=count)
 
 
 def recurrence(count: Callable[[Any], int]) -> Transform:

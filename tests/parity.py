@@ -260,7 +260,7 @@ class Subject:
             folder: Made here.
             storage: "fp32", "int8" or "int4".
             variant: Of the graph.
-            accuracy_level: Of MatMulNBits, in place of the one chosen; 1 computes in float32.
+            accuracy_level: Of MatMulNBits and QMoE, in place of the one chosen; 1 computes in float32.
         """
         lowered = self.lower(storage, variant)
         layout = plan_file(lowered.slots, self.checkpoint.tensors)
@@ -268,7 +268,7 @@ class Subject:
         write(layout, self.checkpoint, folder / external_data.WEIGHTS)
         external_data.place(lowered.model, layout)
         for node in lowered.model.graph if accuracy_level is not None else ():
-            if node.op_type == "MatMulNBits":
+            if node.op_type in ("MatMulNBits", "QMoE"):
                 node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", accuracy_level)
         ir.save(lowered.model, folder / "graph.onnx")
         return folder / "graph.onnx"
@@ -332,6 +332,9 @@ class Subject:
 
     def _round(self, weights: dict[str, Any], slot: Slot) -> None:
         """Replace one matrix, or one of a stack of them, by what is left of it."""
+        if slot.name in weights and weights[slot.name].dim() == 3:
+            self._round_stack(weights[slot.name], slot)
+            return
         left = round_trip(evaluate(slot.expression, self.checkpoint), slot.storage)
         name, _, index = slot.name.rpartition(".")
         if slot.name in weights:
@@ -347,6 +350,14 @@ class Subject:
             whole = index_of(first, self.bindings[name])
             turned = slot.expression == transpose(0, 1, whole) != whole
             stack[first].copy_(torch.from_numpy(left.T if turned else left))
+
+    def _round_stack(self, stack: Any, slot: Slot) -> None:
+        """Replace a whole stack by what is left of it; in what order its rows are stored does not matter."""
+        whole = self.bindings[slot.name]
+        turned = transpose(1, 2, whole)
+        by_row = turned if slot.expression == turned else whole
+        left = torch.from_numpy(round_trip(evaluate(by_row, self.checkpoint), slot.storage))
+        stack.copy_(left.mT if by_row is turned else left)
 
 
 @cache

@@ -24,6 +24,7 @@ from transformers.masking_utils import (
 )
 
 from qeff_zoo.export import ops
+from qeff_zoo.export.semantic_op import UNBOUNDED
 from qeff_zoo.transforms.attention import causal_window
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -39,7 +40,7 @@ def session(
     """Open a graph of one call of an op's function, the body as the exporter attaches it."""
     op = next(op for op in ops.ALL if op.name == name)
     function = next(function for function in ops.functions() if function.name == name)
-    integers = {"position_ids", "batch_index", "positions", "ctx_len", "comp_ctx_lengths"}
+    integers = {"position_ids", "batch_index", "positions", "ctx_len", "comp_ctx_lengths", "index"}
     inputs = [
         ir.Value(
             name=value.name,
@@ -85,6 +86,8 @@ _RANKS = {
     "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
+    "Experts": (2, 2, 2, 3, 3),
+    "InterleavedExperts": (2, 2, 2, 3, 2, 3, 2),
 }
 
 
@@ -352,6 +355,60 @@ def test_sink_attention(case: tuple[Array, Array, Array, Array], scale: float) -
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
 
 
+# --- experts --------------------------------------------------------------------------------------
+
+
+@some
+@given(
+    tokens=st.integers(1, 5),
+    experts=st.integers(1, 4),
+    hidden=st.integers(1, 6),
+    inner=st.integers(1, 5),
+    gate=st.sampled_from([(1.0, UNBOUNDED, 0.0), (1.702, 0.7, 1.0)]),
+    data=st.data(),
+)
+def test_experts(
+    tokens: int,
+    experts: int,
+    hidden: int,
+    inner: int,
+    gate: tuple[float, float, float],
+    data: st.DataObject,
+) -> None:
+    """Each token by itself, through its own experts alone; one that there is not gives nothing."""
+    k = data.draw(st.integers(1, experts))
+    random = np.random.default_rng(tokens)
+    index = np.stack([random.permutation(experts + 1)[:k] for _ in range(tokens)])
+    x, weights = normal(1, tokens, hidden), normal(2, tokens, k)
+    gate_up, down = normal(3, experts, 2 * inner, hidden), normal(4, experts, hidden, inner)
+    biases = normal(5, experts, 2 * inner), normal(6, experts, hidden)
+    alpha, limit, offset = gate
+    plain, biased = np.zeros((tokens, hidden)), np.zeros((tokens, hidden))
+    for t, place in np.ndindex(index.shape):
+        if (e := index[t, place]) == experts:
+            continue
+        for total, first, second in ((plain, 0.0, 0.0), (biased, biases[0][e], biases[1][e])):
+            both = gate_up[e].astype(float) @ x[t] + first
+            open_, up = np.minimum(both[:inner], limit), np.clip(both[inner:], -limit, limit)
+            passed = open_ / (1 + np.exp(-alpha * open_)) * (up + offset)
+            total[t] += weights[t, place] * (down[e].astype(float) @ passed + second)
+    chosen = {"k": k, "alpha": alpha, "limit": limit, "offset": offset}
+    routed = x, index, weights
+    for got in (
+        in_onnx("Experts", *routed, gate_up, down, **chosen),
+        in_torch(OURS.experts, *routed, gate_up, down, *gate),
+    ):
+        np.testing.assert_allclose(got, plain, rtol=1e-4, atol=1e-4)
+    in_turns = np.arange(2 * inner).reshape(2, inner).T.reshape(-1)
+    turned = gate_up[:, in_turns].swapaxes(1, 2).copy(), biases[0][:, in_turns].copy()
+    stored = (*turned, down.swapaxes(1, 2).copy(), biases[1])
+    for got in (
+        in_onnx("InterleavedExperts", *routed, *stored, **chosen),
+        in_torch(OURS.interleaved_experts, *routed, *stored, *gate),
+    ):
+        np.testing.assert_allclose(got, biased, rtol=1e-4, atol=1e-4)
+
+
 # --- recurrences ---------------------------------------------------------------------------------
 
 
@@ -478,6 +535,7 @@ _RECURRENCE = (
     torch.randn(2, 3, 4, 5),
     torch.randn(2, 3, 4, 6),
 )
+_ROUTED = torch.randn(3, 6), torch.tensor([[0, 3], [1, 0], [2, 1]]), torch.rand(3, 2)
 EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rms_norm": (OURS.rms_norm, (torch.randn(2, 3, 8), torch.randn(8), 1e-6, 1.0)),
     "cache_write": (
@@ -496,6 +554,23 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "linear_recurrence": (OURS.linear_recurrence, _RECURRENCE),
     "delta_recurrence": (OURS.delta_recurrence, (*_RECURRENCE, torch.rand(2, 3, 4))),
     "context_read": (OURS.context_read, (torch.randn(2, 2, 5, 4), torch.zeros(3).long())),
+    "experts": (
+        OURS.experts,
+        (*_ROUTED, torch.randn(4, 10, 6), torch.randn(4, 6, 5), 1.0, UNBOUNDED, 0.0),
+    ),
+    "interleaved_experts": (
+        OURS.interleaved_experts,
+        (
+            *_ROUTED,
+            torch.randn(4, 6, 10),
+            torch.randn(4, 10),
+            torch.randn(4, 5, 6),
+            torch.randn(4, 6),
+            1.702,
+            7.0,
+            1.0,
+        ),
+    ),
     "causal_mask": (OURS.causal_mask, (_POSITIONS.clamp(min=0), 5, 2)),
     "sink_attention": (
         OURS.sink_attention,

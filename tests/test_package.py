@@ -412,7 +412,17 @@ def test_schema_is_closed_and_valid() -> None:
 
     walk(SCHEMA, "$")
     # Maps whose keys are data, not fields.
-    maps = ["attention", "needs", "spec", "why", "flags", "compiler", "symbols", "seconds"]
+    maps = [
+        "attention",
+        "experts",
+        "needs",
+        "spec",
+        "why",
+        "flags",
+        "compiler",
+        "symbols",
+        "seconds",
+    ]
     assert sorted(open_objects) == sorted(maps)
 
 

@@ -401,6 +401,12 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
         {"weights": "int3"},
         "--weights is 'int3', expected one of fp32, int8, int4",
     ),
+    "blocks": (
+        LLAMA,
+        {"weights": "int4", "block_size": 48},
+        "--block-size is 48, expected one of 32, 64, 128",
+    ),
+    "blocks of floats": (LLAMA, {"block_size": 64}, "--block-size is of quantized weights, and"),
     "profile": (LLAMA, {"profile": "fast"}, "--profile is 'fast', but recipe 'llama' has latency"),
     "context": (LLAMA, {"ctx_len": 8193}, "--ctx-len is 8193, but 'checkpoint' has 8192 positions"),
     "prompt": (
@@ -650,6 +656,9 @@ def test_saying_a_default_does_not_change_the_key(opened: Open) -> None:
         target="ort", weights="fp32", profile="latency", ctx_len=4096, prefill_seq_len=128
     )
     assert resolve(opened(), said, WEIGHTS).build_key == plain.build_key
+    plain = resolve(opened(), Request(weights="int4"), WEIGHTS)
+    said = Request(weights="int4", block_size=plain.block_size)
+    assert resolve(opened(), said, WEIGHTS).build_key == plain.build_key
 
 
 def test_every_request_has_a_key_of_its_own(opened: Open) -> None:
@@ -657,6 +666,8 @@ def test_every_request_has_a_key_of_its_own(opened: Open) -> None:
         {},
         {"weights": "int8"},
         {"weights": "int4"},
+        {"weights": "int4", "block_size": 64},
+        {"weights": "int8", "block_size": 64},
         {"ctx_len": 4095},
         {"prefill_seq_len": 127},
         {"batch_size": 2},

@@ -51,6 +51,7 @@ CHOICES: Mapping[str, dict[str, Any]] = {
         "comp_ctx_lengths_prefill": (8, 20),
         "comp_ctx_lengths_decode": (12, 20),
     },
+    "blocks": {**SHAPE, "batch_size": 1, "weights": "int4", "block_size": 64},
     "encoder": {"seq_lens": (8, 24), "batch_size": 2, "pooling": "cls", "normalize": True},
 }
 STAGES = {
@@ -61,6 +62,7 @@ STAGES = {
         *("prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"),
         *(f"comp_ctx_lengths_{length}" for length in (8, 12, 20, 40)),
     ],
+    "blocks": ["prefill", "chunked_prefill", "padded_batch", "decode"],
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
 }
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
@@ -148,15 +150,16 @@ def test_the_noise_floor_is_that_of_the_arithmetic(validated: Callable[[str], Re
     assert max(thresholds[:2]) < 1e-3
 
 
+@pytest.mark.parametrize("name", ["int4", "blocks"])
 def test_a_rounded_package_is_held_against_the_rounded_model_too(
-    validated: Callable[[str], Record],
+    name: str, validated: Callable[[str], Record]
 ) -> None:
     errors = {
         (check["stage"], check["against"]["dtype"]): check["value"]
-        for check in validated("int4").checks
+        for check in validated(name).checks
         if check["metric"] == "max_relative_error"
     }
-    for stage in STAGES["int4"]:
+    for stage in STAGES[name]:
         assert errors[stage, "float32 rounded to int4"] < 0.2 * errors[stage, "float32"]
 
 
@@ -370,6 +373,8 @@ def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool
 
 def test_the_rounding_of_a_package_is_read_from_its_graph(built: dict[str, Package]) -> None:
     assert read_rounding(built["rows"].file("graph")).matrices == ()
+    found = read_rounding(built["blocks"].file("graph"))
+    assert (found.activation_block, {one.block_size for one in found.matrices}) == (64, {64})
     found = read_rounding(built["int4"].file("graph"))
     by_name = {matrix.name: matrix for matrix in found.matrices}
     assert found.activation_block == 32

@@ -22,6 +22,7 @@ from qeff_zoo.export.attention_ops import (
 )
 from qeff_zoo.export.domains import OPSET
 from qeff_zoo.export.domains import SEMANTIC as DOMAIN
+from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS
 from qeff_zoo.export.recurrence_ops import DELTA_RECURRENCE, LINEAR_RECURRENCE
 from qeff_zoo.export.semantic_op import SemanticOp
 
@@ -241,6 +242,8 @@ ALL = (
     ATTENTION,
     SOFTCAP_ATTENTION,
     SINK_ATTENTION,
+    EXPERTS,
+    INTERLEAVED_EXPERTS,
 )
 
 
@@ -276,6 +279,12 @@ def translations() -> dict[Any, Callable[..., Any]]:
             return op.WindowMask(positions, ctx_len, window=window)
         return op.CausalMask(positions, ctx_len)
 
+    def mix(*given: Any) -> Any:
+        *tensors, alpha, limit, offset = given
+        name = "Experts" if len(tensors) == EXPERTS.inputs else "InterleavedExperts"
+        chosen = {"k": int(tensors[1].shape[1]), "alpha": alpha, "limit": limit, "offset": offset}
+        return getattr(op, name)(*tensors, **chosen)
+
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
@@ -297,6 +306,8 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ours.causal_mask.default: mask,
         ours.attention.default: attend,
         ours.sink_attention.default: attend_with_sinks,
+        ours.experts.default: mix,
+        ours.interleaved_experts.default: mix,
     }
 
 

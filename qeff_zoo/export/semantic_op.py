@@ -3,6 +3,9 @@
 
 from dataclasses import dataclass
 
+#: An attribute that bounds no float32.
+UNBOUNDED = 3.4028234663852886e38
+
 
 @dataclass(frozen=True, kw_only=True)
 class SemanticOp:

@@ -84,8 +84,9 @@ def _program(program: Mapping[str, Any], manifest: Manifest) -> str:
         if states:
             plain.append(f"{states} retained state{'s' * (states > 1)}")
         lines.append(f"    {kind}: {', '.join(plain)}")
-    ways = [f"{count} {how}" for how, count in program.get("attention", {}).items()]
-    lines += [f"    attention: {'; '.join(ways)}"] if ways else []
+    for kind in ("attention", "experts"):
+        ways = [f"{count} {how}" for how, count in program.get(kind, {}).items()]
+        lines += [f"    {kind}: {'; '.join(ways)}"] if ways else []
     shaped = any(_SEEN in entry["symbols"] for entry in manifest["specializations"])
     if shaped and all(tensor["name"] != _SEEN for tensor in program["inputs"]):
         lines.append(f"    {_SEEN}: not asked for, since attention looks at the tokens there are")

@@ -57,9 +57,9 @@ class Sampling:
             "top_k": (self.top_k >= 0, "0 or more"),
             "top_p": (0 <= self.top_p <= 1, "0 to 1"),
             "min_p": (0 <= self.min_p <= 1, "0 to 1"),
-            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "more than 0"),
-            "presence_penalty": (math.isfinite(self.presence_penalty), "a finite number"),
-            "frequency_penalty": (math.isfinite(self.frequency_penalty), "a finite number"),
+            "repetition_penalty": (0.01 <= self.repetition_penalty <= 100, "0.01 to 100"),
+            "presence_penalty": (abs(self.presence_penalty) <= 100, "-100 to 100"),
+            "frequency_penalty": (abs(self.frequency_penalty) <= 100, "-100 to 100"),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "0 or more"),
         }
         for name, (fits, expected) in ranges.items():

@@ -18,7 +18,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention
+from qeff_zoo.targets import ort_attention, ort_experts
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -29,7 +29,6 @@ STORAGE = {"fp32": "float32", "int8": "int8", "int4": "int4"}
 
 _CONTRIB = "com.microsoft"
 _BITS = {"int8": 8, "int4": 4}
-_BLOCK = 32
 _ACCURACY_LEVEL = 4  # activations in int8 blocks: the fast kernels
 _DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
 
@@ -42,15 +41,21 @@ class Lowered:
         model: Initializers have no data until `external_data.place`.
         slots: What the data file must hold.
         attention: How attentions are computed, in words, and how many each way.
+        experts: Likewise, how blocks of experts are.
     """
 
     model: ir.Model
     slots: list[Slot]
     attention: Mapping[str, int]
+    experts: Mapping[str, int]
 
 
 def lower(
-    model: ir.Model, bindings: Mapping[str, Expression], storage: str, ctx_len: int = 0
+    model: ir.Model,
+    bindings: Mapping[str, Expression],
+    storage: str,
+    ctx_len: int = 0,
+    block_size: int = 32,
 ) -> Lowered:
     """Lower a portable graph, in place.
 
@@ -59,13 +64,15 @@ def lower(
         bindings: For every initializer without data, its value over checkpoint tensors.
         storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
+        block_size: Columns that share a scale, of int8 and int4.
     """
     if slots_pass.remove(model):
         from qeff_zoo.export import exporter  # it imports torch, which other builds do without
 
         exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
-    lowering = _Lowering(model.graph, bindings, storage)
+    lowering = _Lowering(model.graph, bindings, storage, block_size)
+    experts = ort_experts.lower(model.graph, lowering.weights, bindings, lowering.packing)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
         replacement = rule(lowering, node) if rule else None
@@ -84,7 +91,8 @@ def lower(
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
-    return Lowered(model=model, slots=lowering.used_slots(), attention=attention)
+    slots = lowering.used_slots()
+    return Lowered(model=model, slots=slots, attention=attention, experts=experts)
 
 
 @dataclass
@@ -94,6 +102,7 @@ class _Lowering:
     graph: ir.Graph
     bindings: Mapping[str, Expression]
     storage: str
+    block_size: int
     slots: dict[str, Slot] = field(default_factory=dict)
     weights: dict[ir.Value, str] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
@@ -114,7 +123,7 @@ class _Lowering:
             name = f"{name}.{storage}"  # the same weight stored in two ways
         known = self._same.setdefault(identity, name)
         if known not in self.slots:
-            self.slots[known] = Slot(known, expression, storage, add, _BLOCK)  # type: ignore[arg-type]
+            self.slots[known] = Slot(known, expression, storage, add, self.block_size)  # type: ignore[arg-type]
         return self.slots[known]
 
     def tensor(self, slot: Slot, shape: list[int], entry: str = "", dtype: str = "F32") -> ir.Value:
@@ -172,17 +181,32 @@ class _Lowering:
             weight = self.tensor(slot, [rows, columns])
             return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
         bits = _BITS[self.storage]
-        blocks = -(-columns // _BLOCK)
-        packed = self.tensor(slot, [rows, blocks, _BLOCK * bits // 8], dtype="U8")
+        blocks = -(-columns // self.block_size)
+        packed = self.tensor(slot, [rows, blocks, self.block_size * bits // 8], dtype="U8")
         scales = self.tensor(slot, [rows, blocks], f"{slot.name}.scales")
         attributes = {
             "K": columns,
             "N": rows,
             "bits": bits,
-            "block_size": _BLOCK,
+            "block_size": self.block_size,
             "accuracy_level": _ACCURACY_LEVEL,
         }
         return ir.node("MatMulNBits", [x, packed, scales], attributes, domain=_CONTRIB)
+
+    @property
+    def packing(self) -> tuple[int, int, ort_experts.Pack] | None:
+        """How stacks of matrices are quantized: bits, block size and what makes initializers of one."""
+        if self.storage == "float32":
+            return None
+        return _BITS[self.storage], self.block_size, self._stack
+
+    def _stack(
+        self, name: str, expression: Expression, count: int, rows: int, columns: int
+    ) -> tuple[ir.Value, ir.Value]:
+        slot, bits = self.slot(name, expression, self.storage), _BITS[self.storage]
+        packed = self.tensor(slot, [count, rows, columns * bits // 8], dtype="U8")
+        scales = [count, rows, columns // self.block_size]
+        return packed, self.tensor(slot, scales, f"{slot.name}.scales")
 
     def used_slots(self) -> list[Slot]:
         """Return the slots that some initializer of the finished graph reads."""
@@ -226,17 +250,17 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     ):
         return None
     table = _input(node, 0)
-    if table.shape is None or len(table.shape) != 2 or _shape(table)[1] % _BLOCK:
+    if table.shape is None or len(table.shape) != 2 or _shape(table)[1] % lowering.block_size:
         return None
     matrix = lowering.matrix(table)
     if matrix is None:
         return None
     name, expression, rows, columns = matrix
     slot = lowering.slot(name, expression, lowering.storage)
-    bits = _BITS[lowering.storage]
+    bits, size = _BITS[lowering.storage], lowering.block_size
     packed = lowering.tensor(slot, [rows, columns * bits // 8], dtype="U8")
-    scales = lowering.tensor(slot, [rows, columns // _BLOCK], f"{slot.name}.scales")
-    attributes = {"bits": bits, "block_size": _BLOCK, "gather_axis": 0, "quantize_axis": 1}
+    scales = lowering.tensor(slot, [rows, columns // size], f"{slot.name}.scales")
+    attributes = {"bits": bits, "block_size": size, "gather_axis": 0, "quantize_axis": 1}
     return [
         ir.node(
             "GatherBlockQuantized", [packed, _input(node, 1), scales], attributes, domain=_CONTRIB

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experts seam: every expert computed on all tokens and weighted by its share, zero for tokens routed elsewhere.
+"""The experts seam: a block of gated experts becomes one semantic op; others are computed one by one.
 
-Static shapes on every target, one weight matrix per expert, and no copy of expert weights per token.
+One by one, every expert is computed on all tokens and weighted by its share, zero for tokens routed elsewhere: static
+shapes on every target, one weight matrix per expert, and no copy of expert weights per token.
 """
 
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export.experts_ops import gated
+from qeff_zoo.export.semantic_op import UNBOUNDED
 
-def dense_experts(
+
+def mix_experts(
     self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
     """Compute a block of experts.
@@ -29,28 +37,67 @@ def dense_experts(
         raise NotImplementedError(
             f"{type(self).__name__} normalizes after each expert, which is not computed here."
         )
-    name = "gate_up_proj" if self.has_gate else "up_proj"
+    interleaved = bool(self.is_transposed)
+    gate = _gate(self, interleaved=interleaved) if self.has_gate else None
+    routed = hidden_states, top_k_index, top_k_weights
+    mixed: Tensor
+    if gate and not interleaved and not self.has_bias:
+        mixed = torch.ops.qeff_zoo.experts(*routed, self.gate_up_proj, self.down_proj, *gate)
+        return mixed
+    if gate and interleaved and self.has_bias:
+        gate_up = self.gate_up_proj, self.gate_up_proj_bias
+        down = self.down_proj, self.down_proj_bias
+        mixed = torch.ops.qeff_zoo.interleaved_experts(*routed, *gate_up, *down, *gate)
+        return mixed
+    return _one_by_one(self, *routed)
+
+
+def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | None:
+    """Find out by trying whether a block's gate is what the op computes; gives its alpha, limit and offset."""
+    own = [float(getattr(module, name, None) or UNBOUNDED) for name in ("limit", "swiglu_limit")]
+    limits = sorted({*own, UNBOUNDED})
+    alphas = (1.0, float(getattr(module, "alpha", None) or 1.702))
+    with (
+        _disable_current_modes(),
+        torch.device("cpu"),
+    ):  # real numbers, also while a graph is traced
+        both = torch.linspace(-30.0, 30.0, 1024).roll(337).view(16, 64)
+        both = torch.stack([both, both.flip(0, 1).roll(5, 1)], -1).flatten(1)
+        found = module._apply_gate(both)
+        if isinstance(found, FakeTensor) or found.is_meta:
+            return None
+        gate, up = (both[:, ::2], both[:, 1::2]) if interleaved else both.chunk(2, dim=-1)
+        for chosen in product(alphas, limits, (0.0, 1.0)):
+            if torch.allclose(found, gated(gate, up, *chosen), rtol=1e-5, atol=1e-5):
+                return chosen
+    return None
+
+
+def _one_by_one(
+    module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    name = "gate_up_proj" if module.has_gate else "up_proj"
 
     def project(x: Tensor, weight: str, expert: int) -> Tensor:
-        matrix = getattr(self, weight)[expert]
-        bias = getattr(self, f"{weight}_bias")[expert] if self.has_bias else None
-        if not self.is_transposed:
+        matrix = getattr(module, weight)[expert]
+        bias = getattr(module, f"{weight}_bias")[expert] if module.has_bias else None
+        if not module.is_transposed:
             return nn.functional.linear(x, matrix, bias)
         product: Tensor = x @ matrix
         return product if bias is None else product + bias
 
     total = torch.zeros_like(hidden_states)
-    for expert in range(self.num_experts):
+    for expert in range(module.num_experts):
         share = torch.where(top_k_index == expert, top_k_weights, 0.0).sum(
             -1, keepdim=True
         )  # (tokens, 1)
         inner = project(hidden_states, name, expert)
-        inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
+        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
         total = total + project(inner, "down_proj", expert) * share.to(inner.dtype)
     return total
 
 
-ALL_EXPERTS_FUNCTIONS.register("qeff_zoo", dense_experts)
+ALL_EXPERTS_FUNCTIONS.register("qeff_zoo", mix_experts)
 
 
 def apply(model: Any) -> int:

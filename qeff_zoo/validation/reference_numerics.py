@@ -41,9 +41,10 @@ def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[in
     for matrix in matrices:
         parameter = _parameter(model, matrix)
         stored = parameter.data
-        if stored.dim() > 2:  # one matrix of a stack
-            part = stored[int(matrix.name.rpartition(".")[2])]
-            part.copy_(_rounded(part, matrix, input_major=part.shape[0] != matrix.rows))
+        if stored.dim() > 2:  # a stack, or one matrix of it
+            number = matrix.name.rpartition(".")[2]
+            for part in [stored[int(number)]] if number.isdigit() else stored:
+                part.copy_(_rounded(part, matrix, input_major=part.shape[0] != matrix.rows))
         else:
             holders = [
                 module

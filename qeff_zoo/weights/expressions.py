@@ -268,8 +268,26 @@ def rows(
         case ["transpose", dim0, dim1, inner]:
             return rows(inner, read, tensors, start, stop).swapaxes(dim0, dim1)
         case ["reshape", shape, inner]:
-            return rows(inner, read, tensors).reshape(shape)[start:stop]
+            return _reshaped_rows(shape, inner, read, tensors, start, stop)
     raise ValueError(f"No operation {e[0]!r}.")
+
+
+def _reshaped_rows(
+    shape: list[int],
+    inner: Expression,
+    read: Read,
+    tensors: Tensors,
+    start: int | None,
+    stop: int | None,
+) -> "Array":
+    """Read rows of a reshaped tensor; only those, where each of its old rows became a few whole rows."""
+    length = shape_of(inner, tensors)[0]
+    if stop is None or not length or shape[0] % length:
+        return rows(inner, read, tensors).reshape(shape)[start:stop]
+    each = shape[0] // length
+    first = (start or 0) // each
+    found = rows(inner, read, tensors, first, -(-stop // each)).reshape(-1, *shape[1:])
+    return found[(start or 0) - first * each : stop - first * each]
 
 
 def _concat_rows(

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of experts with quantized matrices become one kernel of ONNX Runtime, QMoE: it computes the chosen ones alone.
+
+A token then reads the weights of its own experts, not of all. The kernel takes gates and ups in turns, sizes that are
+multiples of the blocks, and the shares of the experts as they were computed outside of it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+from qeff_zoo.export.semantic_op import UNBOUNDED
+from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.weights import expressions
+from qeff_zoo.weights.expressions import Expression
+
+_CONTRIB = "com.microsoft"
+#: Name, value (experts, outputs, inputs), outputs, inputs -> the packed matrices and their scales.
+Pack = Callable[[str, Expression, int, int, int], tuple[ir.Value, ir.Value]]
+_ACCURACY_LEVEL = 4  # activations in int8 blocks: the fast kernels
+
+
+def lower(
+    graph: ir.Graph,
+    weights: Mapping[ir.Value, str],
+    bindings: Mapping[str, Expression],
+    packing: tuple[int, int, Pack] | None,
+) -> Counter[str]:
+    """Replace every block of experts, in place: by the kernel where it can, else one expert after the other.
+
+    Args:
+        graph: Without functions of layers.
+        weights: Names of the values that are weights.
+        bindings: What those are made of.
+        packing: Bits, block size, and what makes initializers of quantized matrices; None for float32 ones.
+
+    Returns:
+        How blocks are computed, in words, and how many each way.
+    """
+    ways: Counter[str] = Counter()
+    for node in [node for node in graph if experts_pass.is_experts(node)]:
+        names = [weights[one] for one in _matrices(node) if one in weights]
+        reason = _reason(node, names, packing)
+        if reason or packing is None:
+            experts_pass.unroll(graph, node)
+        else:
+            _fuse(graph, node, names, bindings, packing)
+        ways[f"one by one, since {reason}" if reason else "native"] += 1
+    return ways
+
+
+def _reason(node: ir.Node, names: list[str], packing: tuple[int, int, Pack] | None) -> str:
+    """Say why the kernel cannot compute a block; nothing if it can."""
+    if packing is None:
+        return "the kernel has no float32 matrices"
+    if len(names) < 2:
+        return "their matrices are not stored as they are used"
+    _, hidden, inner = _sizes(node)
+    if hidden % packing[1] or inner % packing[1]:
+        return f"{hidden} and {inner} are no multiples of the blocks of {packing[1]}"
+    return ""
+
+
+def _matrices(node: ir.Node) -> list[ir.Value]:
+    """Return the stacks of gates and ups, and of downs."""
+    places = (3, 5) if experts_pass.is_interleaved(node) else (3, 4)
+    found = [node.inputs[place] for place in places]
+    return [one for one in found if one is not None]
+
+
+def _sizes(node: ir.Node) -> tuple[int, int, int]:
+    """Return the number of experts, the hidden and the intermediate size."""
+    down = _matrices(node)[1].shape
+    assert down is not None
+    experts, first, second = (int(dim) for dim in down)  # type: ignore[arg-type]
+    return (
+        (experts, second, first) if experts_pass.is_interleaved(node) else (experts, first, second)
+    )
+
+
+def _fuse(
+    graph: ir.Graph,
+    node: ir.Node,
+    names: list[str],
+    bindings: Mapping[str, Expression],
+    packing: tuple[int, int, Pack],
+) -> None:
+    bits, block, pack = packing
+    count, hidden, inner = _sizes(node)
+    gate_up, down = (bindings[name] for name in names)
+    biases: list[ir.Value | None] = [None, None]
+    if experts_pass.is_interleaved(node):
+        gate_up, down = (expressions.transpose(1, 2, one) for one in (gate_up, down))
+        biases = [node.inputs[4], node.inputs[6]]
+    else:
+        gate_up = _in_turns(gate_up, count, inner, hidden)
+    first = pack(names[0], gate_up, count, 2 * inner, hidden)
+    second = pack(names[1], down, count, hidden, inner)
+    tape = Tape()
+    chosen, share = experts_pass.shares(tape, node)
+    given = [node.inputs[0], chosen, *first, biases[0], *second, biases[1]]
+    attributes: dict[str, int | float | str] = {
+        "activation_type": "swiglu",
+        "swiglu_fusion": 1,  # in turns
+        "activation_alpha": node.attributes.get_float("alpha", 1.0),
+        "activation_beta": node.attributes.get_float("offset", 0.0),
+        "k": node.attributes.get_int("k", 0),
+        "expert_weight_bits": bits,
+        "block_size": block,
+        "accuracy_level": _ACCURACY_LEVEL,
+        "weights_prepacked": 0,
+    }
+    limit = node.attributes.get_float("limit", UNBOUNDED)
+    if limit < UNBOUNDED:
+        attributes["swiglu_limit"] = limit
+    nothing = [None] * 6  # no third matrix, no zero points
+    mixed = tape.op("QMoE", [*given, *nothing, share], attributes, domain=_CONTRIB)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [mixed])
+
+
+def _in_turns(gate_up: Expression, count: int, inner: int, hidden: int) -> Expression:
+    """Put the rows of gates and ups (experts, 2 * inner, hidden) in turns."""
+    turned = []
+    for number in range(count):
+        both = expressions.index(number, gate_up)
+        gate, up = (expressions.cut(0, start, start + inner, both) for start in (0, inner))
+        turned.append(expressions.reshape((2 * inner, hidden), expressions.stack(1, gate, up)))
+    return expressions.stack(0, *turned)
