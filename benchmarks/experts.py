@@ -86,7 +86,8 @@ def _make(folder: Path, count: int) -> None:
         norm_topk_prob=True,
     )
     torch.manual_seed(0)
-    Qwen3MoeForCausalLM(config).to(torch.bfloat16).save_pretrained(unfinished)
+    model: Any = Qwen3MoeForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(unfinished)
     write_tokenizer(unfinished)
     unfinished.rename(folder)
 

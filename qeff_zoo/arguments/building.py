@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From recipes and models to packages: `list`, `show`, `plan`, `build`, `export`."""
+
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.arguments.options import add_choices, add_private, command
+
+
+def _add_list(commands: Any) -> None:
+    parser = command(commands, "list", "list the architectures that have a recipe")
+    parser.add_argument(
+        "--models", action="store_true", help="list checkpoints instead, and what was run with each"
+    )
+
+
+def _add_show(commands: Any) -> None:
+    parser = command(commands, "show", "show what a recipe says")
+    parser.add_argument("model_type")
+
+
+def _add_plan(commands: Any) -> None:
+    parser = command(
+        commands, "plan", "show every choice of a build, and who made it, without building"
+    )
+    add_choices(parser)
+
+
+def _add_build(commands: Any) -> None:
+    parser = command(commands, "build", "turn a checkpoint into a validated package")
+    add_choices(parser)
+    parser.add_argument(
+        "--no-validate", action="store_true", help="do not compare with Hugging Face"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument(
+        "--publish", metavar="REMOTE", help="also publish it to this Hub repository or remote"
+    )
+    add_private(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_export(commands: Any) -> None:
+    parser = command(commands, "export", "write the portable ONNX graph of a model")
+    add_choices(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
+    )
+    parser.add_argument(
+        "--graph-only", action="store_true", help="no weights; a config.json is enough"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+#: What adds each command.
+COMMANDS = (
+    _add_list,
+    _add_show,
+    _add_plan,
+    _add_build,
+    _add_export,
+)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept and what is missing: `cache`, `doctor`, `new`."""
+
+from typing import Any
+
+from qeff_zoo.arguments.options import command
+
+
+def _add_cache(commands: Any) -> None:
+    parser = commands.add_parser(
+        "cache", help="list, clean or check the store", description="The store of packages."
+    )
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    command(verbs, "ls", "list what the store holds", "cache")
+    gc = command(
+        verbs, "gc", "remove failed and abandoned builds, and what was long unused", "cache"
+    )
+    gc.add_argument(
+        "--older-than",
+        type=float,
+        metavar="DAYS",
+        help="also packages and graphs unused for so long",
+    )
+    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    command(
+        verbs,
+        "verify",
+        "read every byte of the store and compare it with its digest",
+        "cache",
+    )
+
+
+def _add_doctor(commands: Any) -> None:
+    command(commands, "doctor", "say what this machine can do, and what is missing")
+
+
+def _add_new(commands: Any) -> None:
+    parser = command(commands, "new", "write the skeleton of a recipe from its nearest relative")
+    parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes"
+    )
+
+
+#: What adds each command.
+COMMANDS = (
+    _add_cache,
+    _add_doctor,
+    _add_new,
+)

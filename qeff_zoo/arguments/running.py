@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done with a package: `run`, `serve`, `bench`, `validate`, `inspect`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.arguments.options import add_package, add_threads, command
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "sampling", "left out, the likeliest token is taken each time"
+    )
+    for name, kind, text in (
+        ("temperature", float, "draw tokens at random; 1 is the model's own distribution"),
+        ("top-k", int, "from so many tokens, the likeliest"),
+        ("top-p", float, "from the likeliest tokens that together reach this probability"),
+        ("min-p", float, "from tokens at least so likely, as a share of the likeliest one's"),
+        ("repetition-penalty", float, "divide what favours tokens that are there; 1 is none"),
+        ("presence-penalty", float, "subtract from logits of tokens that the answer has"),
+        ("frequency-penalty", float, "the same, for each time that it has the token"),
+        ("seed", int, "the same seed gives the same answer"),
+        ("logprobs", int, "with --json, each token's log-probability, and of so many others"),
+    ):
+        group.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=text)
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; may be given several times",
+    )
+
+
+def _add_run(commands: Any) -> None:
+    parser = command(commands, "run", "run a package on prompts or texts")
+    add_package(parser)
+    parser.add_argument(
+        "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
+    )
+    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
+    parser.add_argument(
+        "--pair",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text to read together with the prompt, as rerankers do; one for each prompt, or many for one",
+    )
+    parser.add_argument(
+        "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="put each prompt into the chat template"
+    )
+    _add_sampling(parser)
+    add_threads(parser)
+
+
+def _add_serve(commands: Any) -> None:
+    parser = command(commands, "serve", "serve a package by OpenAI's API")
+    add_package(parser)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen at (default: 127.0.0.1, this machine alone)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="0 for any (default: 8000)"
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="that clients must send (default: QEFF_ZOO_API_KEY of the environment)",
+    )
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="of the model, for clients (default: the package's)"
+    )
+    add_threads(parser)
+    parser.add_argument(
+        "--max-queue",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="requests that may wait (default: 1024)",
+    )
+    parser.add_argument(
+        "--prefix-cache-bytes",
+        type=int,
+        metavar="N",
+        help="memory for prompts that begin alike (default: 128 MiB)",
+    )
+    parser.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds that running requests have to finish when the server ends (default: 20)",
+    )
+
+
+def _add_bench(commands: Any) -> None:
+    parser = command(commands, "bench", "measure how fast a package generates")
+    add_package(parser)
+    many: dict[str, Any] = {"type": int, "nargs": "+", "default": [], "metavar": "N"}
+    parser.add_argument("--prompt-len", **many, help="tokens of a prompt (default: 128)")
+    parser.add_argument(
+        "--generation-len", type=int, metavar="N", help="tokens to generate (default: 64)"
+    )
+    parser.add_argument(
+        "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
+    )
+    add_threads(parser)
+    parser.add_argument(
+        "--repeat", type=int, default=3, metavar="N", help="runs that count (default: 3)"
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
+        help="also draw speed by context and by batch; sizes left out cover both by doubling",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_validate(commands: Any) -> None:
+    parser = command(
+        commands,
+        "validate",
+        "compare a package, or a recipe's tiny models, with Hugging Face",
+    )
+    parser.add_argument(
+        "package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="write validated_models/ORG/NAME.json"
+    )
+    group = parser.add_argument_group("perplexity", "of a package, in place of the checks")
+    group.add_argument(
+        "--perplexity",
+        type=Path,
+        metavar="FILE",
+        help="how well the package, and Hugging Face's model, predict this text",
+    )
+    group.add_argument(
+        "--window", type=int, metavar="N", help="tokens seen at a time (default: the context)"
+    )
+    group.add_argument(
+        "--stride", type=int, metavar="N", help="from window to window (default: half of one)"
+    )
+    group.add_argument(
+        "--batch-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="windows at a time of Hugging Face's model (default: 1); a package runs as many as it has rows",
+    )
+    group.add_argument("--graph", action="store_true", help="also the portable graph, in float32")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_inspect(commands: Any) -> None:
+    parser = command(commands, "inspect", "explain a package")
+    add_package(parser)
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte and compare it with its digest"
+    )
+
+
+#: What adds each command.
+COMMANDS = (
+    _add_run,
+    _add_serve,
+    _add_bench,
+    _add_validate,
+    _add_inspect,
+)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between machines: `resolve`, `pull`, `lock`, `repair`, `bundle`, `yank`, `publish`, `sign`, `serve-args`."""
+
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.arguments.options import (
+    add_axes,
+    add_choices,
+    add_offline,
+    add_package,
+    add_private,
+    command,
+)
+
+
+def _add_resolve(commands: Any) -> None:
+    parser = command(
+        commands, "resolve", "say whether a shared package will do, which one, and why no other"
+    )
+    add_choices(parser)
+    parser.add_argument(
+        "--key", help="only the package of this build key (16 digits or more) or path"
+    )
+    add_offline(parser)
+
+
+def _add_pull(commands: Any) -> None:
+    parser = command(commands, "pull", "bring a shared package here, every byte checked")
+    parser.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="Hub id (org/name), Hub repository of packages (org/repo[@revision]) or URL of a remote",
+    )
+    add_axes(parser)
+    parser.add_argument(
+        "--key", help="only the package of this build key (16 digits or more) or path"
+    )
+    parser.add_argument(
+        "--locked",
+        nargs="?",
+        type=Path,
+        const=Path("qeff-zoo.lock"),
+        metavar="FILE",
+        help="exactly what this file pins, of the models named or of all (default: qeff-zoo.lock)",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument(
+        "--or-build", action="store_true", help="build it where there is none to pull"
+    )
+    add_offline(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_lock(commands: Any) -> None:
+    parser = command(commands, "lock", "choose a package for each model, and pin it in a file")
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="as for `pull`; the choices hold for all"
+    )
+    add_axes(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        default=Path("qeff-zoo.lock"),
+        help="written anew (default: qeff-zoo.lock)",
+    )
+    add_offline(parser)
+
+
+def _add_repair(commands: Any) -> None:
+    parser = command(commands, "repair", "make damaged packages of the store whole again")
+    parser.add_argument(
+        "packages",
+        nargs="*",
+        metavar="PACKAGE",
+        help="folder, build key or model name (default: every package of the store)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_bundle(commands: Any) -> None:
+    text = "move packages to a machine without a network, in one file"
+    parser = commands.add_parser("bundle", help=text, description=text)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    export = command(verbs, "export", "write packages to one file", "bundle")
+    export.add_argument(
+        "packages",
+        nargs="+",
+        metavar="PACKAGE|MODEL",
+        help="folder, build key or model name of a package, or a model to pull",
+    )
+    export.add_argument(
+        "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="written anew"
+    )
+    imported = command(
+        verbs, "import", "bring the packages of such a file into the store", "bundle"
+    )
+    imported.add_argument("file", type=Path, metavar="FILE.tar")
+    for parser in (export, imported):
+        parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_yank(commands: Any) -> None:
+    parser = command(commands, "yank", "say in a remote's index what became known of a package")
+    parser.add_argument(
+        "remote",
+        metavar="REMOTE",
+        help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
+    )
+    parser.add_argument(
+        "package", metavar="KEY|PATH", help="16 hex digits of its build key or more, or its path"
+    )
+    parser.add_argument("--reason", metavar="TEXT", help="for people, one line")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--superseded-by", metavar="KEY|PATH", help="warn, and prefer this package of the remote"
+    )
+    kind.add_argument(
+        "--known-bad",
+        action="store_true",
+        help="refuse it to everybody, whoever asks for its key too",
+    )
+    kind.add_argument("--undo", action="store_true", help="take back what was said")
+
+
+def _add_publish(commands: Any) -> None:
+    parser = command(commands, "publish", "put a package where others find it, in one commit")
+    add_package(parser)
+    parser.add_argument(
+        "remote",
+        metavar="REMOTE",
+        help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
+    )
+    add_private(parser)
+    parser.add_argument(
+        "--create-pr", action="store_true", help="open a pull request in place of committing"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_sign(commands: Any) -> None:
+    parser = command(commands, "sign", "vouch for a package with a signature over its manifest")
+    add_package(parser)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="PEM file of an elliptic curve's private key (its password: QEFF_ZOO_KEY_PASSWORD)",
+    )
+    how.add_argument(
+        "--keyless",
+        action="store_true",
+        help="as the workflow or the person that runs this, by Sigstore",
+    )
+
+
+def _add_serve_args(commands: Any) -> None:
+    parser = command(
+        commands, "serve-args", "print what vllm-qaic needs to serve a package of target qaic"
+    )
+    add_package(parser)
+
+
+#: What adds each command.
+COMMANDS = (
+    _add_resolve,
+    _add_pull,
+    _add_lock,
+    _add_repair,
+    _add_bundle,
+    _add_yank,
+    _add_publish,
+    _add_sign,
+    _add_serve_args,
+)
