@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is kept and what is missing: `cache`, `doctor`, `new`."""
 
+from pathlib import Path
 from typing import Any
 
 from qeff_zoo.arguments.options import command
