@@ -90,6 +90,11 @@ def offline() -> bool:
     )
 
 
+def go_offline() -> None:
+    """Leave the network alone from now on, in this process and those that it starts."""
+    os.environ[OFFLINE_ENV] = "1"
+
+
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:

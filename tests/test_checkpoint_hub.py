@@ -211,6 +211,16 @@ def test_offline_without_a_cache(hub: LocalHub, go_offline: GoOffline) -> None:
     assert not hub.log
 
 
+def test_our_own_switch_is_as_good(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.commit(MODEL, tiny.files())
+    revision = open_checkpoint(MODEL, need_weights=False).revision
+    hub.log.clear()
+    monkeypatch.setenv("QEFF_ZOO_OFFLINE", "1")
+    assert open_checkpoint(MODEL, need_weights=False).revision == revision
+    assert "No weights in 'alice/tiny' in the offline cache" in refusal()
+    assert not hub.log
+
+
 @pytest.mark.parametrize(
     ("shards", "reason"), [(1, "No weights in"), (2, "2 of 2 weight files are missing in")]
 )

@@ -68,6 +68,8 @@ def numbers(candidates: Iterable[Candidate]) -> list[int]:
         ("weights", "int4", "int4", None),
         ("weights", "int4", "fp32", "weights is fp32, asked for int4"),
         ("weights", "int4", None, "weights does not apply to it, asked for int4"),
+        ("block_size", 32, None, None),
+        ("block_size", 64, None, "block_size is 32, asked for 64"),
         ("kv", "mxint8", "fp16", "kv is fp16, asked for mxint8"),
         ("num_cores", 14, 16, "num_cores is 16, asked for 14"),
         ("num_cores", 16, 14, "num_cores is 14, asked for 16"),
@@ -697,3 +699,7 @@ def test_offline_no_socket_is_opened_and_nothing_heavy_imported(
     assert json.loads(seen.stdout)["package"]["remote"].startswith("hf://acme/zoo@")
     keep(package)
     assert json.loads(run().stdout)["package"]["here"]
+    command += ["--ctx-len", "65536"]
+    refused = run()
+    assert refused.returncode == 20, refused.stderr
+    assert "is not in the cache" in json.loads(refused.stdout)["problems"][0]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.settings import offline
 
 
 def http_error() -> type[Exception]:
@@ -84,8 +85,8 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
             "Check the spelling."
         )
     if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
-        offline = isinstance(error.__cause__ or error, errors.OfflineModeIsEnabled)
-        why = "HF_HUB_OFFLINE is set" if offline else f"{endpoint} was not reached"
+        away = offline() or isinstance(error.__cause__ or error, errors.OfflineModeIsEnabled)
+        why = "QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set" if away else f"{endpoint} was not reached"
         return (
             f"{model_id!r} at revision {revision or 'main'!r} is not in the cache "
             f"{constants.HF_HUB_CACHE!r}, and {why}. Expected a connection, or a model fetched "

@@ -2,8 +2,8 @@
 """One revision of a Hub repository: its list of files at once, the files when asked for.
 
 Goes through huggingface_hub (imported when used, it is slow), so HF_ENDPOINT, HF_HOME, HF_TOKEN and
-HF_HUB_OFFLINE mean what they mean everywhere. A branch or tag is resolved once, to the commit that
-everything is then read from.
+HF_HUB_OFFLINE mean what they mean everywhere; QEFF_ZOO_OFFLINE is as good as the last. A branch or
+tag is resolved once, to the commit that everything is then read from.
 """
 
 import re
@@ -17,6 +17,7 @@ from qeff_zoo.checkpoint.files import Progress
 from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_refusal
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError, StoreError
+from qeff_zoo.settings import offline
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,13 @@ class HubSnapshot:
 
         with hub_errors(self.model_id, self.revision):
             path = Path(
-                hf_hub_download(self.model_id, name, revision=self.revision, tqdm_class=_bar(count))
+                hf_hub_download(
+                    self.model_id,
+                    name,
+                    revision=self.revision,
+                    tqdm_class=_bar(count),
+                    local_files_only=offline(),
+                )
             )
         expected = self.digests.get(name)
         if expected and (found := sha256_file(path)) != expected:  # the client compares sizes
@@ -137,12 +144,20 @@ def open_snapshot(
     with hub_errors(model_id, revision):
         try:
             # Asked for by branch, so that the client notes the branch's commit for offline use.
-            config = hf_hub_download(model_id, "config.json", revision=revision, tqdm_class=_bar())
+            config = hf_hub_download(
+                model_id,
+                "config.json",
+                revision=revision,
+                tqdm_class=_bar(),
+                local_files_only=offline(),
+            )
         except errors.RemoteEntryNotFoundError:
             info = HfApi().model_info(model_id, revision=revision)
             names = frozenset(file.rfilename for file in info.siblings or ())
             return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
         folder = Path(config).parent
+        if offline():
+            return _cached_snapshot(model_id, folder, wanted)
         try:
             info = HfApi().model_info(model_id, revision=folder.name, files_metadata=True)
         except (http_error(), errors.OfflineModeIsEnabled) as error:

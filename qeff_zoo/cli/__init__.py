@@ -32,6 +32,7 @@ from qeff_zoo.cli.resolving import resolve_command, yank_command
 from qeff_zoo.cli.running import bench_command, run_command, serve_args_command, serve_command
 from qeff_zoo.cli.signing import sign_command
 from qeff_zoo.errors import ZooError
+from qeff_zoo.settings import go_offline
 
 #: Packages that a command may lack -> the extra that brings them.
 _EXTRAS = {
@@ -47,6 +48,8 @@ _EXTRAS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = parser().parse_args(argv)
+    if getattr(arguments, "offline", False):
+        go_offline()
     try:
         code = int(_COMMANDS[arguments.command](arguments) or 0)
         sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends

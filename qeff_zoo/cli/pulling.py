@@ -2,7 +2,6 @@
 """Packages from elsewhere: `pull`, `lock`, `repair`, `bundle export` and `bundle import`."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -23,7 +22,6 @@ def pull_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.store import Store
     from qeff_zoo.store.copies import copy_out
 
-    _go_offline(arguments)
     puller = Puller(Store(), reporter(arguments))
     if arguments.locked is None:
         pulled = [_pull(arguments, puller)]
@@ -74,13 +72,6 @@ def _wishes(arguments: argparse.Namespace) -> dict[str, Any]:
     return {item.name: getattr(arguments, item.name) for item in fields(Request)}
 
 
-def _go_offline(arguments: argparse.Namespace) -> None:
-    from qeff_zoo.settings import OFFLINE_ENV
-
-    if arguments.offline:
-        os.environ[OFFLINE_ENV] = "1"
-
-
 def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single: bool) -> None:
     from qeff_zoo.package.description import human_size
 
@@ -120,7 +111,6 @@ def lock_command(arguments: argparse.Namespace) -> None:
     """Pin a package for each model, and print the lock's path."""
     from qeff_zoo.hub import locks
 
-    _go_offline(arguments)
     locked = locks.lock(arguments.models, _wishes(arguments), revision=arguments.revision)
     locks.write_lock(arguments.output, locked)
     if arguments.json:

@@ -2,7 +2,6 @@
 """What shared packages there are of a model, and what is known against one: `resolve` and `yank`."""
 
 import argparse
-import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,7 @@ _NOT_WISHES = ("command", "json", "model", "revision", "key", "offline")
 def resolve_command(arguments: argparse.Namespace) -> int:
     """Print what to do for a model, and what was considered."""
     from qeff_zoo.hub.resolver import resolve
-    from qeff_zoo.settings import OFFLINE_ENV
 
-    if arguments.offline:
-        os.environ[OFFLINE_ENV] = "1"
     wishes = {name: value for name, value in vars(arguments).items() if name not in _NOT_WISHES}
     resolution = resolve(arguments.model, wishes, revision=arguments.revision, key=arguments.key)
     if arguments.json:

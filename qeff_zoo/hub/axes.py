@@ -4,7 +4,7 @@
 In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. The table:
 
     axis                                        a package will do if it has
-    target, task, weights, pooling, normalize   the same: another one answers differently, or not at all
+    target, task, weights, block_size, pooling  the same: another one answers differently, or not at all
     hardware (cores, devices, mxfp6, …)         the same, as everything that is not named here
     ctx_len                                     as much or more: the same answers, and room for longer ones
     full_batch_size                             as many slots or more: a slot that is free changes nothing
@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from qeff_zoo.plan import BLOCK_SIZES
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 _OTHER = Rule("exact", _HARD)
+#: What a package has that says nothing of an axis.
+_UNSAID: Mapping[str, Any] = MappingProxyType({"block_size": BLOCK_SIZES[0]})
 
 
 def rule_of(axis: str) -> Rule:
@@ -64,7 +68,7 @@ def refusal(axis: str, asked: Any, found: Any) -> str | None:
         asked: What is wanted.
         found: What the package has; None for nothing.
     """
-    kind = rule_of(axis).kind
+    kind, found = rule_of(axis).kind, _UNSAID.get(axis) if found is None else found
     if kind == "any" or (kind == "exact" and _same(asked, found)):
         return None
     if kind == "at least" and found is not None and _most(found) >= _most(asked):
