@@ -17,6 +17,7 @@ from qeff_zoo.export import graphs
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.plan import Plan, Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
+from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
 from qeff_zoo.tasks.specializations import specializations as specializations_of
@@ -92,7 +93,7 @@ def build(
         if output is not None:
             existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
         package = store.lookup(plan.build_key)
-    hit = package is not None and (package.validated != "none" or not validate)
+    hit = package is not None and _will_do(package, validate=validate)
     if package is None or not hit:
         package = _build(checkpoint, plan, store, watch, level if validate else None)
     if checkpoint.model_id is None:
@@ -100,6 +101,12 @@ def build(
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
+
+
+def _will_do(package: Package, *, validate: bool) -> bool:
+    """Tell whether a package of the store saves a build."""
+    proved = package.validated != "none" or not validate
+    return proved and (not package.dirty or has_uncommitted_changes())
 
 
 def _build(
@@ -287,6 +294,7 @@ def _manifest(
         "specializations": specializations,
         "provenance": {
             "version": version("qeff-zoo"),
+            **({"dirty": True} if has_uncommitted_changes() else {}),
             "finished": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "seconds": dict(watch.seconds),
             "peak_rss_bytes": peak_rss_bytes(),

@@ -24,7 +24,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str], folder: Path) -> str:
-    environment = {**os.environ, "QEFF_HOME": str(folder / "store")}
+    # Without a repository: a package of sources that are being changed would not be published.
+    away = {"QEFF_HOME": str(folder / "store"), "GIT_DIR": str(folder / "none")}
+    environment = {**os.environ, **away}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

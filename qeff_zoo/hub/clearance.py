@@ -34,7 +34,7 @@ def objections(package: Package, progress: Progress | None = None) -> list[str]:
 
 def _unproven(package: Package) -> Iterator[str]:
     manifest = package.manifest
-    if manifest["provenance"].get("dirty"):
+    if package.dirty:
         yield "It was built from sources with changes that no commit has. Commit them, and build it again."
     if manifest["validated"] == "none":
         failed = sum(not check["passed"] for check in manifest["validation"])

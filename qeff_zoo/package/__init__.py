@@ -22,6 +22,7 @@ from qeff_zoo.package.manifest import (
     MANIFEST_LIMIT,
     MANIFEST_NAME,
     SCHEMA_ID,
+    VALIDATED,
     Manifest,
     dump,
     parse,
@@ -93,6 +94,16 @@ class Package:
     @property
     def validated(self) -> str:
         return str(self.manifest["validated"])
+
+    @property
+    def dirty(self) -> bool:
+        """Whether it was built from sources with changes that no commit has."""
+        return bool(self.manifest["provenance"].get("dirty"))
+
+    @property
+    def standing(self) -> tuple[int, bool]:
+        """How far it was proved, then whether others can have the sources; greater is better."""
+        return VALIDATED.index(self.validated), not self.dirty
 
     @property
     def size(self) -> int:

@@ -26,7 +26,6 @@ from qeff_zoo.disk.digests import DigestCache, Progress
 from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import VALIDATED
 from qeff_zoo.store import housekeeping
 from qeff_zoo.store.housekeeping import Entry, Layout
 from qeff_zoo.store.origins import Origin, read_origin, write_origin
@@ -112,7 +111,7 @@ class Store:
         """Make a staged package the store's package of its key, in one step.
 
         If another process was first, its package is returned and ours removed. A damaged package,
-        or one validated to a lower level, is replaced.
+        one validated to a lower level, or one of changed sources where ours is not, is replaced.
 
         Args:
             folder: From `stage`, completed by `write_manifest`.
@@ -131,7 +130,7 @@ class Store:
 
         def is_as_good() -> bool:
             there = self.lookup(build_key) if adopt else None
-            if there and VALIDATED.index(there.validated) >= VALIDATED.index(package.validated):
+            if there and there.standing >= package.standing:
                 winners.append(there)
             return bool(winners)
 
