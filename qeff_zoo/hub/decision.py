@@ -7,6 +7,7 @@ In: index entries and what was asked for. Out: a `Candidate` for each, the best 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,10 @@ def decide(
     """
     judge = _Judge(wanted, notices, here)
     judged = [judge(candidate) for candidate in candidates]
-    judged.sort(key=lambda one: (one.entry.finished, one.here is not None), reverse=True)
-    return sorted(judged, key=judge.rank)
+    # Of equals the newer stays first, and what is here.
+    judged.sort(key=lambda one: (one[1].entry.finished, one[1].here is not None), reverse=True)
+    judged.sort(key=itemgetter(0))
+    return [candidate for _, candidate in judged]
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class _Verdict:
     Args:
         refused: Why they will not do.
         warnings: What is not known of them.
+        far: How far apart that makes them.
         lack: How much smaller they are than what was asked for.
         foreign: In what they are not as we would choose, where nothing was asked.
         surplus: How much larger they are than what was asked for, and then than what we would choose.
@@ -112,6 +116,7 @@ class _Verdict:
 
     refused: tuple[Refusal, ...]
     warnings: tuple[str, ...]
+    far: int
     lack: float
     foreign: list[Any]
     surplus: list[Any]
@@ -132,11 +137,12 @@ class _Judge:
         self._kinds = [item for item in ours if axes.rule_of(item[0]).kind == "exact"]
         self._sizes = [item for item in ours if item not in self._kinds]
 
-    def __call__(self, candidate: Candidate) -> Candidate:
+    def __call__(self, candidate: Candidate) -> tuple[tuple[Any, ...], Candidate]:
+        """Judge one; gives its rank too, by which it comes before others."""
         entry, verdict = candidate.entry, self._verdict(candidate.entry)
         refused, warnings = self._of_entry(entry)
         notice = self._notices.get(entry.path)
-        return Candidate(
+        judged = Candidate(
             entry=entry,
             remote=candidate.remote,
             here=candidate.here,
@@ -144,6 +150,12 @@ class _Judge:
             warnings=(*warnings, *verdict.warnings),
             superseded=notice is not None and notice.state == "superseded",
         )
+        if judged.refused:
+            other = any(refusal.axis == _KEY for refusal in refused)
+            return (1, other, verdict.far + _distance(refused), verdict.lack), judged
+        level = -VALIDATED.index(entry.validated)
+        doubted = bool(judged.warnings)
+        return (0, judged.superseded, verdict.foreign, doubted, verdict.surplus, level), judged
 
     def _verdict(self, entry: Entry) -> _Verdict:
         # Entries of one index share these mappings.
@@ -158,6 +170,7 @@ class _Judge:
             self._verdicts[kind] = _Verdict(
                 refused=tuple(refused),
                 warnings=tuple(versions.doubts(entry.needs, entry.tested, self._here)),
+                far=_distance(refused),
                 lack=sum(axes.lack(axis, asked, found.get(axis)) for axis, asked in self._asked),
                 foreign=[axes.apart(value, found.get(axis)) for axis, value in self._kinds],
                 surplus=[
@@ -187,21 +200,9 @@ class _Judge:
             warnings.append("It was not compared with the Hugging Face model.")
         return refused, warnings
 
-    def rank(self, candidate: Candidate) -> tuple[Any, ...]:
-        """Put a candidate before others; of equals the newer stays first, and what is here."""
-        verdict = self._verdict(candidate.entry)
-        if candidate.refused:
-            other = any(refusal.axis == _KEY for refusal in candidate.refused)
-            far = sum(axes.rule_of(refusal.axis).distance for refusal in candidate.refused)
-            return (1, other, far, verdict.lack)
-        return (
-            0,
-            candidate.superseded,
-            verdict.foreign,
-            bool(candidate.warnings),
-            verdict.surplus,
-            -VALIDATED.index(candidate.entry.validated),
-        )
+
+def _distance(refused: Iterable[Refusal]) -> int:
+    return sum(axes.rule_of(refusal.axis).distance for refusal in refused)
 
 
 def _in_order(asked: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
