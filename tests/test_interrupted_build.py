@@ -221,7 +221,7 @@ def test_interrupted_it_cleans_up_and_says_so(models: Models, home: Path, stage:
     stdout, stderr = process.communicate(timeout=TIMEOUT)
 
     assert (process.returncode, stdout) == (130, "")
-    assert stderr == "qeff-zoo: interrupted; nothing half-made was kept.\n"
+    assert stderr == "qeff-zoo: interrupted; nothing half-made counts as done.\n"
     assert files_below(home / "staging") == files_below(home / "packages") == []
     assert files_below(home / "graphs") == before
 

@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     except KeyboardInterrupt:
-        print("qeff-zoo: interrupted; nothing half-made was kept.", file=sys.stderr)
+        print("qeff-zoo: interrupted; nothing half-made counts as done.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has left; nobody misses the rest of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
