@@ -319,15 +319,15 @@ def _choose_blocks(request: Request, choices: _Choices) -> dict[str, int]:
     """Choose the blocks of quantized matrices; the usual ones need no word in the spec."""
     if request.block_size is None:
         return {}
-    choices.set("block_size", request.block_size, "user")
+    choices.value["block_size"] = request.block_size
     _check_member(choices, "block_size", BLOCK_SIZES)
     if choices.value["weights"] == "fp32":
         choices.problems.append(
             "--block-size is of quantized weights, and --weights is fp32. Leave it out, or choose int8 or int4."
         )
     if request.block_size == BLOCK_SIZES[0]:
-        del choices.why["block_size"]
         return {}
+    choices.why["block_size"] = "user"
     return {"block_size": request.block_size}
 
 

@@ -3,16 +3,16 @@
 
 import argparse
 import sys
-from dataclasses import fields
 from typing import Any
 
 from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.reading import choices_of
 
 
 def _request(arguments: argparse.Namespace) -> Any:
     from qeff_zoo.plan import Request
 
-    return Request(**{item.name: getattr(arguments, item.name) for item in fields(Request)})
+    return Request(**choices_of(arguments))
 
 
 def plan_command(arguments: argparse.Namespace) -> None:

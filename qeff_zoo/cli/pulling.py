@@ -4,11 +4,12 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json
+from qeff_zoo.cli.reading import choices_of
 from qeff_zoo.errors import ResolutionError
 
 if TYPE_CHECKING:
@@ -52,24 +53,18 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
         from qeff_zoo import pipeline
         from qeff_zoo.plan import Request
 
-        request = Request(**_wishes(arguments))
+        request = Request(**choices_of(arguments))
         revision = arguments.revision
         return pipeline.build(model, request, revision=revision, reporter=puller.reporter).package
 
     return pull(
         model,
-        _wishes(arguments),
+        choices_of(arguments),
         revision=arguments.revision,
         key=arguments.key,
         build=build if arguments.or_build else None,
         puller=puller,
     )
-
-
-def _wishes(arguments: argparse.Namespace) -> dict[str, Any]:
-    from qeff_zoo.plan import Request
-
-    return {item.name: getattr(arguments, item.name) for item in fields(Request)}
 
 
 def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single: bool) -> None:
@@ -111,7 +106,7 @@ def lock_command(arguments: argparse.Namespace) -> None:
     """Pin a package for each model, and print the lock's path."""
     from qeff_zoo.hub import locks
 
-    locked = locks.lock(arguments.models, _wishes(arguments), revision=arguments.revision)
+    locked = locks.lock(arguments.models, choices_of(arguments), revision=arguments.revision)
     locks.write_lock(arguments.output, locked)
     if arguments.json:
         packages = [{"model": each.model, **asdict(each.origin)} for each in locked]

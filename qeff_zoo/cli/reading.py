@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that commands are given."""
+"""What commands are given: files, and the choices of a build."""
 
+import argparse
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from qeff_zoo.errors import GenerationError
 
@@ -14,3 +17,10 @@ def read_text(path: Path) -> str:
         raise GenerationError(
             f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8."
         ) from error
+
+
+def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what was asked of a build or of a package, by the fields of `qeff_zoo.plan.Request`."""
+    from qeff_zoo.plan import Request
+
+    return {item.name: getattr(arguments, item.name) for item in fields(Request)}

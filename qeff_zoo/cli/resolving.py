@@ -7,20 +7,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.reading import choices_of
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.decision import Candidate
     from qeff_zoo.hub.resolver import Resolution
-
-_NOT_WISHES = ("command", "json", "model", "revision", "key", "offline")
 
 
 def resolve_command(arguments: argparse.Namespace) -> int:
     """Print what to do for a model, and what was considered."""
     from qeff_zoo.hub.resolver import resolve
 
-    wishes = {name: value for name, value in vars(arguments).items() if name not in _NOT_WISHES}
-    resolution = resolve(arguments.model, wishes, revision=arguments.revision, key=arguments.key)
+    resolution = resolve(
+        arguments.model, choices_of(arguments), revision=arguments.revision, key=arguments.key
+    )
     if arguments.json:
         print_json(_facts(resolution))
     else:

@@ -108,11 +108,12 @@ def settle(folder: Path) -> None:
     """Wait until a folder's files, and then its folders, are on the disk."""
     for root, _, files in os.walk(folder, topdown=False):
         for name in files:
-            _sync(Path(root, name))
-        _sync(Path(root))
+            sync(Path(root, name))
+        sync(Path(root))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk; a link is left alone."""
     if path.is_symlink():
         return
     handle = os.open(path, os.O_RDONLY)
@@ -132,11 +133,11 @@ def write_durably(path: Path, content: bytes) -> None:
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         scratch.write_bytes(content)
-        _sync(scratch)
+        sync(scratch)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -> bool:
@@ -160,7 +161,7 @@ def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
         else:
-            _sync(final.parent)
+            sync(final.parent)
             return True
         if adopt():
             remove(folder)

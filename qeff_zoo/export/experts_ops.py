@@ -4,6 +4,8 @@
 In comments: T tokens, K experts of a token, E experts, H hidden size, I intermediate size.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,26 @@ def gated(gate: Tensor, up: Tensor, alpha: float, limit: float, offset: float) -
     """Return gate * sigmoid(alpha * gate) * (up + offset), both bounded by the limit first, the gate only above."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return gate * torch.sigmoid(alpha * gate) * (up + offset)
+
+
+def mix(
+    hidden: Tensor, index: Tensor, weights: Tensor, count: int, compute: Callable[[int], Tensor]
+) -> Tensor:
+    """Compute every expert on all tokens, and add up each by its share, zero for tokens routed elsewhere.
+
+    Args:
+        hidden: (T, H).
+        index: (T, K), the experts of each token.
+        weights: (T, K), their shares.
+        count: Number of experts.
+        compute: What an expert makes of `hidden`, (T, H).
+    """
+    total = torch.zeros_like(hidden)
+    for expert in range(count):
+        share = torch.where(index == expert, weights, 0.0).sum(-1, keepdim=True)  # (T, 1)
+        made = compute(expert)
+        total = total + made * share.to(made.dtype)
+    return total
 
 
 # --- experts: hidden (T, H), index (T, K), weights (T, K), gate_up (E, 2 * I, H), down (E, H, I) -> (T, H) ---
@@ -29,13 +51,12 @@ def experts(
     offset: float,
 ) -> Tensor:
     """Add up what the experts `index` make of each token, times `weights`; gates come first, then ups."""
-    total = torch.zeros_like(hidden)
-    for expert in range(len(gate_up)):
+
+    def compute(expert: int) -> Tensor:
         gate, up = torch.nn.functional.linear(hidden, gate_up[expert]).chunk(2, dim=-1)
-        inner = gated(gate, up, alpha, limit, offset)
-        made = torch.nn.functional.linear(inner, down[expert])
-        total = total + made * _share(index, weights, expert).to(made.dtype)
-    return total
+        return torch.nn.functional.linear(gated(gate, up, alpha, limit, offset), down[expert])
+
+    return mix(hidden, index, weights, len(gate_up), compute)
 
 
 @experts.register_fake
@@ -50,11 +71,6 @@ def _(
     offset: float,
 ) -> Tensor:
     return torch.empty_like(hidden)
-
-
-def _share(index: Tensor, weights: Tensor, expert: int) -> Tensor:
-    """Return (T, 1): the weight of an expert, zero for the tokens of others."""
-    return torch.where(index == expert, weights, 0.0).sum(-1, keepdim=True)
 
 
 # As `experts`, of matrices stored input-major, gate_up (E, H, 2 * I) with gates and ups in turns and down (E, I, H),
@@ -73,13 +89,13 @@ def interleaved_experts(
     offset: float,
 ) -> Tensor:
     """Add up what the experts `index` make of each token, times `weights`."""
-    total = torch.zeros_like(hidden)
-    for expert in range(len(gate_up)):
+
+    def compute(expert: int) -> Tensor:
         both = hidden @ gate_up[expert] + gate_up_bias[expert]
         inner = gated(both[..., ::2], both[..., 1::2], alpha, limit, offset)
-        made = inner @ down[expert] + down_bias[expert]
-        total = total + made * _share(index, weights, expert).to(made.dtype)
-    return total
+        return inner @ down[expert] + down_bias[expert]
+
+    return mix(hidden, index, weights, len(gate_up), compute)
 
 
 @interleaved_experts.register_fake

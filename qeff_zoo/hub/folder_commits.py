@@ -18,13 +18,13 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from qeff_zoo.disk.digests import sha256_file
-from qeff_zoo.disk.staging import abandoned, discard, settle, staged, staging_folders, write_durably
+from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, write_durably
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.contents import Content
 from qeff_zoo.hub.folder_remote import FolderRemote, index_file, serials
@@ -44,7 +44,7 @@ def commit_to_folder(
     root = remote.folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _sweep(root / _STAGING)
+        sweep(staging_folders(root / _STAGING))
         _place(root, {path: content for path, content in upload.items() if not callable(content)})
         _advance(remote, update)
         _place_made(
@@ -56,12 +56,6 @@ def commit_to_folder(
             "its permissions and space, then publish again."
         ) from error
     return remote.url
-
-
-def _sweep(area: Path) -> None:
-    for folder in staging_folders(area):
-        if abandoned(folder):
-            discard(folder)
 
 
 def _place(root: Path, contents: Mapping[str, Path | bytes]) -> None:
@@ -96,7 +90,8 @@ def _place(root: Path, contents: Mapping[str, Path | bytes]) -> None:
                 )
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).replace(root / path)
-    _sync_folders({(root / path).parent for path in missing})
+    for parent in {(root / path).parent for path in missing}:
+        sync(parent)
 
 
 def _package_of(path: str) -> str | None:
@@ -123,15 +118,6 @@ def _is_there(target: Path, content: Path | bytes) -> bool:
         return same_size and sha256_file(target) == sha256_file(content)
     except FileNotFoundError:
         return False
-
-
-def _sync_folders(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _place_made(remote: FolderRemote, contents: Mapping[str, Callable[[Index], bytes]]) -> None:
@@ -182,7 +168,7 @@ def _take(root: Path, index: Index) -> bool:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             return False
-    _sync_folders([target.parent])
+    sync(target.parent)
     return True
 
 

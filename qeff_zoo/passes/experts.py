@@ -32,16 +32,15 @@ def unroll(graph: ir.Graph, node: ir.Node) -> None:
         node: See `is_experts`.
     """
     tape = Tape()
-    hidden, index, weights, *matrices = node.inputs
-    stack = matrices[0]
-    assert stack is not None
-    assert stack.shape is not None
+    hidden, _, _, *matrices = node.inputs
+    _, weights = shares(tape, node)
     total: ir.Value | None = None
-    for expert in range(int(stack.shape[0])):  # type: ignore[arg-type]
+    for expert in range(_count(node)):
         number = tape.op("Constant", [], {"value_int": expert})
         picked = [tape.op("Gather", [matrix, number], {"axis": 0}) for matrix in matrices]
         made = _expert(tape, node, hidden, picked)
-        share = _share(tape, index, weights, number)
+        column = tape.op("Constant", [], {"value_ints": [expert]})
+        share = tape.op("Gather", [weights, column], {"axis": 1})  # (tokens, 1)
         part = tape.op("Mul", [made, tape.op("CastLike", [share, made])])
         total = part if total is None else tape.op("Add", [total, part])
     assert total is not None
@@ -58,14 +57,11 @@ def shares(tape: Tape, node: ir.Node) -> tuple[ir.Value, ir.Value]:
     Returns:
         Two float32 values (tokens, experts): 1 for those chosen, else 0; the weight, 0 for others.
     """
-    _, index, weights, stack = node.inputs[:4]
-    assert stack is not None
-    assert stack.shape is not None
-    numbers = tape.op("Constant", [], {"value_ints": list(range(int(stack.shape[0])))})  # type: ignore[arg-type]
+    _, index, weights = node.inputs[:3]
+    numbers = tape.op("Constant", [], {"value_ints": list(range(_count(node)))})
     last, second = (tape.op("Constant", [], {"value_ints": [axis]}) for axis in (-1, 1))
-    chosen = tape.op(
-        "Equal", [tape.op("Unsqueeze", [index, last]), numbers]
-    )  # (tokens, k, experts)
+    # (tokens, k, experts)
+    chosen = tape.op("Equal", [tape.op("Unsqueeze", [index, last]), numbers])
     zero, one = (tape.op("Constant", [], {"value_float": value}) for value in (0.0, 1.0))
     wide = tape.op("Cast", [tape.op("Unsqueeze", [weights, last])], {"to": ir.DataType.FLOAT})
     return tuple(
@@ -74,13 +70,12 @@ def shares(tape: Tape, node: ir.Node) -> tuple[ir.Value, ir.Value]:
     )  # type: ignore[return-value]
 
 
-def _share(
-    tape: Tape, index: ir.Value | None, weights: ir.Value | None, number: ir.Value
-) -> ir.Value:
-    """Return (tokens, 1): the weight of one expert, zero for the tokens of others."""
-    zero = tape.op("CastLike", [tape.op("Constant", [], {"value_float": 0.0}), weights])
-    parts = tape.op("Where", [tape.op("Equal", [index, number]), weights, zero])
-    return tape.op("ReduceSum", [parts, tape.op("Constant", [], {"value_ints": [-1]})])
+def _count(node: ir.Node) -> int:
+    """Return the number of experts of a block."""
+    stack = node.inputs[3]
+    assert stack is not None
+    assert stack.shape is not None
+    return int(stack.shape[0])  # type: ignore[arg-type]
 
 
 def _expert(tape: Tape, node: ir.Node, hidden: ir.Value | None, picked: list[ir.Value]) -> ir.Value:

@@ -29,9 +29,8 @@ _SESSIONS: Mapping[str, Callable[..., Session]] = MappingProxyType(
     }
 )
 
-_PREPACKED = frozenset(
-    {"int8", "int4"}
-)  # as they lie in the file, they decode 2 tokens a second instead of 62
+# As they lie in the file, they decode 2 tokens a second instead of 62.
+_PREPACKED = frozenset({"int8", "int4"})
 
 
 def open_session(

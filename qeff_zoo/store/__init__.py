@@ -7,7 +7,8 @@ locks: each process works in a folder of its own, and finishing is one rename.
     packages/<build_key>/   complete packages           staging/   under construction, with owners
     graphs/<key>/           traced graphs               failed/    evidence of failed validations
     used/                   when each was last used     digests/   of checkpoint files
-    sources/                where local checkpoints lie partials/  unfinished downloads
+    sources/                where local checkpoints lie
+    partials/               unfinished downloads
     remotes/                what remotes said last
     origins/                where packages were pulled from
 """

@@ -194,11 +194,16 @@ class _Lowering:
         return ir.node("MatMulNBits", [x, packed, scales], attributes, domain=_CONTRIB)
 
     @property
-    def packing(self) -> tuple[int, int, ort_experts.Pack] | None:
-        """How stacks of matrices are quantized: bits, block size and what makes initializers of one."""
+    def packing(self) -> ort_experts.Packing | None:
+        """How stacks of matrices are quantized, if they are."""
         if self.storage == "float32":
             return None
-        return _BITS[self.storage], self.block_size, self._stack
+        return ort_experts.Packing(
+            bits=_BITS[self.storage],
+            block_size=self.block_size,
+            accuracy_level=_ACCURACY_LEVEL,
+            pack=self._stack,
+        )
 
     def _stack(
         self, name: str, expression: Expression, count: int, rows: int, columns: int

@@ -7,6 +7,7 @@ multiples of the blocks, and the shares of the experts as they were computed out
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.tape import Tape
@@ -17,16 +18,30 @@ from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 
 _CONTRIB = "com.microsoft"
-#: Name, value (experts, outputs, inputs), outputs, inputs -> the packed matrices and their scales.
-Pack = Callable[[str, Expression, int, int, int], tuple[ir.Value, ir.Value]]
-_ACCURACY_LEVEL = 4  # activations in int8 blocks: the fast kernels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """How stacks of matrices are quantized.
+
+    Args:
+        bits: 4 or 8.
+        block_size: Columns that share a scale.
+        accuracy_level: As of MatMulNBits.
+        pack: Name, value (experts, outputs, inputs), experts, outputs, inputs -> the packed matrices and their scales.
+    """
+
+    bits: int
+    block_size: int
+    accuracy_level: int
+    pack: Callable[[str, Expression, int, int, int], tuple[ir.Value, ir.Value]]
 
 
 def lower(
     graph: ir.Graph,
     weights: Mapping[ir.Value, str],
     bindings: Mapping[str, Expression],
-    packing: tuple[int, int, Pack] | None,
+    packing: Packing | None,
 ) -> Counter[str]:
     """Replace every block of experts, in place: by the kernel where it can, else one expert after the other.
 
@@ -34,7 +49,7 @@ def lower(
         graph: Without functions of layers.
         weights: Names of the values that are weights.
         bindings: What those are made of.
-        packing: Bits, block size, and what makes initializers of quantized matrices; None for float32 ones.
+        packing: Of quantized matrices; None for float32 ones.
 
     Returns:
         How blocks are computed, in words, and how many each way.
@@ -51,15 +66,15 @@ def lower(
     return ways
 
 
-def _reason(node: ir.Node, names: list[str], packing: tuple[int, int, Pack] | None) -> str:
+def _reason(node: ir.Node, names: list[str], packing: Packing | None) -> str:
     """Say why the kernel cannot compute a block; nothing if it can."""
     if packing is None:
         return "the kernel has no float32 matrices"
     if len(names) < 2:
         return "their matrices are not stored as they are used"
     _, hidden, inner = _sizes(node)
-    if hidden % packing[1] or inner % packing[1]:
-        return f"{hidden} and {inner} are no multiples of the blocks of {packing[1]}"
+    if hidden % packing.block_size or inner % packing.block_size:
+        return f"{hidden} and {inner} are no multiples of the blocks of {packing.block_size}"
     return ""
 
 
@@ -85,9 +100,8 @@ def _fuse(
     node: ir.Node,
     names: list[str],
     bindings: Mapping[str, Expression],
-    packing: tuple[int, int, Pack],
+    packing: Packing,
 ) -> None:
-    bits, block, pack = packing
     count, hidden, inner = _sizes(node)
     gate_up, down = (bindings[name] for name in names)
     biases: list[ir.Value | None] = [None, None]
@@ -96,8 +110,8 @@ def _fuse(
         biases = [node.inputs[4], node.inputs[6]]
     else:
         gate_up = _in_turns(gate_up, count, inner, hidden)
-    first = pack(names[0], gate_up, count, 2 * inner, hidden)
-    second = pack(names[1], down, count, hidden, inner)
+    first = packing.pack(names[0], gate_up, count, 2 * inner, hidden)
+    second = packing.pack(names[1], down, count, hidden, inner)
     tape = Tape()
     chosen, share = experts_pass.shares(tape, node)
     given = [node.inputs[0], chosen, *first, biases[0], *second, biases[1]]
@@ -107,9 +121,9 @@ def _fuse(
         "activation_alpha": node.attributes.get_float("alpha", 1.0),
         "activation_beta": node.attributes.get_float("offset", 0.0),
         "k": node.attributes.get_int("k", 0),
-        "expert_weight_bits": bits,
-        "block_size": block,
-        "accuracy_level": _ACCURACY_LEVEL,
+        "expert_weight_bits": packing.bits,
+        "block_size": packing.block_size,
+        "accuracy_level": packing.accuracy_level,
         "weights_prepacked": 0,
     }
     limit = node.attributes.get_float("limit", UNBOUNDED)

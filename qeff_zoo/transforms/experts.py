@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
-from qeff_zoo.export.experts_ops import gated
+from qeff_zoo.export.experts_ops import gated, mix
 from qeff_zoo.export.semantic_op import UNBOUNDED
 
 
@@ -57,10 +57,8 @@ def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | Non
     own = [float(getattr(module, name, None) or UNBOUNDED) for name in ("limit", "swiglu_limit")]
     limits = sorted({*own, UNBOUNDED})
     alphas = (1.0, float(getattr(module, "alpha", None) or 1.702))
-    with (
-        _disable_current_modes(),
-        torch.device("cpu"),
-    ):  # real numbers, also while a graph is traced
+    # Real numbers, also while a graph is traced.
+    with _disable_current_modes(), torch.device("cpu"):
         both = torch.linspace(-30.0, 30.0, 1024).roll(337).view(16, 64)
         both = torch.stack([both, both.flip(0, 1).roll(5, 1)], -1).flatten(1)
         found = module._apply_gate(both)
@@ -86,15 +84,12 @@ def _one_by_one(
         product: Tensor = x @ matrix
         return product if bias is None else product + bias
 
-    total = torch.zeros_like(hidden_states)
-    for expert in range(module.num_experts):
-        share = torch.where(top_k_index == expert, top_k_weights, 0.0).sum(
-            -1, keepdim=True
-        )  # (tokens, 1)
+    def compute(expert: int) -> Tensor:
         inner = project(hidden_states, name, expert)
         inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-        total = total + project(inner, "down_proj", expert) * share.to(inner.dtype)
-    return total
+        return project(inner, "down_proj", expert)
+
+    return mix(hidden_states, top_k_index, top_k_weights, module.num_experts, compute)
 
 
 ALL_EXPERTS_FUNCTIONS.register("qeff_zoo", mix_experts)
