@@ -20,12 +20,12 @@ from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import choice, compute_contexts, for_task, positions_of
 
 #: Raised when the same inputs come to give another graph or another package.
-EXPORTER_REVISION = 3
+EXPORTER_REVISION = 4
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 STORAGES = ("fp32", "int8", "int4")
-#: Columns of a quantized matrix that may share a scale; the first unless asked otherwise.
-BLOCK_SIZES = (32, 64, 128)
+#: Columns of a quantized matrix that may share a scale, and how many do unless asked otherwise.
+BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
 POOLINGS = ("mean", "cls", "max", "lasttoken")
 TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
@@ -41,7 +41,7 @@ class Request:
         profile: Name of one of the recipe's shapes.
         weights: "fp32", "int8" or "int4".
         block_size: Columns that share a scale, of int8 and int4: one of `BLOCK_SIZES`. Large blocks are fast, small
-            ones exact.
+            ones exact; None for `BLOCK_SIZE`.
         prefill_seq_len: See `Shape`.
         ctx_len: See `Shape`.
         batch_size: See `Shape`.
@@ -106,8 +106,8 @@ class Plan:
 
     @property
     def block_size(self) -> int:
-        """Columns of a quantized matrix that share a scale."""
-        return int(self.spec["quantization"].get("block_size", BLOCK_SIZES[0]))
+        """Columns of a quantized matrix that share a scale; of floats any."""
+        return int(self.spec["quantization"].get("block_size", BLOCK_SIZE))
 
     def explained(self) -> dict[str, dict[str, Any]]:
         """Return every chosen field with its value and who set it, then what follows from the checkpoint."""
@@ -316,19 +316,16 @@ def _choose_shape(
 
 
 def _choose_blocks(request: Request, choices: _Choices) -> dict[str, int]:
-    """Choose the blocks of quantized matrices; the usual ones need no word in the spec."""
-    if request.block_size is None:
-        return {}
-    choices.value["block_size"] = request.block_size
-    _check_member(choices, "block_size", BLOCK_SIZES)
+    """Choose the blocks of quantized matrices."""
     if choices.value["weights"] == "fp32":
-        choices.problems.append(
-            "--block-size is of quantized weights, and --weights is fp32. Leave it out, or choose int8 or int4."
-        )
-    if request.block_size == BLOCK_SIZES[0]:
+        if request.block_size is not None:
+            choices.problems.append(
+                "--block-size is of quantized weights, and --weights is fp32. Leave it out, or choose int8 or int4."
+            )
         return {}
-    choices.why["block_size"] = "user"
-    return {"block_size": request.block_size}
+    choices.first("block_size", (request.block_size, "user"), (BLOCK_SIZE, "default"))
+    _check_member(choices, "block_size", BLOCK_SIZES)
+    return {"block_size": choices.value["block_size"]}
 
 
 def _check_sizes(choices: _Choices, request: Request) -> None:

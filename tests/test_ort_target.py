@@ -24,7 +24,7 @@ from qeff_zoo.export import folding, ops
 from qeff_zoo.targets import ort
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.expressions import sources_of
-from qeff_zoo.weights.quantization import dequantize, round_trip
+from qeff_zoo.weights.quantization import Stored, dequantize, round_trip
 from qeff_zoo.weights.writing import evaluate
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -75,15 +75,17 @@ def test_quantized_matrices_go_through_their_kernels(name: str, storage: str) ->
     bits = {"int8": 8, "int4": 4}[storage]
     products = [node for node in graph if node.op_type == "MatMulNBits"]
     for node in products:
-        packed, scales = node.inputs[1], node.inputs[2]
+        packed, scales, *zero_points = node.inputs[1:]
         assert packed is not None
         assert scales is not None
         rows, columns = node.attributes.get_int("N"), node.attributes.get_int("K")
-        blocks = math.ceil(columns / 32)
+        blocks = math.ceil(columns / parity.BLOCK_SIZE)
         assert node.attributes.get_int("bits") == bits
-        assert node.attributes.get_int("block_size") == 32
-        assert list(packed.shape) == [rows, blocks, 32 * bits // 8]
+        assert node.attributes.get_int("block_size") == parity.BLOCK_SIZE
+        assert list(packed.shape) == [rows, blocks, parity.BLOCK_SIZE * bits // 8]
         assert math.prod(scales.shape) == rows * blocks
+        half = [rows, math.ceil(blocks / 2)]
+        assert [list(value.shape) for value in zero_points] == ([half] if bits == 4 else [])
     of_attention = 2 if name == "gpt2-base" else 4
     of_mlp = {"gpt2-base": 2, "mixtral-base": 1}.get(
         name, 3
@@ -278,10 +280,11 @@ def test_packed_values_are_those_of_the_round_trip(
             if slot.storage != storage:
                 continue
             own = evaluate(slot.expression, subject.checkpoint)
-            packed, scales = (file.get_tensor(key) for key in (slot.name, f"{slot.name}.scales"))
-            left = dequantize(packed, scales, bits, own.shape)
-            np.testing.assert_array_equal(left, round_trip(own, storage))
-            step = np.repeat(scales, 32, -1)[:, : own.shape[1]]
+            kinds = ("", ".scales", ".zero_points")[: 2 if bits == 8 else 3]
+            stored = Stored(*(file.get_tensor(slot.name + kind) for kind in kinds))
+            left = dequantize(stored, own.shape)
+            np.testing.assert_array_equal(left, round_trip(own, storage, parity.BLOCK_SIZE))
+            step = np.repeat(stored.scales, parity.BLOCK_SIZE, -1)[:, : own.shape[1]]
             assert (np.abs(left - own) <= np.abs(step) * 0.5000001 + 1e-12).mean() > 0.9
 
 

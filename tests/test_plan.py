@@ -43,10 +43,10 @@ TOOLS = {
 
 
 GOLDEN = {
-    "llama": "qz1-9d4a3d98e5546824dec7352f47f732825db01bb131c74a0c6f5f725574193e61",
-    "slots": "qz1-01e7e1fc1b36d0d031b1bec46972a3008ad363acd3f7f606769ad4fdcb014e5f",
-    "bert": "qz1-3dd00df9860323b937cfc8b38fde6779f2b8041c8d380448bdf8dcfe74761fb5",
-    "graph": "qg1-812122995261db1486a96748f5026d165df998693a866c12c453963f0c5d2f6b",
+    "llama": "qz1-14503bea409155901a601aa947855fa268acd5cbad6b86b44dbc2b01ab6b622a",
+    "slots": "qz1-75225c070ac76bd33b2e1309112635bee2dc331377ff5dd5aaf59eb94838faa0",
+    "bert": "qz1-1679363f937add255608a9026221e834e5b0754895fa22cfd1e6739118ba02e3",
+    "graph": "qg1-bbba604b689ef1c9ad2acd2ef0c10ec9493a166690e64f2e988bf8f7234720d4",
 }
 
 Open = Callable[..., Checkpoint]
@@ -666,8 +666,8 @@ def test_every_request_has_a_key_of_its_own(opened: Open) -> None:
         {},
         {"weights": "int8"},
         {"weights": "int4"},
-        {"weights": "int4", "block_size": 64},
-        {"weights": "int8", "block_size": 64},
+        {"weights": "int4", "block_size": 32},
+        {"weights": "int8", "block_size": 32},
         {"ctx_len": 4095},
         {"prefill_seq_len": 127},
         {"batch_size": 2},

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from qeff_zoo.errors import ParityError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
+from qeff_zoo.plan import BLOCK_SIZE
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ CHOICES: Mapping[str, dict[str, Any]] = {
         "comp_ctx_lengths_prefill": (8, 20),
         "comp_ctx_lengths_decode": (12, 20),
     },
-    "blocks": {**SHAPE, "batch_size": 1, "weights": "int4", "block_size": 64},
+    "blocks": {**SHAPE, "batch_size": 1, "weights": "int4", "block_size": 32},
     "encoder": {"seq_lens": (8, 24), "batch_size": 2, "pooling": "cls", "normalize": True},
 }
 STAGES = {
@@ -374,16 +375,16 @@ def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool
 def test_the_rounding_of_a_package_is_read_from_its_graph(built: dict[str, Package]) -> None:
     assert read_rounding(built["rows"].file("graph")).matrices == ()
     found = read_rounding(built["blocks"].file("graph"))
-    assert (found.activation_block, {one.block_size for one in found.matrices}) == (64, {64})
+    assert (found.activation_block, {one.block_size for one in found.matrices}) == (32, {32})
     found = read_rounding(built["int4"].file("graph"))
     by_name = {matrix.name: matrix for matrix in found.matrices}
-    assert found.activation_block == 32
+    assert found.activation_block == BLOCK_SIZE
     assert by_name["model.layers.3.mlp.down_proj.weight"] == RoundedMatrix(
         name="model.layers.3.mlp.down_proj.weight",
         rows=64,
         columns=96,
         bits=4,
-        block_size=32,
+        block_size=BLOCK_SIZE,
         multiplied=True,
         gathered=False,
     )

@@ -32,7 +32,7 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
         "--block-size",
         type=int,
         metavar="N",
-        help="columns that share a scale of int8 and int4: 32, 64 or 128 (default: 32; larger is faster, less exact)",
+        help="columns that share a scale of int8 and int4: 32, 64 or 128 (default: 64; larger is faster, less exact)",
     )
     group.add_argument("--profile", help="one of the recipe's shapes (default: latency)")
     for name, text in (

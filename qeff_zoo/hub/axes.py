@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.plan import BLOCK_SIZES
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -51,8 +49,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 _OTHER = Rule("exact", _HARD)
-#: What a package has that says nothing of an axis.
-_UNSAID: Mapping[str, Any] = MappingProxyType({"block_size": BLOCK_SIZES[0]})
 
 
 def rule_of(axis: str) -> Rule:
@@ -68,7 +64,7 @@ def refusal(axis: str, asked: Any, found: Any) -> str | None:
         asked: What is wanted.
         found: What the package has; None for nothing.
     """
-    kind, found = rule_of(axis).kind, _UNSAID.get(axis) if found is None else found
+    kind = rule_of(axis).kind
     if kind == "any" or (kind == "exact" and _same(asked, found)):
         return None
     if kind == "at least" and found is not None and _most(found) >= _most(asked):

@@ -23,12 +23,12 @@ from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.quantization import BITS
 
 #: A plan's `weights` -> how the weight file stores matrices.
 STORAGE = {"fp32": "float32", "int8": "int8", "int4": "int4"}
 
 _CONTRIB = "com.microsoft"
-_BITS = {"int8": 8, "int4": 4}
 _ACCURACY_LEVEL = 4  # activations in int8 blocks: the fast kernels
 _DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
 
@@ -55,7 +55,7 @@ def lower(
     bindings: Mapping[str, Expression],
     storage: str,
     ctx_len: int = 0,
-    block_size: int = 32,
+    block_size: int = 0,
 ) -> Lowered:
     """Lower a portable graph, in place.
 
@@ -64,7 +64,7 @@ def lower(
         bindings: For every initializer without data, its value over checkpoint tensors.
         storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
-        block_size: Columns that share a scale, of int8 and int4.
+        block_size: Columns that share a scale, of int8 and int4 alone.
     """
     if slots_pass.remove(model):
         from qeff_zoo.export import exporter  # it imports torch, which other builds do without
@@ -180,18 +180,34 @@ class _Lowering:
         if self.storage == "float32":
             weight = self.tensor(slot, [rows, columns])
             return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
-        bits = _BITS[self.storage]
         blocks = -(-columns // self.block_size)
-        packed = self.tensor(slot, [rows, blocks, self.block_size * bits // 8], dtype="U8")
-        scales = self.tensor(slot, [rows, blocks], f"{slot.name}.scales")
+        width = self.block_size * BITS[self.storage] // 8
         attributes = {
             "K": columns,
             "N": rows,
-            "bits": bits,
+            "bits": BITS[self.storage],
             "block_size": self.block_size,
             "accuracy_level": _ACCURACY_LEVEL,
         }
-        return ir.node("MatMulNBits", [x, packed, scales], attributes, domain=_CONTRIB)
+        quantized = self.quantized(slot, [rows, blocks, width], [rows, blocks])
+        return ir.node("MatMulNBits", [x, *quantized], attributes, domain=_CONTRIB)
+
+    def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
+        """Return initializers with a slot's integers, scales and, of int4, zero points.
+
+        Args:
+            slot: Of quantized matrices.
+            packed: Shape of the integers, in bytes.
+            scales: Shape of the scales.
+        """
+        values = [
+            self.tensor(slot, packed, dtype="U8"),
+            self.tensor(slot, scales, f"{slot.name}.scales"),
+        ]
+        if slot.storage == "int4":
+            zeros = [*scales[:-1], (scales[-1] + 1) // 2]
+            values.append(self.tensor(slot, zeros, f"{slot.name}.zero_points", "U8"))
+        return values
 
     @property
     def packing(self) -> ort_experts.Packing | None:
@@ -199,7 +215,7 @@ class _Lowering:
         if self.storage == "float32":
             return None
         return ort_experts.Packing(
-            bits=_BITS[self.storage],
+            bits=BITS[self.storage],
             block_size=self.block_size,
             accuracy_level=_ACCURACY_LEVEL,
             pack=self._stack,
@@ -207,11 +223,10 @@ class _Lowering:
 
     def _stack(
         self, name: str, expression: Expression, count: int, rows: int, columns: int
-    ) -> tuple[ir.Value, ir.Value]:
-        slot, bits = self.slot(name, expression, self.storage), _BITS[self.storage]
-        packed = self.tensor(slot, [count, rows, columns * bits // 8], dtype="U8")
+    ) -> list[ir.Value]:
+        slot, width = self.slot(name, expression, self.storage), columns * BITS[self.storage] // 8
         scales = [count, rows, columns // self.block_size]
-        return packed, self.tensor(slot, scales, f"{slot.name}.scales")
+        return self.quantized(slot, [count, rows, width], scales)
 
     def used_slots(self) -> list[Slot]:
         """Return the slots that some initializer of the finished graph reads."""
@@ -262,15 +277,11 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
         return None
     name, expression, rows, columns = matrix
     slot = lowering.slot(name, expression, lowering.storage)
-    bits, size = _BITS[lowering.storage], lowering.block_size
-    packed = lowering.tensor(slot, [rows, columns * bits // 8], dtype="U8")
-    scales = lowering.tensor(slot, [rows, columns // size], f"{slot.name}.scales")
+    bits, size = BITS[lowering.storage], lowering.block_size
+    packed, *others = lowering.quantized(slot, [rows, columns * bits // 8], [rows, columns // size])
     attributes = {"bits": bits, "block_size": size, "gather_axis": 0, "quantize_axis": 1}
-    return [
-        ir.node(
-            "GatherBlockQuantized", [packed, _input(node, 1), scales], attributes, domain=_CONTRIB
-        )
-    ]
+    given = [packed, _input(node, 1), *others]
+    return [ir.node("GatherBlockQuantized", given, attributes, domain=_CONTRIB)]
 
 
 def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:

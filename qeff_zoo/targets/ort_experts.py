@@ -28,13 +28,14 @@ class Packing:
         bits: 4 or 8.
         block_size: Columns that share a scale.
         accuracy_level: As of MatMulNBits.
-        pack: Name, value (experts, outputs, inputs), experts, outputs, inputs -> the packed matrices and their scales.
+        pack: Name, value (experts, outputs, inputs), experts, outputs, inputs -> the packed matrices, their scales and,
+            of 4 bits, zero points.
     """
 
     bits: int
     block_size: int
     accuracy_level: int
-    pack: Callable[[str, Expression, int, int, int], tuple[ir.Value, ir.Value]]
+    pack: Callable[[str, Expression, int, int, int], list[ir.Value]]
 
 
 def lower(
@@ -114,7 +115,7 @@ def _fuse(
     second = packing.pack(names[1], down, count, hidden, inner)
     tape = Tape()
     chosen, share = experts_pass.shares(tape, node)
-    given = [node.inputs[0], chosen, *first, biases[0], *second, biases[1]]
+    given = [node.inputs[0], chosen, *first[:2], biases[0], *second[:2], biases[1]]
     attributes: dict[str, int | float | str] = {
         "activation_type": "swiglu",
         "swiglu_fusion": 1,  # in turns
@@ -129,8 +130,9 @@ def _fuse(
     limit = node.attributes.get_float("limit", UNBOUNDED)
     if limit < UNBOUNDED:
         attributes["swiglu_limit"] = limit
-    nothing = [None] * 6  # no third matrix, no zero points
-    mixed = tape.op("QMoE", [*given, *nothing, share], attributes, domain=_CONTRIB)
+    third = [None] * 3
+    zero_points = [*(first[2:] or [None]), *(second[2:] or [None]), None]
+    mixed = tape.op("QMoE", [*given, *third, *zero_points, share], attributes, domain=_CONTRIB)
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [mixed])
 
 

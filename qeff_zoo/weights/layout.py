@@ -14,7 +14,13 @@ from types import MappingProxyType
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.weights.expressions import Expression, Tensors, shape_of, sources_of
-from qeff_zoo.weights.quantization import BITS, FLOAT_DTYPES, FLOATS, Storage, block_count
+from qeff_zoo.weights.quantization import (
+    BITS,
+    FLOAT_DTYPES,
+    FLOATS,
+    Storage,
+    block_count,
+)
 
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors
@@ -26,18 +32,18 @@ class Slot:
     """One initializer and what it is made of.
 
     Args:
-        name: Name in the file; int8 and int4 also have `<name>.scales`.
+        name: Name in the file; int8 and int4 also have `<name>.scales`, int4 `<name>.zero_points`.
         expression: Its value, over checkpoint tensors.
         storage: How it is stored.
         add: Added to every value in float32 (Gemma's norms store weight - 1).
-        block_size: Columns that share a scale, for int8 and int4.
+        block_size: Columns that share a scale, for int8 and int4 alone.
     """
 
     name: str
     expression: Expression
     storage: Storage = "float32"
     add: float = 0.0
-    block_size: int = 32
+    block_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +143,11 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
                 f"Slot {slot.name!r} has shape {list(shape)}, {slot.storage} needs a matrix."
             )
         *lead, columns = shape
-        lead.append(block_count(columns, slot.block_size))
-        yield slot.name, _size(dtype, (*lead, slot.block_size * BITS[slot.storage] // 8))
-        yield f"{slot.name}.scales", _size("F32", tuple(lead))
+        blocks = block_count(columns, slot.block_size)
+        yield slot.name, _size(dtype, (*lead, blocks, slot.block_size * BITS[slot.storage] // 8))
+        yield f"{slot.name}.scales", _size("F32", (*lead, blocks))
+        if slot.storage == "int4":
+            yield f"{slot.name}.zero_points", _size("U8", (*lead, (blocks + 1) // 2))
     else:
         yield slot.name, _size(dtype, shape)
 

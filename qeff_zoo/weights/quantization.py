@@ -2,11 +2,12 @@
 """What weights become when stored: floats, or blockwise int4 and int8 as MatMulNBits wants them.
 
 A matrix of N rows and K columns is cut into blocks of `block_size` columns; the last one is filled
-up with zeros. A block keeps one float32 scale, and unsigned integers around a zero point: 8 for
-int4, 128 for int8.
+up with zeros. A block keeps one float32 scale, and unsigned integers around a zero point: 128 for
+int8, one of its own for int4.
 
-    packed (N, blocks, block_size * bits / 8) uint8; of two int4 values the first in the low half
-    scales (N, blocks) float32;     value = (integer - zero point) * scale
+    data        (N, blocks, block_size * bits / 8) uint8; of two int4 values the first in the low half
+    scales      (N, blocks) float32;             value = (integer - zero point) * scale
+    zero_points (N, blocks / 2 rounded up) uint8, of int4, packed alike
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ FLOAT_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 _FLOAT16_MAX = 65504.0
+#: Steps of int4 in the range of a block, of which 15 are there: shorter ones clip both extremes, and serve all others.
+#: This is best for normal and for trained weights in blocks of 64 (2 % less error than 15).
+_STEPS = 15.625
 #: Added to a small float, leaves its nearest integer in the low bits: 1.5 * 2**23.
 _ROUND = 12582912.0
 
@@ -94,16 +98,30 @@ def block_count(columns: int, block_size: int) -> int:
     return -(-columns // block_size)
 
 
-def quantize(matrix: Array, bits: int, block_size: int = 32) -> tuple[Array, Array]:
-    """Quantize blockwise to the nearest representable values.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A piece of a tensor as it is stored.
+
+    Args:
+        data: The values, or the packed integers, as bytes in order; BF16 as uint16.
+        scales: Of int4 and int8.
+        zero_points: Of int4.
+        clipped: How many values were beyond float16.
+    """
+
+    data: Array
+    scales: Array | None = None
+    zero_points: Array | None = None
+    clipped: int = 0
+
+
+def quantize(matrix: Array, bits: int, block_size: int) -> Stored:
+    """Quantize blockwise.
 
     Args:
         matrix: Float32, (…, K); leading axes stay.
         bits: 4 or 8.
         block_size: Columns that share a scale; a power of two, at least 16.
-
-    Returns:
-        `packed` (…, blocks, block_size * bits / 8) and `scales` (…, blocks).
 
     Raises:
         ValueError: A value is infinite or not a number.
@@ -114,32 +132,42 @@ def quantize(matrix: Array, bits: int, block_size: int = 32) -> tuple[Array, Arr
     if columns % block_size:
         values = np.pad(values, ((0, 0), (0, blocks * block_size - columns)))
     values = values.reshape(-1, block_size)
-    scales = _scales(values, bits)
-    inverse = np.zeros_like(scales)
-    with np.errstate(over="ignore"):
-        np.divide(np.float32(1), scales, out=inverse, where=scales != 0)
-    inverse[~np.isfinite(inverse)] = 0  # a block of subnormal numbers
+    scales, inverse, zeros = _grid(values, bits)
     scaled = values * inverse[:, None]
-    scaled += np.float32(_ROUND + (1 << (bits - 1)))
+    scaled += (zeros + np.float32(_ROUND))[:, None]
+    if bits == 4:
+        np.clip(scaled, np.float32(_ROUND), np.float32(_ROUND + 15), out=scaled)
     integers = scaled.view(np.uint32).astype(np.uint8)
-    if bits == 4:
-        integers = _pack(np.minimum(integers, 15, out=integers))
-    return integers.reshape(*lead, blocks, block_size * bits // 8), scales.reshape(*lead, blocks)
+    scales = scales.reshape(*lead, blocks)
+    if bits == 8:
+        return Stored(integers.reshape(*lead, blocks, block_size), scales)
+    zeros = np.pad(
+        zeros.astype(np.uint8).reshape(*lead, blocks), [(0, 0)] * len(lead) + [(0, blocks % 2)]
+    )
+    return Stored(_pack(integers).reshape(*lead, blocks, block_size // 2), scales, _pack(zeros))
 
 
-def _scales(values: Array, bits: int) -> Array:
-    # int4 has one value more below zero than above: the scale's sign puts the largest there,
-    # exactly (12 % less error than an unsigned scale). At int8 that gains nothing.
+def _grid(values: Array, bits: int) -> tuple[Array, Array, Array]:
+    """Return the scales of blocks, what to multiply by, and the zero points, all float32."""
     highest, lowest = _reduce(values, np.maximum), _reduce(values, np.minimum)
+    if not (np.isfinite(highest).all() and np.isfinite(lowest).all()):
+        raise ValueError("A value is infinite or not a number.")
     if bits == 4:
-        scales: Array = np.where(highest > -lowest, highest, lowest) * np.float32(-1 / 8)
+        share = np.float32(1 / _STEPS)
+        lowest = np.minimum(lowest, 0)
+        scales = np.maximum(highest, 0) * share - lowest * share
     elif bits == 8:
         scales = np.maximum(highest, -lowest) / np.float32(127)
     else:
         raise ValueError(f"Cannot quantize to {bits} bits, expected 4 or 8.")
-    if not np.isfinite(scales).all():
-        raise ValueError("A value is infinite or not a number.")
-    return scales
+    inverse = np.zeros_like(scales)
+    with np.errstate(over="ignore"):
+        np.divide(np.float32(1), scales, out=inverse, where=scales != 0)
+    inverse[~np.isfinite(inverse)] = 0  # a block of subnormal numbers
+    if bits == 8:
+        return scales, inverse, np.full_like(scales, 128)
+    cut = np.float32((_STEPS - 15) / 2)
+    return scales, inverse, np.maximum(np.rint(-lowest * inverse - cut), 0)
 
 
 def _reduce(values: Array, operation: np.ufunc) -> Array:
@@ -157,38 +185,28 @@ def _pack(nibbles: Array) -> Array:
     return packed
 
 
-def dequantize(packed: Array, scales: Array, bits: int, shape: tuple[int, ...]) -> Array:
+def _unpack(packed: Array) -> Array:
+    nibbles: Array = np.stack([packed & 15, packed >> 4], -1)
+    return nibbles.reshape(*packed.shape[:-1], -1)
+
+
+def dequantize(stored: Stored, shape: tuple[int, ...]) -> Array:
     """Give the float32 values that MatMulNBits computes with.
 
     Args:
-        packed: As `quantize` returns it.
-        scales: As `quantize` returns it.
-        bits: 4 or 8.
+        stored: As `quantize` returns it.
         shape: Of the matrix: (…, K).
     """
-    integers = packed
-    if bits == 4:
-        integers = np.stack([packed & 15, packed >> 4], -1)
-    *lead, blocks = scales.shape
+    assert stored.scales is not None
+    *lead, blocks = stored.scales.shape
+    integers, zeros = stored.data, np.float32(128)
+    if stored.zero_points is not None:
+        integers = _unpack(stored.data)
+        zeros = _unpack(stored.zero_points)[..., :blocks, None].astype(np.float32)
     values = integers.reshape(*lead, blocks, -1).astype(np.float32)
-    values -= np.float32(1 << (bits - 1))
-    values *= scales[..., None]
+    values -= zeros
+    values *= stored.scales[..., None]
     return values.reshape(*lead, -1)[..., : shape[-1]].reshape(shape)
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A piece of a tensor as it is stored.
-
-    Args:
-        data: The values, or the integers, as bytes in order; BF16 as uint16.
-        scales: Of int4 and int8.
-        clipped: How many values were beyond float16.
-    """
-
-    data: Array
-    scales: Array | None = None
-    clipped: int = 0
 
 
 def store(
@@ -196,7 +214,7 @@ def store(
     dtype: str,
     storage: Storage,
     add: float = 0.0,
-    block_size: int = 32,
+    block_size: int = 0,
     buffer: Array | None = None,
 ) -> Stored:
     """Convert what was read from a checkpoint to what is stored; no copy where nothing changes.
@@ -206,7 +224,7 @@ def store(
         dtype: Safetensors dtype of the values.
         storage: How they are stored.
         add: Added in float32.
-        block_size: Columns that share a scale, for int4 and int8.
+        block_size: Columns that share a scale, for int4 and int8 alone.
         buffer: Float32, one axis, room for the values; the result may lie in it.
 
     Raises:
@@ -219,7 +237,7 @@ def store(
     if add:
         values += np.float32(add)
     if storage in BITS:
-        return Stored(*quantize(values, BITS[storage], block_size))
+        return quantize(values, BITS[storage], block_size)
     if storage == "float16":
         half = np.empty(values.shape, np.float16)
         clipped = to_float16(values, half)
@@ -231,15 +249,15 @@ def store(
     return Stored(values)
 
 
-def round_trip(matrix: Array, storage: Storage, block_size: int = 32) -> Array:
+def round_trip(matrix: Array, storage: Storage, block_size: int = 0) -> Array:
     """Give the float32 values that are left of a float32 tensor once it is stored.
 
     Args:
         matrix: Float32.
         storage: How it is stored.
-        block_size: Columns that share a scale, for int4 and int8.
+        block_size: Columns that share a scale, for int4 and int8 alone.
     """
     stored = store(matrix, "F32", storage, block_size=block_size)
     if stored.scales is not None:
-        return dequantize(stored.data, stored.scales, BITS[storage], matrix.shape)
+        return dequantize(stored, matrix.shape)
     return to_float32(stored.data, FLOAT_DTYPES.get(storage, "F32"))

@@ -166,7 +166,7 @@ class _Filling:
         for name, entry in self.layout.entries.items():
             if name in self.layout.slots:
                 yield from self._slot_steps(pool, self.layout.slots[name])
-            elif name.removesuffix(".scales") in self.layout.slots:  # written with their integers
+            elif name.rpartition(".")[0] in self.layout.slots:  # written with their integers
                 yield partial(self._reread, entry)
             else:  # a filler: the file is zero where nothing was written
                 yield partial(self._add, bytes(entry.nbytes))
@@ -198,8 +198,9 @@ class _Filling:
             ) from error
         data = _bytes(stored.data)
         self._place(slot.name, data, first, tensor.elements)
-        if stored.scales is not None:
-            self._place(f"{slot.name}.scales", _bytes(stored.scales), first, tensor.elements)
+        for name, array in (("scales", stored.scales), ("zero_points", stored.zero_points)):
+            if array is not None:
+                self._place(f"{slot.name}.{name}", _bytes(array), first, tensor.elements)
         return _Filled(data, buffer, stored.clipped)
 
     def _place(self, name: str, data: memoryview, first: int, elements: int) -> None:
