@@ -120,7 +120,7 @@ def recurrence(count: Callable[[Any], int]) -> Transform:
 
 def window_cache(count: Callable[[Any], int]) -> Transform:
     """Declare that `count(config)` sliding-window layers keep a cache of their window only."""
-    return Transform(name="window_cache", count=count)
+    return Transform(name="window_cache", version=2, count=count)
 
 
 DECODER_SHAPES: Mapping[str, Shape] = {

@@ -16,6 +16,7 @@ from qeff_zoo.export.attention_ops import (
     ATTENTION,
     CAUSAL_MASK,
     CONTEXT_READ,
+    HELD_MASK,
     SINK_ATTENTION,
     SOFTCAP_ATTENTION,
     WINDOW_MASK,
@@ -239,6 +240,7 @@ ALL = (
     CONTEXT_READ,
     CAUSAL_MASK,
     WINDOW_MASK,
+    HELD_MASK,
     ATTENTION,
     SOFTCAP_ATTENTION,
     SINK_ATTENTION,
@@ -304,6 +306,9 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ours.delta_recurrence.default: lambda *inputs: op.DeltaRecurrence(*inputs),
         ours.context_read.default: lambda cache, lengths: op.ContextRead(cache, lengths),
         ours.causal_mask.default: mask,
+        ours.held_mask.default: lambda positions, keys, window: op.HeldMask(
+            positions, keys, window=window
+        ),
         ours.attention.default: attend,
         ours.sink_attention.default: attend_with_sinks,
         ours.experts.default: mix,
