@@ -83,6 +83,7 @@ _RANKS = {
     "DeltaRecurrence": (4, 4, 4, 4, 4, 3),
     "CausalMask": (2, 0),
     "WindowMask": (2, 0),
+    "HeldMask": (2, 2),
     "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
@@ -506,6 +507,22 @@ def test_causal_mask(rows: list[list[int]], ctx_len: int, window: int) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@some
+@given(
+    st.lists(st.lists(st.integers(0, 12), min_size=2, max_size=2), min_size=2, max_size=2),
+    st.lists(st.lists(st.integers(-1, 12), min_size=5, max_size=5), min_size=2, max_size=2),
+    st.integers(1, 14),
+)
+def test_held_mask(rows: list[list[int]], held: list[list[int]], window: int) -> None:
+    positions, keys = np.array(rows, np.int64), np.array(held, np.int64)
+    expected = np.full((2, 1, 2, 5), np.finfo(np.float32).min, np.float32)
+    for b, s, key in np.ndindex(2, 2, 5):
+        if 0 <= held[b][key] <= rows[b][s] and held[b][key] > rows[b][s] - window:
+            expected[b, 0, s, key] = 0
+    np.testing.assert_array_equal(in_torch(OURS.held_mask, positions, keys, window), expected)
+    np.testing.assert_array_equal(in_onnx("HeldMask", positions, keys, window=window), expected)
+
+
 @pytest.mark.parametrize(
     ("mask", "window"),
     [
@@ -572,6 +589,7 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ),
     ),
     "causal_mask": (OURS.causal_mask, (_POSITIONS.clamp(min=0), 5, 2)),
+    "held_mask": (OURS.held_mask, (_POSITIONS.clamp(min=0), _POSITIONS, 2)),
     "sink_attention": (
         OURS.sink_attention,
         (

@@ -91,8 +91,7 @@ WINDOW_MASK = SemanticOp(
 )
 
 
-# --- window mask of keys that lie anywhere: positions of queries (B, S) and of keys (B, K), negative for none -> additive
-# mask (B, 1, S, K) ---
+# --- mask of keys that lie anywhere: positions of queries (B, S), of keys (B, K) or negative -> additive (B, 1, S, K)
 @torch.library.custom_op("qeff_zoo::held_mask", mutates_args=())
 def held_mask(positions: Tensor, keys: Tensor, window: int) -> Tensor:
     """Mask keys after each query, those `window` positions before it and earlier, and those that are none."""

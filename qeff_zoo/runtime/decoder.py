@@ -68,6 +68,9 @@ class Decoder:
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
         #: The retained states by input name, rows first, the very memory that the graph reads and writes.
         self.states = self._new_states()
+        self._slides = any(
+            name.startswith("past_") and name not in self._growing for name in self.states
+        )
 
     @classmethod
     def open(
