@@ -6,6 +6,7 @@ compared with Hugging Face in PyTorch), its fake for tracing, and the body of th
 graph run in any ONNX runtime. In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -261,6 +262,15 @@ def translations() -> dict[Any, Callable[..., Any]]:
         product = op.Linear(x, weight)
         return product if bias is None else standard.Add(product, bias)
 
+    def gelu(x: Any, approximate: str = "none") -> Any:
+        """In the order of products that ONNX Runtime knows as one kernel."""
+        if approximate == "tanh":
+            cubic = standard.Mul(standard.Pow(x, 3.0), 0.044715)
+            inner = standard.Tanh(standard.Mul(standard.Add(x, cubic), math.sqrt(2 / math.pi)))
+        else:
+            inner = standard.Erf(standard.Div(x, math.sqrt(2)))
+        return standard.Mul(standard.Mul(x, 0.5), standard.Add(inner, 1.0))
+
     def attend(query: Any, key: Any, value: Any, mask: Any, scale: float, softcap: float) -> Any:
         given: dict[str, Any] = {"scale": scale, "num_heads": heads_of(query)}
         if softcap:
@@ -293,6 +303,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     ours = torch.ops.qeff_zoo
     return {
         torch.ops.aten.linear.default: linear,
+        torch.ops.aten.gelu.default: gelu,
         ours.rms_norm.default: normalize,
         ours.cache_write.default: lambda past, position_ids, new: op.CacheWrite(
             past, position_ids, new
