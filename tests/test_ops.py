@@ -40,7 +40,8 @@ def session(
     """Open a graph of one call of an op's function, the body as the exporter attaches it."""
     op = next(op for op in ops.ALL if op.name == name)
     function = next(function for function in ops.functions() if function.name == name)
-    integers = {"position_ids", "batch_index", "positions", "ctx_len", "comp_ctx_lengths", "index"}
+    integers = {"position_ids", "batch_index", "positions", "key_positions"}
+    integers |= {"ctx_len", "comp_ctx_lengths", "index"}
     inputs = [
         ir.Value(
             name=value.name,

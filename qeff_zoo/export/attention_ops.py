@@ -93,16 +93,16 @@ WINDOW_MASK = SemanticOp(
 
 # --- mask of keys that lie anywhere: positions of queries (B, S), of keys (B, K) or negative -> additive (B, 1, S, K)
 @torch.library.custom_op("qeff_zoo::held_mask", mutates_args=())
-def held_mask(positions: Tensor, keys: Tensor, window: int) -> Tensor:
+def held_mask(positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
     """Mask keys after each query, those `window` positions before it and earlier, and those that are none."""
-    queries, held = positions[:, None, :, None], keys[:, None, None, :]
+    queries, held = positions[:, None, :, None], key_positions[:, None, None, :]
     allowed = (held >= 0) & (held <= queries) & (held > queries - window)
     return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
 
 
 @held_mask.register_fake
-def _(positions: Tensor, keys: Tensor, window: int) -> Tensor:
-    shape = positions.shape[0], 1, positions.shape[1], keys.shape[1]
+def _(positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
+    shape = positions.shape[0], 1, positions.shape[1], key_positions.shape[1]
     return positions.new_empty(shape, dtype=torch.float32)
 
 
@@ -112,13 +112,13 @@ HELD_MASK = SemanticOp(
     outputs=(None,),
     integers=("window",),
     body="""
-    HeldMask <window> (positions, keys) => (mask) {
+    HeldMask <window> (positions, key_positions) => (mask) {
         zero = Constant <value_int = 0> ()
         rows = Constant <value_int: int = @window> ()
         inner = Constant <value_ints = [1, 3]> ()
         outer = Constant <value_ints = [1, 2]> ()
         queries = Unsqueeze (positions, inner)
-        held = Unsqueeze (keys, outer)
+        held = Unsqueeze (key_positions, outer)
         there = GreaterOrEqual (held, zero)
         before = LessOrEqual (held, queries)
         first = Sub (queries, rows)
