@@ -285,6 +285,12 @@ def translations() -> dict[Any, Callable[..., Any]]:
         chosen = {"k": int(tensors[1].shape[1]), "alpha": alpha, "limit": limit, "offset": offset}
         return getattr(op, name)(*tensors, **chosen)
 
+    def recur(*given: Any) -> Any:
+        _, _, key, value, *_ = given
+        name = "LinearRecurrence" if len(given) == LINEAR_RECURRENCE.inputs else "DeltaRecurrence"
+        counts = {"heads": int(value.shape[2]), "groups": int(key.shape[2])}
+        return getattr(op, name)(*given, **counts)
+
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
@@ -300,8 +306,8 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ),
         ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
         ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
-        ours.linear_recurrence.default: lambda *inputs: op.LinearRecurrence(*inputs),
-        ours.delta_recurrence.default: lambda *inputs: op.DeltaRecurrence(*inputs),
+        ours.linear_recurrence.default: recur,
+        ours.delta_recurrence.default: recur,
         ours.context_read.default: lambda cache, lengths: op.ContextRead(cache, lengths),
         ours.causal_mask.default: mask,
         ours.attention.default: attend,

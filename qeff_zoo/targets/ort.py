@@ -18,7 +18,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention, ort_experts
+from qeff_zoo.targets import ort_attention, ort_experts, ort_recurrence
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -72,6 +72,7 @@ def lower(
         exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage, block_size)
+    ort_recurrence.lower(model.graph)
     experts = ort_experts.lower(model.graph, lowering.weights, bindings, lowering.packing)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
