@@ -20,6 +20,7 @@ from qeff_zoo.export.attention_ops import (
     SOFTCAP_ATTENTION,
     WINDOW_MASK,
 )
+from qeff_zoo.export.convolution_ops import CONVOLUTION_WINDOW
 from qeff_zoo.export.domains import OPSET
 from qeff_zoo.export.domains import SEMANTIC as DOMAIN
 from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS
@@ -236,6 +237,7 @@ ALL = (
     SLOT_REPLACE,
     LINEAR_RECURRENCE,
     DELTA_RECURRENCE,
+    CONVOLUTION_WINDOW,
     CONTEXT_READ,
     CAUSAL_MASK,
     WINDOW_MASK,
@@ -291,6 +293,10 @@ def translations() -> dict[Any, Callable[..., Any]]:
         counts = {"heads": int(value.shape[2]), "groups": int(key.shape[2])}
         return getattr(op, name)(*given, **counts)
 
+    def window(before: Any, positions: Any, new: Any) -> Any:
+        channels, kernel = (int(size) for size in before.shape[1:])
+        return op.ConvolutionWindow(before, positions, new, channels=channels, kernel=kernel)
+
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
@@ -308,6 +314,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
         ours.linear_recurrence.default: recur,
         ours.delta_recurrence.default: recur,
+        ours.convolution_window.default: window,
         ours.context_read.default: lambda cache, lengths: op.ContextRead(cache, lengths),
         ours.causal_mask.default: mask,
         ours.attention.default: attend,

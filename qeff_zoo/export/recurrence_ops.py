@@ -10,10 +10,10 @@ from torch import Tensor
 from qeff_zoo.export.semantic_op import SemanticOp
 
 
-# --- linear recurrence: state (B, H, K, V) decays by the exponential of log_decay (B, S, H, K or 1), takes key (B, S, G, K)
-# times value (B, S, H, V), and is read by query (B, S, G, K): output (B, S, H, V), and the last state. So many heads as
-# there are to a group, H / G, share a key and a query. With beta (B, S, H) it takes the delta rule's correction of what the
-# key reads, in place of the value. Always in float32. ---
+# --- linear recurrence: state (B, H, K, V) decays by exp(log_decay), (B, S, H, K or 1), takes key (B, S, G, K) times
+# value (B, S, H, V), and is read by query (B, S, G, K): output (B, S, H, V), and the last state. The H / G heads of a
+# group share a key and a query. With beta (B, S, H) it takes the delta rule's correction of what the key reads, in
+# place of the value. Always in float32. ---
 def _recur(
     state: Tensor, log_decay: Tensor, key: Tensor, value: Tensor, query: Tensor, beta: Tensor | None
 ) -> tuple[Tensor, Tensor]:
