@@ -20,12 +20,12 @@ from qeff_zoo.export.attention_ops import (
     SOFTCAP_ATTENTION,
     WINDOW_MASK,
 )
-from qeff_zoo.export.convolution_ops import CONVOLUTION_WINDOW
 from qeff_zoo.export.domains import OPSET
 from qeff_zoo.export.domains import SEMANTIC as DOMAIN
 from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS
 from qeff_zoo.export.recurrence_ops import DELTA_RECURRENCE, LINEAR_RECURRENCE
 from qeff_zoo.export.semantic_op import SemanticOp
+from qeff_zoo.export.state_ops import CONVOLUTION_WINDOW, STATE_BEFORE
 
 # --- linear: x (…, K), weight (N, K) -> (…, N) ---
 LINEAR = SemanticOp(
@@ -235,6 +235,7 @@ ALL = (
     SLOT_WRITE,
     SLOT_READ,
     SLOT_REPLACE,
+    STATE_BEFORE,
     LINEAR_RECURRENCE,
     DELTA_RECURRENCE,
     CONVOLUTION_WINDOW,
@@ -312,6 +313,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ),
         ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
         ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
+        ours.state_before.default: lambda past, position_ids: op.StateBefore(past, position_ids),
         ours.linear_recurrence.default: recur,
         ours.delta_recurrence.default: recur,
         ours.convolution_window.default: window,

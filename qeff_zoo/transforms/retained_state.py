@@ -143,9 +143,10 @@ class RetainedState(Cache):
 
     def before(self, name: str) -> Tensor | None:
         """Return this call's rows of a state as the call finds them: zeros where a row starts at position 0."""
-        past = self._rows(self.past[name])
-        fresh = (self.position_ids == 0).any(1).view(-1, *[1] * (past.dim() - 1))
-        return torch.where(fresh, torch.zeros((), dtype=past.dtype, device=past.device), past)
+        before: Tensor = torch.ops.qeff_zoo.state_before(
+            self._rows(self.past[name]), self.position_ids
+        )
+        return before
 
     def _replace(self, name: str, rows: Tensor) -> None:
         past = self.past[name]

@@ -1,13 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic op of short causal convolutions: the columns that one looks at, those before a call and those of it.
+"""Semantic ops of states that do not grow: as a call finds them, and the window that a short convolution looks at.
 
-In comments: B batch, S new tokens, C channels, K columns of a state.
+In comments: B batch, S new tokens, C channels, K columns of a convolution's state.
 """
 
 import torch
 from torch import Tensor
 
 from qeff_zoo.export.semantic_op import SemanticOp
+
+
+# --- state before: past (B, …) and position_ids (B, S) -> (B, …), zeros for rows that start at position 0 ---
+@torch.library.custom_op("qeff_zoo::state_before", mutates_args=())
+def state_before(past: Tensor, position_ids: Tensor) -> Tensor:
+    """Return a state without what an earlier request left in rows that start anew."""
+    fresh = (position_ids == 0).any(1).view(-1, *[1] * (past.dim() - 1))
+    return torch.where(fresh, torch.zeros((), dtype=past.dtype, device=past.device), past)
+
+
+@state_before.register_fake
+def _(past: Tensor, position_ids: Tensor) -> Tensor:
+    return torch.empty_like(past)
+
+
+STATE_BEFORE = SemanticOp(
+    name="StateBefore",
+    inputs=2,
+    body="""
+    StateBefore (past, position_ids) => (before) {
+        zero = Constant <value_int = 0> ()
+        axis1 = Constant <value_ints = [1]> ()
+        all = Constant <value_ints = [-1]> ()
+        is_first = Equal (position_ids, zero)
+        firsts = Cast <to = 7> (is_first)
+        any_first = ReduceMax <keepdims = 0> (firsts, axis1)
+        starts = Cast <to = 9> (any_first)
+        shape = Shape (past)
+        rank = Shape (shape)
+        others = Sub (rank, axis1)
+        ones = ConstantOfShape <value = int64[1] {1}> (others)
+        row_shape = Concat <axis = 0> (all, ones)
+        fresh = Reshape (starts, row_shape)
+        nothing = Constant <value_float = 0.0> ()
+        nothing_like = CastLike (nothing, past)
+        before = Where (fresh, nothing_like, past)
+    }""",
+)
 
 
 # --- convolution window: before (B, C, K), position_ids (B, S), new (B, C, S) -> (B, C, K + S) and newest (B, C, K) ---
