@@ -41,13 +41,12 @@ class _Lowering:
         before, positions, new = node.inputs
         seen, newest = node.outputs
         for conv in [use.node for use in seen.uses()]:
-            if _is_causal(conv, node.attributes.get_int("channels", 0)):
+            if _is_causal(conv, node):
                 _convolve(self.graph, conv, before, new)
         tape = Tape()
         both = tape.op("Concat", [before, new], {"axis": _COLUMNS})
-        shape = tape.op("Shape", [before])
-        index = self._columns(positions, node.attributes.get_int("kernel", 0))
-        index = tape.op("Expand", [index, shape])
+        columns = self._columns(positions, node.attributes.get_int("kernel", 0))
+        index = tape.op("Expand", [columns, tape.op("Shape", [before])])
         kept = tape.op("GatherElements", [both, index], {"axis": _COLUMNS})
         ir.convenience.replace_nodes_and_values(
             self.graph, node, [node], tape.nodes, [seen, newest], [both, kept]
@@ -69,70 +68,62 @@ class _Lowering:
         return self._newest[kernel]
 
 
-def _is_causal(node: ir.Node, channels: int) -> bool:
-    """Tell whether a node convolves each channel for itself, every column once."""
+def _is_causal(node: ir.Node, window: ir.Node) -> bool:
+    """Tell whether a node convolves each channel for itself, every column once, over no more than the window has."""
+    if node.op_type != "Conv":
+        return False
     found = node.attributes
-    ones = [*found.get_ints("strides", [1]), *found.get_ints("dilations", [1])]
-    return node.op_type == "Conv" and found.get_int("group", 1) == channels and set(ones) == {1}
+    ones = {*found.get_ints("strides", [1]), *found.get_ints("dilations", [1])}
+    channels, kernel = (window.attributes.get_int(name, 0) for name in ("channels", "kernel"))
+    group, (width,) = found.get_int("group", 1), found.get_ints("kernel_shape", [0])
+    return ones == {1} and group == channels and 1 < width <= kernel + 1
 
 
 def _convolve(
     graph: ir.Graph, conv: ir.Node, before: ir.Value | None, new: ir.Value | None
 ) -> None:
-    """Let the kernel compute the newest columns, if of a convolution no others are read."""
-    read = _read(conv)
-    if read is None:
+    """Let the kernel compute the newest columns, if no others of a convolution are read."""
+    computed = _computed(conv)
+    if computed is None:
         return
-    computed, cut = read
-    _, weight, *bias = conv.inputs
-    (kernel,) = conv.attributes.get_ints("kernel_shape", [])
-    tape = Tape()
-    first, end, axis = (
-        tape.op("Constant", [], {"value_ints": [n]}) for n in (1 - kernel, _END, _COLUMNS)
-    )
-    past = tape.op("Slice", [before, first, end, axis])
-    output, _ = tape.op_multi_out(
-        "CausalConvWithState",
-        [new, weight, *(bias or [None]), past],
-        num_outputs=2,
-        domain=_CONTRIB,
-    )
-    graph.insert_after(conv, tape.nodes)
-    newest = [
-        cut.outputs[0],
-        computed,
-    ]  # in this order: without an activation, one is made of the other
-    ir.convenience.replace_all_uses_with(newest, [cut.inputs[0], output])
-
-
-def _read(conv: ir.Node) -> tuple[ir.Value, ir.Node] | None:
-    """Recognize that the newest columns of a convolution are read alone, with an activation or without.
-
-    Returns:
-        All columns, without those that padding behind them made, and the node that leaves the newest of them or of
-        their activations.
-    """
-    value = conv.outputs[0]
-    if any(conv.attributes.get_ints("pads", [])):
-        cut = _slice(value)
-        start = ir.convenience.get_const_tensor(cut.inputs[1]) if cut else None
-        if cut is None or start is None or start.numpy().item() != 0:
-            return None
-        value = cut.outputs[0]
-    computed = value
-    users = {use.node.op_type: use.node for use in value.uses()}
-    if users.keys() == {"Sigmoid", "Mul"}:
-        value = users["Mul"].outputs[0]
-    cut = _slice(value)
+    activated = _activated(computed)
+    cut = _cut(activated)
     if cut is None or not _is_negated(cut.inputs[1]):
-        return None
-    return computed, cut
+        return
+    _, weight, bias, *_ = [*conv.inputs, None]
+    (width,) = conv.attributes.get_ints("kernel_shape", [])
+    tape = Tape()
+    bounds = [tape.op("Constant", [], {"value_ints": [n]}) for n in (1 - width, _END, _COLUMNS)]
+    given = [new, weight, bias, tape.op("Slice", [before, *bounds])]
+    output, _ = tape.op_multi_out("CausalConvWithState", given, num_outputs=2, domain=_CONTRIB)
+    graph.insert_after(conv, tape.nodes)
+    # In this order: without an activation, the one is cut from the other.
+    ir.convenience.replace_all_uses_with(cut.outputs[0], activated)
+    ir.convenience.replace_all_uses_with(computed, output)
 
 
-def _slice(value: ir.Value) -> ir.Node | None:
+def _computed(conv: ir.Node) -> ir.Value | None:
+    """Return all columns of a convolution, without those that padding behind them made."""
+    if not any(conv.attributes.get_ints("pads", [])):
+        return conv.outputs[0]
+    cut = _cut(conv.outputs[0])
+    start = ir.convenience.get_const_tensor(cut.inputs[1]) if cut and cut.inputs[1] else None
+    return cut.outputs[0] if cut and start is not None and start.numpy().item() == 0 else None
+
+
+def _activated(value: ir.Value) -> ir.Value:
+    """Return what SiLU makes of a value, if nothing else reads that; else the value itself."""
+    users = {use.node.op_type: use.node for use in value.uses()}
+    if users.keys() != {"Sigmoid", "Mul"}:
+        return value
+    product, gate = users["Mul"], users["Sigmoid"].outputs[0]
+    return product.outputs[0] if set(product.inputs) == {value, gate} else value
+
+
+def _cut(value: ir.Value) -> ir.Node | None:
     """Return what takes neighbouring columns of a value, if nothing else reads it."""
     users = [use.node for use in value.uses()]
-    if len(users) != 1 or users[0].op_type != "Slice":
+    if len(users) != 1 or users[0].op_type != "Slice" or users[0].inputs[3] is None:
         return None
     axis = ir.convenience.get_const_tensor(users[0].inputs[3])
     return users[0] if axis is not None and axis.numpy().tolist() == [_COLUMNS] else None
