@@ -45,7 +45,9 @@ CONVOLUTION = """
         last = Reshape (negated, every)
         before = qeff_zoo.StateBefore (past, position_ids)
         seen, newest = qeff_zoo.ConvolutionWindow <channels = 4, kernel = 3> (before, position_ids, new)
-        length = Shape <start = 2, end = 3> (seen)
+        kernel = Constant <value_int = 3> ()
+        total = Add (kernel, tokens)
+        length = Reshape (total, every)
         {steps}
         y = Identity (read)
     }}"""
@@ -219,6 +221,23 @@ def convolution(
             read = Slice (active, last, end, axis)""".replace("bias_rows", "causal"),
             False,
             id="another-activation",
+        ),
+        pytest.param(
+            3,
+            """columns = Conv <group = 4, kernel_shape = [3], pads = [1, 1]> (seen, weight, bias)
+            causal = Slice (columns, first, length, axis)
+            read = Slice (causal, last, end, axis)""",
+            False,
+            id="not-causal",
+        ),
+        pytest.param(
+            3,
+            """columns = Conv <group = 4, kernel_shape = [3], pads = [2, 2]> (seen, weight, bias)
+            new_length = Reshape (tokens, every)
+            causal = Slice (columns, first, new_length, axis)
+            read = Slice (causal, last, end, axis)""",
+            False,
+            id="not-the-newest",
         ),
         pytest.param(
             3,

@@ -5,6 +5,7 @@ It asks of a call what `ort_attention` does: a row's tokens come first, padding 
 a call stands next to a row's first token as it is. An activation stays apart: the kernel has one, but slower.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -41,8 +42,9 @@ class _Lowering:
         before, positions, new = node.inputs
         seen, newest = node.outputs
         for conv in [use.node for use in seen.uses()]:
-            if _is_causal(conv, node):
-                _convolve(self.graph, conv, before, new)
+            read = _read(conv, node)
+            if read is not None:
+                _convolve(self.graph, conv, read, [before, new])
         tape = Tape()
         both = tape.op("Concat", [before, new], {"axis": _COLUMNS})
         columns = self._columns(positions, node.attributes.get_int("kernel", 0))
@@ -68,47 +70,77 @@ class _Lowering:
         return self._newest[kernel]
 
 
-def _is_causal(node: ir.Node, window: ir.Node) -> bool:
-    """Tell whether a node convolves each channel for itself, every column once, over no more than the window has."""
-    if node.op_type != "Conv":
-        return False
-    found = node.attributes
-    ones = {*found.get_ints("strides", [1]), *found.get_ints("dilations", [1])}
-    channels, kernel = (window.attributes.get_int(name, 0) for name in ("channels", "kernel"))
-    group, (width,) = found.get_int("group", 1), found.get_ints("kernel_shape", [0])
-    return ones == {1} and group == channels and 1 < width <= kernel + 1
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """What is read of a convolution: its newest columns alone, or what SiLU makes of them.
+
+    Args:
+        computed: All columns but those that padding behind them made.
+        activated: The same, or what SiLU makes of it.
+        newest: The newest columns of that.
+    """
+
+    computed: ir.Value
+    activated: ir.Value
+    newest: ir.Value
 
 
 def _convolve(
-    graph: ir.Graph, conv: ir.Node, before: ir.Value | None, new: ir.Value | None
+    graph: ir.Graph, conv: ir.Node, read: _Read, given: Sequence[ir.Value | None]
 ) -> None:
-    """Let the kernel compute the newest columns, if no others of a convolution are read."""
-    computed = _computed(conv)
-    if computed is None:
-        return
-    activated = _activated(computed)
-    cut = _cut(activated)
-    if cut is None or not _is_negated(cut.inputs[1]):
-        return
-    _, weight, bias, *_ = [*conv.inputs, None]
-    (width,) = conv.attributes.get_ints("kernel_shape", [])
+    """Let the kernel compute the newest columns from those before and the new ones."""
+    (before, new), (_, weight, bias, *_) = given, [*conv.inputs, None]
     tape = Tape()
-    bounds = [tape.op("Constant", [], {"value_ints": [n]}) for n in (1 - width, _END, _COLUMNS)]
-    given = [new, weight, bias, tape.op("Slice", [before, *bounds])]
-    output, _ = tape.op_multi_out("CausalConvWithState", given, num_outputs=2, domain=_CONTRIB)
+    bounds = [
+        tape.op("Constant", [], {"value_ints": [n]}) for n in (1 - _width(conv), _END, _COLUMNS)
+    ]
+    past = tape.op("Slice", [before, *bounds])
+    output, _ = tape.op_multi_out(
+        "CausalConvWithState", [new, weight, bias, past], num_outputs=2, domain=_CONTRIB
+    )
     graph.insert_after(conv, tape.nodes)
     # In this order: without an activation, the one is cut from the other.
-    ir.convenience.replace_all_uses_with(cut.outputs[0], activated)
-    ir.convenience.replace_all_uses_with(computed, output)
+    ir.convenience.replace_all_uses_with(read.newest, read.activated)
+    ir.convenience.replace_all_uses_with(read.computed, output)
 
 
-def _computed(conv: ir.Node) -> ir.Value | None:
-    """Return all columns of a convolution, without those that padding behind them made."""
-    if not any(conv.attributes.get_ints("pads", [])):
-        return conv.outputs[0]
-    cut = _cut(conv.outputs[0])
-    start = ir.convenience.get_const_tensor(cut.inputs[1]) if cut and cut.inputs[1] else None
-    return cut.outputs[0] if cut and start is not None and start.numpy().item() == 0 else None
+def _read(conv: ir.Node, window: ir.Node) -> _Read | None:
+    """Recognize a causal convolution of each channel for itself, of which the newest columns are read alone."""
+    channels, kernel = (window.attributes.get_int(name, 0) for name in ("channels", "kernel"))
+    if (
+        conv.op_type != "Conv"
+        or not _is_plain(conv, channels)
+        or not 1 < _width(conv) <= kernel + 1
+    ):
+        return None
+    pads, computed, length = conv.attributes.get_ints("pads", []), conv.outputs[0], None
+    if any(pads):
+        head = _cut(computed)
+        if set(pads) != {_width(conv) - 1} or head is None or _number(head.inputs[1]) != 0:
+            return None
+        computed, length = head.outputs[0], head.inputs[2]
+    activated = _activated(computed)
+    tail = _cut(activated)
+    if tail is None or _number(tail.inputs[2]) != _END:
+        return None
+    negated, total = _producer(tail.inputs[1]), _producer(length)
+    if negated is None or negated.op_type != "Neg":
+        return None
+    if length is not None and not _is_sum(total, kernel, negated.inputs[0]):
+        return None
+    return _Read(computed=computed, activated=activated, newest=tail.outputs[0])
+
+
+def _is_plain(conv: ir.Node, channels: int) -> bool:
+    """Tell whether a convolution treats each channel for itself, and looks at neighbouring columns."""
+    found = conv.attributes
+    ones = {*found.get_ints("strides", [1]), *found.get_ints("dilations", [1])}
+    return ones == {1} and found.get_int("group", 1) == channels
+
+
+def _width(conv: ir.Node) -> int:
+    (width,) = conv.attributes.get_ints("kernel_shape", [0])
+    return int(width)
 
 
 def _activated(value: ir.Value) -> ir.Value:
@@ -123,15 +155,27 @@ def _activated(value: ir.Value) -> ir.Value:
 def _cut(value: ir.Value) -> ir.Node | None:
     """Return what takes neighbouring columns of a value, if nothing else reads it."""
     users = [use.node for use in value.uses()]
-    if len(users) != 1 or users[0].op_type != "Slice" or users[0].inputs[3] is None:
+    if len(users) != 1 or users[0].op_type != "Slice":
         return None
-    axis = ir.convenience.get_const_tensor(users[0].inputs[3])
-    return users[0] if axis is not None and axis.numpy().tolist() == [_COLUMNS] else None
+    _, _, _, axis, step, *_ = [*users[0].inputs, None]
+    neighbours = step is None or _number(step) == 1
+    return users[0] if neighbours and _number(axis) == _COLUMNS else None
 
 
-def _is_negated(value: ir.Value | None) -> bool:
-    """Tell whether a number counts from the end: so many columns as there are new ones."""
+def _is_sum(node: ir.Node | None, number: int, other: ir.Value | None) -> bool:
+    """Tell whether a node adds a number to another value."""
+    if node is None or node.op_type != "Add" or other not in node.inputs:
+        return False
+    return number in [_number(value) for value in node.inputs]
+
+
+def _number(value: ir.Value | None) -> int | None:
+    """Return the one number that a value always has."""
+    constant = ir.convenience.get_const_tensor(value) if value is not None else None
+    return int(constant.numpy().item()) if constant is not None and constant.size == 1 else None
+
+
+def _producer(value: ir.Value | None) -> ir.Node | None:
+    """Return what computes a number, be it a scalar or reshaped to a list of one."""
     node = value.producer() if value is not None else None
-    if node is not None and node.op_type == "Reshape":
-        node = node.inputs[0].producer() if node.inputs[0] is not None else None
-    return node is not None and node.op_type == "Neg"
+    return _producer(node.inputs[0]) if node is not None and node.op_type == "Reshape" else node
