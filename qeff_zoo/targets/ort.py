@@ -4,8 +4,9 @@
 `lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
 FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
 GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `ort_attention`; else cache
-writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one buffer. Slots
-of continuous batching are rows that a session binds, so no graph here has `batch_index`.
+writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one buffer. So do
+the kernels of recurrences, see `ort_recurrence`. Slots of continuous batching are rows that a session binds, so no
+graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
