@@ -115,7 +115,7 @@ def experts(count: Callable[[Any], int]) -> Transform:
 
 def recurrence(count: Callable[[Any], int]) -> Transform:
     """Declare that the scans of `count(config)` state-space or linear-attention layers become semantic ops."""
-    return Transform(name="recurrence", count=count)
+    return Transform(name="recurrence", version=2, count=count)
 
 
 def window_cache(count: Callable[[Any], int]) -> Transform:

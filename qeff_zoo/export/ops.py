@@ -27,6 +27,7 @@ from qeff_zoo.export.domains import SEMANTIC as DOMAIN
 from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS
 from qeff_zoo.export.recurrence_ops import DELTA_RECURRENCE, LINEAR_RECURRENCE
 from qeff_zoo.export.semantic_op import SemanticOp
+from qeff_zoo.export.state_ops import CONVOLUTION_WINDOW, STATE_BEFORE
 
 # --- linear: x (…, K), weight (N, K) -> (…, N) ---
 LINEAR = SemanticOp(
@@ -236,8 +237,10 @@ ALL = (
     SLOT_WRITE,
     SLOT_READ,
     SLOT_REPLACE,
+    STATE_BEFORE,
     LINEAR_RECURRENCE,
     DELTA_RECURRENCE,
+    CONVOLUTION_WINDOW,
     CONTEXT_READ,
     CAUSAL_MASK,
     WINDOW_MASK,
@@ -297,6 +300,16 @@ def translations() -> dict[Any, Callable[..., Any]]:
         chosen = {"k": int(tensors[1].shape[1]), "alpha": alpha, "limit": limit, "offset": offset}
         return getattr(op, name)(*tensors, **chosen)
 
+    def recur(*given: Any) -> Any:
+        _, _, key, value, *_ = given
+        name = "LinearRecurrence" if len(given) == LINEAR_RECURRENCE.inputs else "DeltaRecurrence"
+        counts = {"heads": int(value.shape[2]), "groups": int(key.shape[2])}
+        return getattr(op, name)(*given, **counts)
+
+    def window(before: Any, positions: Any, new: Any) -> Any:
+        channels, kernel = (int(size) for size in before.shape[1:])
+        return op.ConvolutionWindow(before, positions, new, channels=channels, kernel=kernel)
+
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
@@ -313,8 +326,10 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ),
         ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
         ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
-        ours.linear_recurrence.default: lambda *inputs: op.LinearRecurrence(*inputs),
-        ours.delta_recurrence.default: lambda *inputs: op.DeltaRecurrence(*inputs),
+        ours.state_before.default: lambda past, position_ids: op.StateBefore(past, position_ids),
+        ours.linear_recurrence.default: recur,
+        ours.delta_recurrence.default: recur,
+        ours.convolution_window.default: window,
         ours.context_read.default: lambda cache, lengths: op.ContextRead(cache, lengths),
         ours.causal_mask.default: mask,
         ours.held_mask.default: lambda positions, keys, window: op.HeldMask(
