@@ -268,7 +268,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     def gelu(x: Any, approximate: str = "none") -> Any:
         """In the order of products that ONNX Runtime knows as one kernel."""
         if approximate == "tanh":
-            cubic = standard.Mul(standard.Pow(x, 3.0), 0.044715)
+            cubic = standard.Mul(standard.Pow(x, 3.0), 0.044715)  # type: ignore[type-var]
             inner = standard.Tanh(standard.Mul(standard.Add(x, cubic), math.sqrt(2 / math.pi)))
         else:
             inner = standard.Erf(standard.Div(x, math.sqrt(2)))

@@ -204,7 +204,7 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
 def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     """Recognize the rows of a window's cache, and the new ones behind them, that only this attention looks at."""
     both = value.producer() if value is not None else None
-    if both is None or both.op_type != "Concat" or len(both.inputs) != 2:
+    if both is None or both.graph is None or both.op_type != "Concat" or len(both.inputs) != 2:
         return None
     (past, _), new = _read(both.inputs[0]), both.inputs[1]
     attended = {user for user in _users(both.outputs[0]) if user.op_type in _OPS}

@@ -130,8 +130,8 @@ def _fuse(
     limit = node.attributes.get_float("limit", UNBOUNDED)
     if limit < UNBOUNDED:
         attributes["swiglu_limit"] = limit
-    third = [None] * 3
-    zero_points = [*(first[2:] or [None]), *(second[2:] or [None]), None]
+    third: list[ir.Value | None] = [None] * 3
+    zero_points = [first[2], second[2], None] if packing.bits == 4 else [None] * 3
     mixed = tape.op("QMoE", [*given, *third, *zero_points, share], attributes, domain=_CONTRIB)
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [mixed])
 

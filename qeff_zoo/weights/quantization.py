@@ -199,7 +199,7 @@ def dequantize(stored: Stored, shape: tuple[int, ...]) -> Array:
     """
     assert stored.scales is not None
     *lead, blocks = stored.scales.shape
-    integers, zeros = stored.data, np.float32(128)
+    integers, zeros = stored.data, np.full(1, 128, np.float32)
     if stored.zero_points is not None:
         integers = _unpack(stored.data)
         zeros = _unpack(stored.zero_points)[..., :blocks, None].astype(np.float32)
