@@ -22,7 +22,7 @@ from qeff_zoo.export.attention_ops import (
 )
 from qeff_zoo.export.domains import OPSET
 from qeff_zoo.export.domains import SEMANTIC as DOMAIN
-from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS
+from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS, ROUTED_LINEAR
 from qeff_zoo.export.recurrence_ops import DELTA_RECURRENCE, LINEAR_RECURRENCE
 from qeff_zoo.export.semantic_op import SemanticOp
 
@@ -242,6 +242,7 @@ ALL = (
     ATTENTION,
     SOFTCAP_ATTENTION,
     SINK_ATTENTION,
+    ROUTED_LINEAR,
     EXPERTS,
     INTERLEAVED_EXPERTS,
 )
@@ -306,6 +307,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ours.causal_mask.default: mask,
         ours.attention.default: attend,
         ours.sink_attention.default: attend_with_sinks,
+        ours.routed_linear.default: lambda *inputs: op.RoutedLinear(*inputs),
         ours.experts.default: mix,
         ours.interleaved_experts.default: mix,
     }

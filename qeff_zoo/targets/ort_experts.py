@@ -14,10 +14,12 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.export.semantic_op import UNBOUNDED
 from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.targets import ort_routing
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 
 _CONTRIB = "com.microsoft"
+_FLOAT = "the kernel has no float32 matrices"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ def lower(
     bindings: Mapping[str, Expression],
     packing: Packing | None,
 ) -> Counter[str]:
-    """Replace every block of experts, in place: by the kernel where it can, else one expert after the other.
+    """Replace every block of experts, in place: by the kernel where it can, else by products of each one's own tokens.
 
     Args:
         graph: Without functions of layers.
@@ -56,21 +58,30 @@ def lower(
         How blocks are computed, in words, and how many each way.
     """
     ways: Counter[str] = Counter()
+    routers = {node.inputs[1] for node in graph if experts_pass.is_routed_product(node)}
+    if routers:
+        ways[_routed(_FLOAT if packing is None else "the kernel computes others")] = len(routers)
     for node in [node for node in graph if experts_pass.is_experts(node)]:
         names = [weights[one] for one in _matrices(node) if one in weights]
         reason = _reason(node, names, packing)
         if reason or packing is None:
-            experts_pass.unroll(graph, node)
+            experts_pass.take_apart(graph, node)
         else:
             _fuse(graph, node, names, bindings, packing)
-        ways[f"one by one, since {reason}" if reason else "native"] += 1
+        ways[_routed(reason) if reason else "native"] += 1
+    ort_routing.lower(graph, weights)
     return ways
+
+
+def _routed(reason: str) -> str:
+    """Say in words how blocks are computed without the kernel, and why."""
+    return f"each expert on its own tokens, since {reason}"
 
 
 def _reason(node: ir.Node, names: list[str], packing: Packing | None) -> str:
     """Say why the kernel cannot compute a block; nothing if it can."""
     if packing is None:
-        return "the kernel has no float32 matrices"
+        return _FLOAT
     if len(names) < 2:
         return "their matrices are not stored as they are used"
     _, hidden, inner = _sizes(node)
