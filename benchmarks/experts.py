@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim: a token costs what its own experts cost, however many others there are.
 
-Makes Qwen3-MoE checkpoints of random weights that differ in the number of experts alone, builds each to int4, and
-measures them by `qeff_zoo.bench`, in turns. Prints JSON with the medians and their ratio to the fewest experts.
+Makes Qwen3-MoE checkpoints of random weights that differ in the number of experts alone, builds each in the ways that
+experts are computed, and measures them by `qeff_zoo.bench`, in turns. Prints JSON with the medians and their ratio to
+the fewest experts.
 
-    python benchmarks/experts.py [--experts 8 64] [--repeat 3] [--threads 2] [--cache DIR]
+    python benchmarks/experts.py [--ways native gelu fp32] [--experts 8 64] [--repeat 3] [--threads 2] [--cache DIR]
 """
 
 import argparse
@@ -23,12 +24,19 @@ from random_llama import Size, config_of, write_tokenizer
 _SIZE = Size(1024, 512, 8, 16, 4, 32_000, tied=False)
 _CHOSEN = 8  # experts of a token
 _LEAST = 0.8  # of the speed with the fewest experts
+#: Way -> weights and activation: the kernel, then each expert on its own tokens, in int4 and in float32.
+_WAYS = {
+    "native": ("int4", "silu"),
+    "gelu": ("int4", "gelu_pytorch_tanh"),
+    "fp32": ("fp32", "silu"),
+}
 _PACKAGES = ("qeff-zoo", "onnxruntime", "transformers", "torch")
 
 
 def main() -> None:
     """Measure what was asked for and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=list(_WAYS))
     parser.add_argument("--experts", nargs="+", type=int, default=[8, 64], metavar="N")
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     parser.add_argument("--threads", type=int, default=2, metavar="N")
@@ -36,8 +44,15 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
     facts = machine(_PACKAGES)
+    ways = {way: measure(way, arguments) for way in arguments.ways}
+    json.dump({"machine": facts, "ways": ways}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def measure(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Build one way for all numbers of experts, and measure those in turns."""
     counts = sorted(arguments.experts)
-    packages = {count: build(arguments.cache, count) for count in counts}
+    packages = {count: build(arguments.cache, count, way) for count in counts}
     turns: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     for _ in range(arguments.repeat):
         for count in counts:
@@ -53,24 +68,23 @@ def main() -> None:
         str(count): {"value": ratio, "at_least": _LEAST, "kept": ratio >= _LEAST}
         for count, ratio in ratios.items()
     }
-    answer = {"machine": facts, "experts": found, "decode_ratios": ratios, "limits": limits}
-    json.dump(answer, sys.stdout, indent=1)
-    sys.stdout.write("\n")
+    return {"experts": found, "decode_ratios": ratios, "limits": limits}
 
 
-def build(cache: Path, count: int) -> str:
+def build(cache: Path, count: int, way: str) -> str:
     """Make a checkpoint unless it lies there, and build it; return the package's folder."""
-    folder = cache / f"experts-{count}"
+    weights, activation = _WAYS[way]
+    folder = cache / f"experts-{count}-{activation}"
     if not folder.is_dir():
-        _make(folder, count)
-    command = [sys.executable, "-m", "qeff_zoo", "build", str(folder), "--weights", "int4"]
+        _make(folder, count, activation)
+    command = [sys.executable, "-m", "qeff_zoo", "build", str(folder), "--weights", weights]
     command += ["--ctx-len", "512", "--no-validate", "--json"]
     environment = {**os.environ, "QEFF_HOME": str(cache / "run-store")}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
     return str(json.loads(done.stdout)["path"])
 
 
-def _make(folder: Path, count: int) -> None:
+def _make(folder: Path, count: int, activation: str) -> None:
     import torch
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -79,7 +93,7 @@ def _make(folder: Path, count: int) -> None:
     for name in ("architectures", "model_type", "torch_dtype"):
         del llama[name]
     config = Qwen3MoeConfig(
-        **llama,
+        **{**llama, "hidden_act": activation},
         moe_intermediate_size=_SIZE.intermediate,
         num_experts=count,
         num_experts_per_tok=_CHOSEN,

@@ -18,7 +18,7 @@ def gated(gate: Tensor, up: Tensor, alpha: float, limit: float, offset: float) -
 
 def mix(made: Tensor, weights: Tensor) -> Tensor:
     """Add up what a token's experts made of it, (T, K, H), by their shares (T, K)."""
-    return (made * weights[..., None].to(made.dtype)).sum(1)
+    return (weights[:, None].to(made.dtype) @ made).squeeze(1)
 
 
 # --- routed linear: x (T, K, I) or (T, 1, I), index (T, K), weight (E, N, I) -> (T, K, N) ---

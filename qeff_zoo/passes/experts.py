@@ -37,7 +37,7 @@ def take_apart(graph: ir.Graph, node: ir.Node) -> None:
     """
     tape = Tape()
     hidden, index, weights, *_ = node.inputs
-    second, last = (tape.op("Constant", [], {"value_ints": [axis]}) for axis in (1, -1))
+    second = tape.op("Constant", [], {"value_ints": [1]})
     tokens = tape.op("Unsqueeze", [hidden, second])  # (tokens, 1, hidden)
     if is_interleaved(node):
         made, weights = _biased(tape, node, tokens)
@@ -46,8 +46,8 @@ def take_apart(graph: ir.Graph, node: ir.Node) -> None:
         both = _routed(tape, tokens, index, gate_up)
         gate, up = tape.op_multi_out("Split", [both], {"axis": -1, "num_outputs": 2}, num_outputs=2)
         made = _routed(tape, _gated(tape, node, gate, up), index, down)
-    shares = tape.op("CastLike", [tape.op("Unsqueeze", [weights, last]), made])
-    total = tape.op("ReduceSum", [tape.op("Mul", [made, shares]), second], {"keepdims": 0})
+    by_token = tape.op("CastLike", [tape.op("Unsqueeze", [weights, second]), made])
+    total = tape.op("Squeeze", [tape.op("MatMul", [by_token, made]), second])
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [total])
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of experts with quantized matrices become one kernel of ONNX Runtime, QMoE: it computes the chosen ones alone.
+"""Blocks of experts with quantized matrices become one kernel of ONNX Runtime, QMoE, others products of routed tokens.
 
-A token then reads the weights of its own experts, not of all. The kernel takes gates and ups in turns, sizes that are
-multiples of the blocks, and the shares of the experts as they were computed outside of it.
+Both ways a token reads the weights of its own experts, not of all. The kernel takes gates and ups in turns, sizes that
+are multiples of the blocks, and the shares of the experts as they were computed outside of it.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from qeff_zoo.weights.expressions import Expression
 
 _CONTRIB = "com.microsoft"
 _FLOAT = "the kernel has no float32 matrices"
+_UNSTORED = "their matrices are not stored as they are used"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,25 +58,23 @@ def lower(
     Returns:
         How blocks are computed, in words, and how many each way.
     """
+    others = _FLOAT if packing is None else "the kernel computes none of their kind"
+    reasons = {node.inputs[1]: others for node in graph if experts_pass.is_routed_product(node)}
     ways: Counter[str] = Counter()
-    routers = {node.inputs[1] for node in graph if experts_pass.is_routed_product(node)}
-    if routers:
-        ways[_routed(_FLOAT if packing is None else "the kernel computes others")] = len(routers)
     for node in [node for node in graph if experts_pass.is_experts(node)]:
         names = [weights[one] for one in _matrices(node) if one in weights]
         reason = _reason(node, names, packing)
         if reason or packing is None:
+            reasons[node.inputs[1]] = reason
             experts_pass.take_apart(graph, node)
         else:
             _fuse(graph, node, names, bindings, packing)
-        ways[_routed(reason) if reason else "native"] += 1
-    ort_routing.lower(graph, weights)
+            ways["native"] += 1
+    left = ort_routing.lower(graph, weights)
+    for router, reason in reasons.items():
+        given, since = ("all", _UNSTORED) if router in left else ("its own", reason)
+        ways[f"each expert on {given} tokens, since {since}"] += 1
     return ways
-
-
-def _routed(reason: str) -> str:
-    """Say in words how blocks are computed without the kernel, and why."""
-    return f"each expert on its own tokens, since {reason}"
 
 
 def _reason(node: ir.Node, names: list[str], packing: Packing | None) -> str:
@@ -83,7 +82,7 @@ def _reason(node: ir.Node, names: list[str], packing: Packing | None) -> str:
     if packing is None:
         return _FLOAT
     if len(names) < 2:
-        return "their matrices are not stored as they are used"
+        return _UNSTORED
     _, hidden, inner = _sizes(node)
     if hidden % packing.block_size or inner % packing.block_size:
         return f"{hidden} and {inner} are no multiples of the blocks of {packing.block_size}"

@@ -97,7 +97,7 @@ def cut_rows(value: ir.Value) -> tuple[ir.Value | None, int, int]:
     known = [int(tensor.numpy().item()) for tensor in given if tensor and tensor.size == 1]
     if len(known) != len(given):
         return None, 0, 0
-    first, last, axis, step = [*known, 0, 1][:4]
+    first, last, axis, step = [*known, *[0, 1][len(known) - 2 :]]
     if axis != 0 or step != 1 or not 0 <= first < last <= (part.inputs[0].shape or [0])[0]:
         return None, 0, 0
     return part.inputs[0], first, last
