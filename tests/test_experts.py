@@ -15,7 +15,7 @@ from qeff_zoo.passes import experts as experts_pass
 from qeff_zoo.targets import ort_experts, ort_routing
 from qeff_zoo.weights.expressions import sources_of
 
-ROUTED = "each expert on its own tokens, since "
+ROUTED = "by expert, each on its own tokens, since "
 
 
 def grouped(cases: list[tuple[Any, ...]]) -> list[Any]:
@@ -122,7 +122,7 @@ def test_matrices_that_are_not_stored_as_they_are_used_stay_one_product_for_all_
     graph = ir.Graph([x, index, stack], product.outputs, nodes=[turned, product])
     ways = ort_experts.lower(graph, {stack: "stack"}, {}, None)
     assert ways == {
-        "each expert on all tokens, since their matrices are not stored as they are used": 1
+        "by expert, each on all tokens, since their matrices are not stored as they are used": 1
     }
     assert list(graph) == [turned, product]
 

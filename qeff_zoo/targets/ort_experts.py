@@ -73,7 +73,7 @@ def lower(
     left = ort_routing.lower(graph, weights)
     for router, reason in reasons.items():
         given, since = ("all", _UNSTORED) if router in left else ("its own", reason)
-        ways[f"each expert on {given} tokens, since {since}"] += 1
+        ways[f"by expert, each on {given} tokens, since {since}"] += 1
     return ways
 
 
