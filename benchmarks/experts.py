@@ -12,14 +12,15 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from measuring import machine
-from random_llama import Size, config_of, write_tokenizer
+from random_llama import Size, config_of
+from random_models import build, figures, save
 
 _SIZE = Size(1024, 512, 8, 16, 4, 32_000, tied=False)
 _CHOSEN = 8  # experts of a token
@@ -52,7 +53,13 @@ def main() -> None:
 def measure(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Build one way for all numbers of experts, and measure those in turns."""
     counts = sorted(arguments.experts)
-    packages = {count: build(arguments.cache, count, way) for count in counts}
+    weights, activation = _WAYS[way]
+    environment = {**os.environ, "QEFF_HOME": str(arguments.cache / "run-store")}
+    packages = {}
+    for count in counts:
+        folder = arguments.cache / f"experts-{count}-{activation}"
+        saved = save(folder, partial(model, count, activation))
+        packages[count] = build(saved, environment, weights=weights)
     turns: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     for _ in range(arguments.repeat):
         for count in counts:
@@ -71,24 +78,10 @@ def measure(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return {"experts": found, "decode_ratios": ratios, "limits": limits}
 
 
-def build(cache: Path, count: int, way: str) -> str:
-    """Make a checkpoint unless it lies there, and build it; return the package's folder."""
-    weights, activation = _WAYS[way]
-    folder = cache / f"experts-{count}-{activation}"
-    if not folder.is_dir():
-        _make(folder, count, activation)
-    command = [sys.executable, "-m", "qeff_zoo", "build", str(folder), "--weights", weights]
-    command += ["--ctx-len", "512", "--no-validate", "--json"]
-    environment = {**os.environ, "QEFF_HOME": str(cache / "run-store")}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
-    return str(json.loads(done.stdout)["path"])
-
-
-def _make(folder: Path, count: int, activation: str) -> None:
-    import torch
+def model(count: int, activation: str) -> Any:
+    """Make the model with so many experts."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
     llama = config_of(_SIZE)
     for name in ("architectures", "model_type", "torch_dtype"):
         del llama[name]
@@ -99,21 +92,7 @@ def _make(folder: Path, count: int, activation: str) -> None:
         num_experts_per_tok=_CHOSEN,
         norm_topk_prob=True,
     )
-    torch.manual_seed(0)
-    model: Any = Qwen3MoeForCausalLM(config)
-    model.to(torch.bfloat16).save_pretrained(unfinished)
-    write_tokenizer(unfinished)
-    unfinished.rename(folder)
-
-
-def figures(package: str, threads: int) -> dict[str, Any]:
-    """Measure one package in a process of its own."""
-    command = [sys.executable, "-m", "qeff_zoo", "bench", package, "--json"]
-    command += ["--threads", str(threads), "--batch-size", "1"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    (case,) = json.loads(done.stdout)
-    answer: dict[str, Any] = case
-    return answer
+    return Qwen3MoeForCausalLM(config)
 
 
 if __name__ == "__main__":

@@ -32,12 +32,14 @@ _ENGINES = Path(__file__).with_name("engines.py")
 #: Our int4 again, with a scale for so many columns: fewer bytes, more rounding.
 _WIDE = 128
 _OURS, _GENAI, _LLAMA_CPP, _MEMORY = "qeff-zoo", "onnxruntime-genai", "llama.cpp", "memory"
-#: Bytes of a parameter in the layers and in the output matrix. Blocks of 32 int4 values have a scale, of four bytes in
-#: ONNX and of two in llama.cpp, which stores the output matrix as q6_K.
+#: Bytes of a parameter in the layers and in the output matrix, by format. A block has a scale: of four bytes in ONNX,
+#: ours with half a byte of zero point, and of two in llama.cpp, which stores the output matrix as q6_K. Peers are used as
+#: they come, with blocks of 32.
 _BYTES = {
     "fp32": (4.0, 4.0),
-    "int4": (0.5 + 4 / 32, 0.5 + 4 / 32),
-    f"int4/{_WIDE}": (0.5 + 4 / _WIDE, 0.5 + 4 / _WIDE),
+    "int4": (0.5 + 4.5 / 64, 0.5 + 4.5 / 64),
+    f"int4/{_WIDE}": (0.5 + 4.5 / _WIDE, 0.5 + 4.5 / _WIDE),
+    "int4/32": (0.5 + 4 / 32, 0.5 + 4 / 32),
     "q4_0": (0.5 + 2 / 32, 210 / 256),
 }
 #: The least that the ratios to peers may be, the most that a package's figures may.
@@ -168,8 +170,9 @@ def contenders(arguments: argparse.Namespace, size: str, weights: str) -> list[C
     cache, python = arguments.cache, arguments.peers
     if python and _has(python, "onnxruntime_genai"):
         model = build_genai(cache, size, weights, python)
+        stored = "int4/32" if weights == "int4" else weights
         field.append(
-            Contender(name=_GENAI, engine=_GENAI, model=model, weights=weights, python=python)
+            Contender(name=_GENAI, engine=_GENAI, model=model, weights=stored, python=python)
         )
     if python and weights == "int4" and _has(python, "llama_cpp") and _has(python, "gguf"):
         model = build_gguf(cache, size, python)

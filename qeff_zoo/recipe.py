@@ -115,12 +115,12 @@ def experts(count: Callable[[Any], int]) -> Transform:
 
 def recurrence(count: Callable[[Any], int]) -> Transform:
     """Declare that the scans of `count(config)` state-space or linear-attention layers become semantic ops."""
-    return Transform(name="recurrence", count=count)
+    return Transform(name="recurrence", version=2, count=count)
 
 
 def window_cache(count: Callable[[Any], int]) -> Transform:
     """Declare that `count(config)` sliding-window layers keep a cache of their window only."""
-    return Transform(name="window_cache", count=count)
+    return Transform(name="window_cache", version=2, count=count)
 
 
 DECODER_SHAPES: Mapping[str, Shape] = {

@@ -24,7 +24,9 @@ RECIPE = replace(
         rms_norm(_norms),
         experts(lambda config: config.num_hidden_layers),
         Transform(
-            name="lightning_attention", count=lambda config: config.layer_types.count(_LINEAR)
+            name="lightning_attention",
+            version=2,
+            count=lambda config: config.layer_types.count(_LINEAR),
         ),
     ),
     tiny=(

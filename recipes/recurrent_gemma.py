@@ -11,7 +11,9 @@ RECIPE = Recipe(
     transforms=(
         rms_norm(lambda config: 2 * config.num_hidden_layers + 1, offset=1.0),
         Transform(
-            name="rg_lru", count=lambda config: config.layers_block_type.count("linear_attention")
+            name="rg_lru",
+            version=2,
+            count=lambda config: config.layers_block_type.count("linear_attention"),
         ),
         window_cache(lambda config: config.layers_block_type.count("sliding_attention")),
     ),

@@ -40,7 +40,8 @@ def session(
     """Open a graph of one call of an op's function, the body as the exporter attaches it."""
     op = next(op for op in ops.ALL if op.name == name)
     function = next(function for function in ops.functions() if function.name == name)
-    integers = {"position_ids", "batch_index", "positions", "ctx_len", "comp_ctx_lengths", "index"}
+    integers = {"position_ids", "batch_index", "positions", "key_positions"}
+    integers |= {"ctx_len", "comp_ctx_lengths", "index"}
     inputs = [
         ir.Value(
             name=value.name,
@@ -79,10 +80,13 @@ _RANKS = {
     "SlotRead": (4, 2),
     "SlotReplace": (3, 2, 3),
     "ContextRead": (4, 1),
+    "StateBefore": (3, 2),
+    "ConvolutionWindow": (3, 2, 3),
     "LinearRecurrence": (4, 4, 4, 4, 4),
     "DeltaRecurrence": (4, 4, 4, 4, 4, 3),
     "CausalMask": (2, 0),
     "WindowMask": (2, 0),
+    "HeldMask": (2, 2),
     "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
@@ -427,33 +431,35 @@ def test_experts(
 @given(
     batch=st.integers(1, 2),
     seq=st.integers(1, 4),
-    heads=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    shared=st.integers(1, 3),
     width=st.integers(1, 5),
     columns=st.integers(1, 4),
     one_decay=st.booleans(),
-    one_key=st.booleans(),
     delta=st.booleans(),
 )
 def test_recurrences(
     batch: int,
     seq: int,
-    heads: int,
+    groups: int,
+    shared: int,
     width: int,
     columns: int,
     one_decay: bool,
-    one_key: bool,
     delta: bool,
 ) -> None:
+    heads = groups * shared
     state = normal(0, batch, heads, width, columns)
-    decay = 1 / (1 + np.exp(-normal(1, batch, seq, heads, 1 if one_decay else width)))
-    key = normal(2, batch, seq, 1 if one_key else heads, width)
+    log_decay = -np.exp(2 * normal(1, batch, seq, heads, 1 if one_decay else width))
+    log_decay[0, 0, 0] = -1000.0  # nothing is left
+    key = normal(2, batch, seq, groups, width)
     value = normal(3, batch, seq, heads, columns)
     query = normal(4, *key.shape)
     rates = (normal(5, batch, seq, heads),) if delta else ()
     last, expected = state.astype(float), np.zeros(value.shape)
     for b, t, h in np.ndindex(batch, seq, heads):
-        g = 0 if one_key else h
-        matrix = last[b, h] * decay[b, t, h][:, None]
+        g = h // shared
+        matrix = last[b, h] * np.exp(log_decay[b, t, h].astype(float))[:, None]
         row = value[b, t, h].astype(float)
         if delta:
             row = (row - key[b, t, g] @ matrix) * rates[0][b, t, h]
@@ -464,10 +470,51 @@ def test_recurrences(
         if delta
         else ("LinearRecurrence", OURS.linear_recurrence)
     )
-    arrays = (state, decay.astype(np.float32), key, value, query, *rates)
+    arrays = (state, log_decay, key, value, query, *rates)
     for found in (all_in_onnx(name, *arrays), op(*map(torch.from_numpy, arrays))):
         np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(found[1], last, rtol=1e-4, atol=1e-4)
+
+
+# --- states that do not grow ---------------------------------------------------------------------
+
+
+def test_state_before_is_nothing_for_rows_that_start() -> None:
+    """Whatever an earlier request left there."""
+    past = normal(0, 4, 2, 3)
+    past[1] = np.nan
+    positions = np.array([[5, 6], [-1, 0], [-1, -1], [7, -1]])
+    expected = past.copy()
+    expected[1] = 0
+    np.testing.assert_array_equal(in_onnx("StateBefore", past, positions), expected)
+    np.testing.assert_array_equal(in_torch(OURS.state_before, past, positions), expected)
+
+
+@some
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_convolution_window(rows: list[tuple[int, int]], kernel: int, channels: int) -> None:
+    """Rows have padding, tokens, padding; to the tokens it is as if there were none."""
+    seq = max(1, *(early + count for early, count in rows))
+    before, new = normal(0, len(rows), channels, kernel), normal(1, len(rows), channels, seq)
+    positions = np.full((len(rows), seq), -1)
+    for b, (early, count) in enumerate(rows):
+        positions[b, early : early + count] = np.arange(8, 8 + count)
+    arrays = (before, positions, new)
+    for seen, newest in (
+        all_in_onnx("ConvolutionWindow", *arrays),
+        OURS.convolution_window(*map(torch.from_numpy, arrays)),
+    ):
+        assert seen.shape == (len(rows), channels, kernel + seq)
+        for b, (early, count) in enumerate(rows):
+            end = early + count
+            expected = np.concatenate([before[b], new[b, :, early:end]], axis=1)
+            if count:
+                np.testing.assert_array_equal(seen[b, :, early : kernel + end], expected)
+            np.testing.assert_array_equal(newest[b], expected[:, count:])
 
 
 def test_slots_are_replaced_whole() -> None:
@@ -517,6 +564,22 @@ def test_causal_mask(rows: list[list[int]], ctx_len: int, window: int) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@some
+@given(
+    st.lists(st.lists(st.integers(0, 12), min_size=2, max_size=2), min_size=2, max_size=2),
+    st.lists(st.lists(st.integers(-1, 12), min_size=5, max_size=5), min_size=2, max_size=2),
+    st.integers(1, 14),
+)
+def test_held_mask(rows: list[list[int]], held: list[list[int]], window: int) -> None:
+    positions, keys = np.array(rows, np.int64), np.array(held, np.int64)
+    expected = np.full((2, 1, 2, 5), np.finfo(np.float32).min, np.float32)
+    for b, s, key in np.ndindex(2, 2, 5):
+        if 0 <= held[b][key] <= rows[b][s] and held[b][key] > rows[b][s] - window:
+            expected[b, 0, s, key] = 0
+    np.testing.assert_array_equal(in_torch(OURS.held_mask, positions, keys, window), expected)
+    np.testing.assert_array_equal(in_onnx("HeldMask", positions, keys, window=window), expected)
+
+
 @pytest.mark.parametrize(
     ("mask", "window"),
     [
@@ -541,10 +604,10 @@ def test_masks_of_transformers_are_told_apart(mask: Callable[..., Any], window: 
 _POSITIONS = torch.tensor([[0, 2, -1], [-1, -1, -1]])
 _RECURRENCE = (
     torch.randn(2, 4, 6, 5),
-    torch.rand(2, 3, 4, 1),
-    torch.randn(2, 3, 4, 6),
+    -torch.rand(2, 3, 4, 1),
+    torch.randn(2, 3, 2, 6),
     torch.randn(2, 3, 4, 5),
-    torch.randn(2, 3, 4, 6),
+    torch.randn(2, 3, 2, 6),
 )
 _ROUTED = torch.randn(3, 6), torch.tensor([[0, 3], [1, 0], [2, 1]]), torch.rand(3, 2)
 EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -561,6 +624,11 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "slot_replace": (
         OURS.slot_replace,
         (torch.randn(4, 2, 5), torch.tensor([[3], [0]]), torch.randn(2, 2, 5)),
+    ),
+    "state_before": (OURS.state_before, (torch.randn(2, 4, 6), _POSITIONS)),
+    "convolution_window": (
+        OURS.convolution_window,
+        (torch.randn(2, 4, 3), _POSITIONS, torch.randn(2, 4, 3)),
     ),
     "linear_recurrence": (OURS.linear_recurrence, _RECURRENCE),
     "delta_recurrence": (OURS.delta_recurrence, (*_RECURRENCE, torch.rand(2, 3, 4))),
@@ -584,6 +652,7 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ),
     ),
     "causal_mask": (OURS.causal_mask, (_POSITIONS.clamp(min=0), 5, 2)),
+    "held_mask": (OURS.held_mask, (_POSITIONS.clamp(min=0), _POSITIONS, 2)),
     "sink_attention": (
         OURS.sink_attention,
         (

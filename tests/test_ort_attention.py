@@ -7,6 +7,7 @@ That all of them answer as Hugging Face does is tested over every recipe in `tes
 from collections import Counter
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +18,7 @@ from parity import Subject
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.targets import ort
+from qeff_zoo.targets import ort, ort_attention
 
 ROTARY = "native, with rotary embedding"
 NATIVE = "native"
@@ -70,7 +71,8 @@ def test_tables_are_those_of_transformers_and_there_once() -> None:
         ("smollm3-window", {ROTARY: 2, NATIVE: 2}),  # layers without positions
         ("cohere2-base", {"portable, since its head size is no multiple of 8": 4}),
         ("llama4_text-base", {NATIVE: 2, "portable, since its mask is not causal": 2}),
-        ("gpt_oss-base", {NATIVE: 2, "portable, since its mask is not causal": 2}),
+        ("gpt_oss-base", {NATIVE: 4}),  # two that keep a window only, with sinks
+        ("gemma3_text-base", {NATIVE: 4}),
     ],
 )
 def test_attentions_become_what_they_can(name: str, ways: dict[str, int]) -> None:
@@ -83,6 +85,8 @@ def test_attentions_become_what_they_can(name: str, ways: dict[str, int]) -> Non
         ("mistral-base", "local_window_size", {7}),
         ("gemma2-base", "local_window_size", {-1, 7}),
         ("gemma2-base", "softcap", {2.0}),
+        ("gemma2-base", "sliding_window_cache", {0}),
+        ("gemma3_text-base", "sliding_window_cache", {0, 1}),
         ("cohere-base", "rotary_interleaved", {1}),
         ("apertus-base", "rotary_interleaved", {0}),
     ],
@@ -92,6 +96,38 @@ def test_what_is_special_is_told_to_the_kernel(
 ) -> None:
     model = parity.subject(name).lower("fp32").model
     assert {node.attributes[attribute].value for node in natives(model)} == expected
+
+
+def test_a_windows_cache_has_room_beyond_the_window_but_not_beyond_the_context() -> None:
+    subject = parity.subject("gemma3_text-base")
+    window = subject.hf.config.sliding_window
+    for ctx_len, rows in ((40, window + parity.SPARE), (window + 1, window + 1), (3, 3)):
+        model = subject.graph()
+        with mock.patch.object(ort_attention, "_SPARE", parity.SPARE):
+            graph = ort.lower(model, subject.bindings, "float32", ctx_len).model.graph
+        shapes = {
+            value.shape[2]  # type: ignore[index]
+            for value in (*graph.inputs, *graph.outputs)
+            if value.name and value.name.startswith("past_")
+        }
+        assert shapes == {"ctx_len", rows}
+        shown = {node.attributes["local_window_size"].value for node in natives(model)}
+        assert shown == {-1, min(window, ctx_len)}
+
+
+def test_padding_costs_a_window_nothing() -> None:
+    """Columns that are padding in all rows change no bit: of a window's cache they would push tokens out."""
+    session = parity.subject("gemma3_text-base").lowered("fp32", parity.PLAIN, 1)
+    tokens = np.arange(1, 12)[None]
+    found = []
+    for padding in (0, 5):
+        steps = parity.decoder_steps(session, 1)
+        ids = np.pad(tokens, ((0, 0), (0, padding)))
+        positions = np.pad(np.arange(11)[None], ((0, 0), (0, padding)), constant_values=-1)
+        feeds = {"input_ids": ids, "position_ids": positions, **steps.states}
+        found.append(parity._run_in_place(session, feeds))
+    for name in ("logits", *(f"{name}_RetainedState" for name in steps.states)):
+        np.testing.assert_array_equal(found[0][name], found[1][name], name)
 
 
 def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:

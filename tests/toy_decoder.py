@@ -39,6 +39,7 @@ class ToyDecoder(Decoder):
             "recurrent_state.1": np.full((rows, 1), _GARBAGE, np.int64),
         }
         self._growing = frozenset({"past_key.0"})
+        self._slides = False
         #: Rows and width of every call.
         self.calls: list[tuple[list[int], int]] = []
 

@@ -91,6 +91,47 @@ WINDOW_MASK = SemanticOp(
 )
 
 
+# --- mask of keys that lie anywhere: positions of queries (B, S), of keys (B, K) or negative -> additive (B, 1, S, K)
+@torch.library.custom_op("qeff_zoo::held_mask", mutates_args=())
+def held_mask(positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
+    """Mask keys after each query, those `window` positions before it and earlier, and those that are none."""
+    queries, held = positions[:, None, :, None], key_positions[:, None, None, :]
+    allowed = (held >= 0) & (held <= queries) & (held > queries - window)
+    return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
+
+
+@held_mask.register_fake
+def _(positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
+    shape = positions.shape[0], 1, positions.shape[1], key_positions.shape[1]
+    return positions.new_empty(shape, dtype=torch.float32)
+
+
+HELD_MASK = SemanticOp(
+    name="HeldMask",
+    inputs=2,
+    outputs=(None,),
+    integers=("window",),
+    body="""
+    HeldMask <window> (positions, key_positions) => (mask) {
+        zero = Constant <value_int = 0> ()
+        rows = Constant <value_int: int = @window> ()
+        inner = Constant <value_ints = [1, 3]> ()
+        outer = Constant <value_ints = [1, 2]> ()
+        queries = Unsqueeze (positions, inner)
+        held = Unsqueeze (key_positions, outer)
+        there = GreaterOrEqual (held, zero)
+        before = LessOrEqual (held, queries)
+        first = Sub (queries, rows)
+        near = Greater (held, first)
+        causal = And (before, near)
+        allowed = And (causal, there)
+        seen = Constant <value_float = 0.0> ()
+        hidden = Constant <value_float = -3.4028234663852886e38> ()
+        mask = Where (allowed, seen, hidden)
+    }""",
+)
+
+
 def _mix(
     query: Tensor, key: Tensor, value: Tensor, scale: float, weigh: Callable[[Tensor], Tensor]
 ) -> Tensor:

@@ -6,6 +6,7 @@ compared with Hugging Face in PyTorch), its fake for tracing, and the body of th
 graph run in any ONNX runtime. In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from qeff_zoo.export.attention_ops import (
     ATTENTION,
     CAUSAL_MASK,
     CONTEXT_READ,
+    HELD_MASK,
     SINK_ATTENTION,
     SOFTCAP_ATTENTION,
     WINDOW_MASK,
@@ -25,6 +27,7 @@ from qeff_zoo.export.domains import SEMANTIC as DOMAIN
 from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS, ROUTED_LINEAR
 from qeff_zoo.export.recurrence_ops import DELTA_RECURRENCE, LINEAR_RECURRENCE
 from qeff_zoo.export.semantic_op import SemanticOp
+from qeff_zoo.export.state_ops import CONVOLUTION_WINDOW, STATE_BEFORE
 
 # --- linear: x (…, K), weight (N, K) -> (…, N) ---
 LINEAR = SemanticOp(
@@ -234,11 +237,14 @@ ALL = (
     SLOT_WRITE,
     SLOT_READ,
     SLOT_REPLACE,
+    STATE_BEFORE,
     LINEAR_RECURRENCE,
     DELTA_RECURRENCE,
+    CONVOLUTION_WINDOW,
     CONTEXT_READ,
     CAUSAL_MASK,
     WINDOW_MASK,
+    HELD_MASK,
     ATTENTION,
     SOFTCAP_ATTENTION,
     SINK_ATTENTION,
@@ -259,6 +265,15 @@ def translations() -> dict[Any, Callable[..., Any]]:
     def linear(x: Any, weight: Any, bias: Any = None) -> Any:
         product = op.Linear(x, weight)
         return product if bias is None else standard.Add(product, bias)
+
+    def gelu(x: Any, approximate: str = "none") -> Any:
+        """In the order of products that ONNX Runtime knows as one kernel."""
+        if approximate == "tanh":
+            cubic = standard.Mul(standard.Pow(x, 3.0), 0.044715)
+            inner = standard.Tanh(standard.Mul(standard.Add(x, cubic), math.sqrt(2 / math.pi)))
+        else:
+            inner = standard.Erf(standard.Div(x, math.sqrt(2)))
+        return standard.Mul(standard.Mul(x, 0.5), standard.Add(inner, 1.0))
 
     def attend(query: Any, key: Any, value: Any, mask: Any, scale: float, softcap: float) -> Any:
         given: dict[str, Any] = {"scale": scale, "num_heads": heads_of(query)}
@@ -286,12 +301,23 @@ def translations() -> dict[Any, Callable[..., Any]]:
         chosen = {"k": int(tensors[1].shape[1]), "alpha": alpha, "limit": limit, "offset": offset}
         return getattr(op, name)(*tensors, **chosen)
 
+    def recur(*given: Any) -> Any:
+        _, _, key, value, *_ = given
+        name = "LinearRecurrence" if len(given) == LINEAR_RECURRENCE.inputs else "DeltaRecurrence"
+        counts = {"heads": int(value.shape[2]), "groups": int(key.shape[2])}
+        return getattr(op, name)(*given, **counts)
+
+    def window(before: Any, positions: Any, new: Any) -> Any:
+        channels, kernel = (int(size) for size in before.shape[1:])
+        return op.ConvolutionWindow(before, positions, new, channels=channels, kernel=kernel)
+
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
     ours = torch.ops.qeff_zoo
     return {
         torch.ops.aten.linear.default: linear,
+        torch.ops.aten.gelu.default: gelu,
         ours.rms_norm.default: normalize,
         ours.cache_write.default: lambda past, position_ids, new: op.CacheWrite(
             past, position_ids, new
@@ -301,10 +327,15 @@ def translations() -> dict[Any, Callable[..., Any]]:
         ),
         ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
         ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
-        ours.linear_recurrence.default: lambda *inputs: op.LinearRecurrence(*inputs),
-        ours.delta_recurrence.default: lambda *inputs: op.DeltaRecurrence(*inputs),
+        ours.state_before.default: lambda past, position_ids: op.StateBefore(past, position_ids),
+        ours.linear_recurrence.default: recur,
+        ours.delta_recurrence.default: recur,
+        ours.convolution_window.default: window,
         ours.context_read.default: lambda cache, lengths: op.ContextRead(cache, lengths),
         ours.causal_mask.default: mask,
+        ours.held_mask.default: lambda positions, keys, window: op.HeldMask(
+            positions, keys, window=window
+        ),
         ours.attention.default: attend,
         ours.sink_attention.default: attend_with_sinks,
         ours.routed_linear.default: lambda *inputs: op.RoutedLinear(*inputs),

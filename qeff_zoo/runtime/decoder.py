@@ -68,6 +68,9 @@ class Decoder:
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
         #: The retained states by input name, rows first, the very memory that the graph reads and writes.
         self.states = self._new_states()
+        self._slides = any(
+            name.startswith("past_") and name not in self._growing for name in self.states
+        )
 
     @classmethod
     def open(
@@ -115,10 +118,13 @@ class Decoder:
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
         lengths = [n for n in self.sizes.comp_ctx_lengths_prefill if n >= context]
-        begin = {row: piece for row, piece in pieces.items() if piece.start == 0}
-        logits = self._each_run(begin, lengths, min(widest, ctx_len) if padded else None)
-        # The attention kernel takes several tokens of several rows only where all of them begin.
-        for row in pieces.keys() - begin.keys():
+        # The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
+        # where a window slides.
+        together = {
+            row: piece for row, piece in pieces.items() if piece.start == 0 and not self._slides
+        }
+        logits = self._each_run(together, lengths, min(widest, ctx_len) if padded else None)
+        for row in pieces.keys() - together.keys():
             width = min(widest, ctx_len - pieces[row].start) if padded else None
             logits |= self._each_run({row: pieces[row]}, lengths, width)
         return logits
@@ -248,6 +254,9 @@ class Decoder:
         )
         self._growing = frozenset(
             name for name, value in retained.items() if "ctx_len" in value.shape
+        )
+        self._slides = any(
+            name.startswith("past_") and name not in self._growing for name in shapes
         )
         return {name: np.zeros(shapes[name], dtype_of(value)) for name, value in retained.items()}
 

@@ -4,8 +4,9 @@
 `lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
 FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
 GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `ort_attention`; else cache
-writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one buffer. Slots
-of continuous batching are rows that a session binds, so no graph here has `batch_index`.
+writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one buffer. So do
+the kernels of recurrences, see `ort_recurrence`. Slots of continuous batching are rows that a session binds, so no
+graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention, ort_experts, stacks
+from qeff_zoo.targets import ort_attention, ort_convolution, ort_experts, ort_recurrence, stacks
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -71,6 +72,8 @@ def lower(
         exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage, block_size)
+    ort_recurrence.lower(model.graph)
+    ort_convolution.lower(model.graph)
     experts = ort_experts.lower(model.graph, lowering.weights, bindings, lowering.packing)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
@@ -86,12 +89,22 @@ def lower(
             slot = lowering.slot(name, bindings[name], "float32")
             ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
     onnx_passes.RemoveUnusedNodesPass()(model)
+    _keep_as_computed(model.graph)
     ort_attention.drop_compute_context(model.graph)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
     slots = lowering.used_slots()
     return Lowered(model=model, slots=slots, attention=attention, experts=experts)
+
+
+def _keep_as_computed(graph: ir.Graph) -> None:
+    """Drop the casts of what becomes a state: here all that is computed is float32 as states are, and a cast copies."""
+    for value in list(graph.outputs):
+        cast = value.producer()
+        kept = cast.inputs[0] if cast is not None and cast.op_type == "CastLike" else None
+        if cast is not None and kept is not None and kept.producer() is not None:
+            ir.convenience.replace_nodes_and_values(graph, cast, [cast], [], [value], [kept])
 
 
 @dataclass

@@ -6,6 +6,10 @@ call what `runtime.decoder` keeps to: a row's tokens come first and follow one a
 a call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read.
 A graph whose attentions are all of this kind needs no list of compute contexts, and loses that input.
 
+The cache of a window has a few rows more than the window: the kernel keeps the newest tokens in order at its beginning,
+and moves them when it is full. There padding would push tokens out. So the columns of a call that are padding in all
+rows are cut off before anything is computed, and rows of different lengths have to come one by one.
+
 An attention of another kind (a mask that is not causal, a state that is no plain cache) keeps its portable body.
 """
 
@@ -22,9 +26,11 @@ from qeff_zoo.targets.rotary import Turns
 _CONTRIB = "com.microsoft"
 _READS = ("Identity", "ContextRead")
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
+_WINDOWS = ("WindowMask", "HeldMask")
 _PRODUCTS = ("FusedMatMul", "MatMulNBits")
 _UNIT = 8  # of head sizes that the kernel takes
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
+_SPARE = 64  # rows of a window's cache beyond the window: it is moved when they are full
 
 
 def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
@@ -37,11 +43,14 @@ def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
     Returns:
         How attentions are computed, in words, and how many each way.
     """
-    lowering = _Lowering(graph, Turns(graph, ctx_len))
+    lowering = _Lowering(graph, Turns(graph, ctx_len), ctx_len)
     attentions = (
         node for node in list(graph) if node.domain == domains.SEMANTIC and node.op_type in _OPS
     )
-    return Counter(lowering.attention(node) for node in attentions)
+    ways = Counter(lowering.attention(node) for node in attentions)
+    if lowering.slides:
+        lowering.trim()
+    return ways
 
 
 def drop_compute_context(graph: ir.Graph) -> None:
@@ -53,12 +62,19 @@ def drop_compute_context(graph: ir.Graph) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Cached:
-    """Keys or values of an attention: their state, what writes it, and the new ones (batch, heads, seq, size)."""
+    """Keys or values of an attention: their state, what writes it, and the new ones (batch, heads, seq, size).
+
+    Args:
+        past: The state before the call.
+        present: The state after it.
+        new: What the call adds.
+        slides: Whether the state holds a window alone.
+    """
 
     past: ir.Value
-    write: ir.Node
-    reads: list[ir.Node]
+    present: ir.Value
     new: ir.Value
+    slides: bool = False
 
 
 @dataclass
@@ -67,7 +83,9 @@ class _Lowering:
 
     graph: ir.Graph
     turns: Turns
-    _lengths: list[ir.Value] = field(default_factory=list)
+    ctx_len: int
+    slides: bool = False
+    _seen: list[ir.Value] = field(default_factory=list)
 
     def attention(self, node: ir.Node) -> str:
         """Replace one attention and the writes of its keys and values, or say why not."""
@@ -75,7 +93,7 @@ class _Lowering:
         window, keys, values = _window(mask), _cached(key, node), _cached(value, node)
         if window is None:
             return "portable, since its mask is not causal"
-        if keys is None or values is None or query is None:
+        if keys is None or values is None or query is None or keys.slides != values.slides:
             return "portable, since its keys are no plain cache of its own"
         if _sizes(keys.past) != _sizes(values.past):
             return "portable, since keys and values differ in size"
@@ -94,14 +112,17 @@ class _Lowering:
         flat.append(_flat(tape, values.new))
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
-            [*flat, keys.past, values.past, *self._seen(), *tables]
+            [*flat, keys.past, values.past, *self._lengths(), *tables]
             + ([None, None, *sinks] if sinks else []),
             {
                 "num_heads": count,
                 "kv_num_heads": groups,
                 "scale": node.attributes.get_float("scale"),
                 "softcap": node.attributes.get_float("softcap", 0.0),
-                "local_window_size": window or -1,
+                "local_window_size": self._slide(keys, values, window)
+                if keys.slides
+                else window or -1,
+                "sliding_window_cache": int(keys.slides),
                 "do_rotary": int(turn is not None),
                 "rotary_interleaved": int(turn is not None and turn.interleaved),
             },
@@ -109,19 +130,27 @@ class _Lowering:
             domain=_CONTRIB,
         )
         heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
-        # Of neighbours, the last is removed first: nothing reads it any more.
-        old = [node, *keys.reads, *values.reads, keys.write, values.write]
-        written = [keys.write.outputs[0], values.write.outputs[0]]
+        replaced = [node.outputs[0], keys.present, values.present]
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, old, tape.nodes, [node.outputs[0], *written], [heads, *present]
+            self.graph, node, [], tape.nodes, replaced, [heads, *present]
         )
         return "native" if turn is None else "native, with rotary embedding"
 
-    def _seen(self) -> list[ir.Value]:
+    def _slide(self, keys: _Cached, values: _Cached, window: int) -> int:
+        """Give the states of a window their rows; return how many tokens it shows."""
+        self.slides = True
+        shown = min(window, self.ctx_len)
+        for cached in (keys, values):
+            for state in (cached.past, cached.present):
+                sizes = list(state.shape or ())
+                sizes[2] = min(shown + _SPARE, self.ctx_len)
+                state.shape = ir.Shape(sizes)
+        return shown
+
+    def _lengths(self) -> list[ir.Value]:
         """Return the index of each row's last key, (batch,), and the number of keys of the longest row, in 32 bits."""
-        if not self._lengths:
-            tape = Tape()
-            positions = next(one for one in self.graph.inputs if one.name == "position_ids")
+        if not self._seen:
+            tape, positions = Tape(), self._input("position_ids")
             zero, one = _ints(tape, 0), _ints(tape, 1)
             first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
             columns = tape.op("Shape", [positions], {"start": 1})
@@ -129,17 +158,36 @@ class _Lowering:
             last = tape.op("Squeeze", [tape.op("Sub", [total, one]), one])
             longest = tape.op("ReduceMax", [total], {"keepdims": 0})
             narrow = {"to": ir.DataType.INT32}
-            self._lengths = [tape.op("Cast", [value], narrow) for value in (last, longest)]
+            self._seen = [tape.op("Cast", [value], narrow) for value in (last, longest)]
             self.graph.insert_before(self.graph[0], tape.nodes)
-        return self._lengths
+        return self._seen
+
+    def trim(self) -> None:
+        """Cut off the columns of a call that are padding in all rows."""
+        tape, positions = Tape(), self._input("position_ids")
+        zero, one = _ints(tape, 0), _ints(tape, 1)
+        last = tape.op("ReduceMax", [positions, one], {"keepdims": 1})
+        first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
+        follow = tape.op("ReduceMax", [tape.op("Sub", [last, first]), zero], {"keepdims": 0})
+        columns = tape.op("Add", [follow, one])
+        for name in ("input_ids", "position_ids"):
+            given = self._input(name)
+            users = [use for use in given.uses() if use.node not in tape.nodes]
+            kept = tape.op("Slice", [given, zero, columns, one])
+            for use in users:
+                use.node.replace_input_with(use.idx, kept)
+        self.graph.insert_before(self.graph[0], tape.nodes)
+
+    def _input(self, name: str) -> ir.Value:
+        return next(value for value in self.graph.inputs if value.name == name)
 
 
 def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     """Recognize a plain cache that only this attention reads."""
-    reads: list[ir.Node] = []
-    while value is not None and (read := value.producer()) and read.op_type in _READS:
-        reads.append(read)
-        value = read.inputs[0]
+    sliding = _sliding(value, attention)
+    if sliding is not None:
+        return sliding
+    value, reads = _read(value)
     write = value.producer() if value is not None else None
     if write is None or write.op_type != "CacheWrite":
         return None
@@ -150,7 +198,30 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     }
     if not all(given) or users != {attention, *reads} or past is None or new is None:
         return None
-    return _Cached(past=past, write=write, reads=reads, new=new)
+    return _Cached(past=past, present=write.outputs[0], new=new)
+
+
+def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
+    """Recognize the rows of a window's cache, and the new ones behind them, that only this attention looks at."""
+    both = value.producer() if value is not None else None
+    if both is None or both.op_type != "Concat" or len(both.inputs) != 2:
+        return None
+    (past, _), new = _read(both.inputs[0]), both.inputs[1]
+    attended = {user for user in _users(both.outputs[0]) if user.op_type in _OPS}
+    if past is None or new is None or not past.is_graph_input() or attended != {attention}:
+        return None
+    name = f"{past.name}_RetainedState"
+    present = next((one for one in both.graph.outputs if one.name == name), None)
+    return None if present is None else _Cached(past=past, present=present, new=new, slides=True)
+
+
+def _read(value: ir.Value | None) -> tuple[ir.Value | None, list[ir.Node]]:
+    """Return what is read, and by which nodes."""
+    reads: list[ir.Node] = []
+    while value is not None and (read := value.producer()) and read.op_type in _READS:
+        reads.append(read)
+        value = read.inputs[0]
+    return value, reads
 
 
 def _users(value: ir.Value) -> Iterator[ir.Node]:
@@ -162,7 +233,9 @@ def _window(mask: ir.Value | None) -> int | None:
     node = mask.producer() if mask is not None else None
     if node is None or node.domain != domains.SEMANTIC:
         return None
-    return {"CausalMask": 0, "WindowMask": node.attributes.get_int("window", 0)}.get(node.op_type)
+    if node.op_type == "CausalMask":
+        return 0
+    return node.attributes.get_int("window", 0) if node.op_type in _WINDOWS else None
 
 
 def _sizes(past: ir.Value) -> tuple[int, int]:

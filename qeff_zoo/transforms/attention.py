@@ -102,11 +102,14 @@ def additive_mask(
     Returns:
         (batch or 1, 1, seq, ctx): 0 where a query may look, the least finite value elsewhere.
     """
-    if isinstance(q_offset, Tensor) and isinstance(kv_offset, int) and attention_mask is None:
+    if isinstance(q_offset, Tensor) and attention_mask is None:
         window = causal_window(mask_function)
-        if window is not None:
+        if window is not None and isinstance(kv_offset, int):
             mask: Tensor = torch.ops.qeff_zoo.causal_mask(q_offset, kv_length, window)
             return mask.to(dtype)
+        if window and isinstance(kv_offset, Tensor):
+            held: Tensor = torch.ops.qeff_zoo.held_mask(q_offset, kv_offset, window)
+            return held.to(dtype)
     if isinstance(q_offset, Tensor):
         queries = q_offset.unsqueeze(1).unsqueeze(3)
     else:

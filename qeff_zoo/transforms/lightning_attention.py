@@ -43,11 +43,11 @@ def _forward(
     mixed = mixed.view(batch, seq, self.num_attention_heads, 3 * self.head_dim)
     query, key, value = torch.split(mixed, self.head_dim, dim=3)
     valid = (past_key_values.position_ids >= 0)[:, :, None, None]  # padding keeps the state
-    decay = torch.exp(-self.slope_rate.view(1, 1, -1, 1) * valid)
+    log_decay = -self.slope_rate.view(1, 1, -1, 1) * valid
     state = past_key_values.before(f"recurrent_state.{plain(self.layer_idx)}")
     if state is None:
         state = value.new_zeros(batch, self.num_attention_heads, self.head_dim, self.head_dim)
-    output, last = torch.ops.qeff_zoo.linear_recurrence(state, decay, key * valid, value, query)
+    output, last = torch.ops.qeff_zoo.linear_recurrence(state, log_decay, key * valid, value, query)
     past_key_values.update_recurrent_state(last, self.layer_idx)
     output = self.norm(output.reshape(batch, seq, -1))
     return self.out_proj(torch.sigmoid(self.output_gate(hidden_states)) * output), None

@@ -89,11 +89,11 @@ class _Calls:
         step = dt if delta_bias is None else dt + delta_bias[:, None]
         step = nn.functional.softplus(step) if delta_softplus else step
         step = (step * self._valid[:, None]).transpose(1, 2)  # (batch, seq, channels)
-        decay = torch.exp(step[..., None] * A)  # (batch, seq, channels, state)
+        log_decay = step[..., None] * A  # (batch, seq, channels, state)
         key, query = B.transpose(1, 2)[:, :, None], C.transpose(1, 2)[:, :, None]
         value = (step * hidden_states.transpose(1, 2))[..., None]
         state = self._initial(hidden_states, *A.shape, 1)
-        output, last = torch.ops.qeff_zoo.linear_recurrence(state, decay, key, value, query)
+        output, last = torch.ops.qeff_zoo.linear_recurrence(state, log_decay, key, value, query)
         output = output[..., 0].transpose(1, 2)
         output = output if D is None else output + hidden_states * D[:, None]
         output = output if z is None else output * nn.functional.silu(z)
@@ -122,12 +122,11 @@ class _Calls:
         step = dt if dt_bias is None else dt + dt_bias
         step = nn.functional.softplus(step) if dt_softplus else step
         step = step.clamp(*dt_limit) * self._valid[..., None]
-        decay = torch.exp(step * A)[..., None]
+        log_decay = (step * A)[..., None]
         heads, width = hidden_states.shape[2:]
-        key, query = (item.repeat_interleave(heads // item.shape[2], dim=2) for item in (B, C))
         value = hidden_states * step[..., None]
         state = self._initial(hidden_states, heads, B.shape[3], width)
-        output, last = torch.ops.qeff_zoo.linear_recurrence(state, decay, key, value, query)
+        output, last = torch.ops.qeff_zoo.linear_recurrence(state, log_decay, B, value, C)
         output = output if D is None else output + hidden_states * D[:, None]
         return (output, last) if return_final_states else output
 
@@ -152,15 +151,11 @@ class _Calls:
                 for item in (query, key)
             )
         query = query * query.shape[-1] ** -0.5
-        heads = value.shape[2]
-        query, key = (
-            item.repeat_interleave(heads // item.shape[2], dim=2) for item in (query, key)
-        )
-        decay = torch.exp((g if g.dim() == 4 else g[..., None]) * self._valid[..., None, None])
-        state = self._initial(value, heads, key.shape[3], value.shape[3])
+        log_decay = (g if g.dim() == 4 else g[..., None]) * self._valid[..., None, None]
+        state = self._initial(value, value.shape[2], key.shape[3], value.shape[3])
         rate = beta * self._valid[..., None]
         result: tuple[Tensor, Tensor] = torch.ops.qeff_zoo.delta_recurrence(
-            state, decay, key, value, query, rate
+            state, log_decay, key, value, query, rate
         )
         return result
 

@@ -126,17 +126,9 @@ class RetainedState(Cache):
         before = self.before(name)
         if before is None:
             before = conv_states.new_zeros(*conv_states.shape[:2], conv_kernel_size)
-        seen = torch.cat([before, conv_states.to(before.dtype)], dim=2)
-        # What came before moves to the row's first token, over the padding that may stand there.
-        valid = self.position_ids >= 0
-        first = (valid.cumsum(1) == 0).sum(1)[:, None, None]
-        columns = torch.arange(conv_kernel_size + valid.shape[1], device=first.device)
-        moved = torch.where(
-            columns < first + conv_kernel_size, (columns - first).clamp(min=0), columns
-        )
-        seen = seen.gather(2, moved.expand(-1, seen.shape[1], -1))
-        newest = first + valid.sum(1)[:, None, None] + columns[:conv_kernel_size]
-        self._replace(name, seen.gather(2, newest.expand(-1, seen.shape[1], -1)))
+        seen: Tensor
+        seen, newest = torch.ops.qeff_zoo.convolution_window(before, self.position_ids, conv_states)
+        self._replace(name, newest)
         return seen
 
     def get_recurrent_state(self, *_: Any, **__: Any) -> None:
@@ -151,9 +143,10 @@ class RetainedState(Cache):
 
     def before(self, name: str) -> Tensor | None:
         """Return this call's rows of a state as the call finds them: zeros where a row starts at position 0."""
-        past = self._rows(self.past[name])
-        fresh = (self.position_ids == 0).any(1).view(-1, *[1] * (past.dim() - 1))
-        return torch.where(fresh, torch.zeros((), dtype=past.dtype, device=past.device), past)
+        before: Tensor = torch.ops.qeff_zoo.state_before(
+            self._rows(self.past[name]), self.position_ids
+        )
+        return before
 
     def _replace(self, name: str, rows: Tensor) -> None:
         past = self.past[name]

@@ -55,14 +55,14 @@ def _recur(unit: Any, x: Tensor, cache: RetainedState, layer_idx: Any) -> Tensor
     rate = gate(unit.recurrent_gate_weight, unit.recurrent_gate_bias)
     log_decay = -8.0 * rate * nn.functional.softplus(unit.recurrent_param)
     scale = torch.where(first, 1.0, torch.sqrt(1 - torch.exp(2 * log_decay)))
+    log_decay = log_decay * valid  # padding keeps the state
     value = x * gate(unit.input_gate_weight, unit.input_gate_bias) * scale * valid
-    decay = torch.where(valid, torch.exp(log_decay) * ~first, 1.0)  # padding keeps the state
     state = cache.before(f"recurrent_state.{plain(layer_idx)}")
     if state is None:
         state = x.new_zeros(batch, channels, 1, 1)
     one = x.new_ones(batch, seq, 1, 1)
     output, last = torch.ops.qeff_zoo.linear_recurrence(
-        state, decay[..., None], one, value[..., None], one
+        state, log_decay[..., None], one, value[..., None], one
     )
     cache.update_recurrent_state(last, layer_idx)
     result: Tensor = output[..., 0]
