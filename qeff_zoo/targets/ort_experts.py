@@ -140,8 +140,8 @@ def _fuse(
     limit = node.attributes.get_float("limit", UNBOUNDED)
     if limit < UNBOUNDED:
         attributes["swiglu_limit"] = limit
-    third = [None] * 3
-    zero_points = [*(first[2:] or [None]), *(second[2:] or [None]), None]
+    third: list[ir.Value | None] = [None] * 3
+    zero_points = [one for of in (first, second, third) for one in (of[2:] or [None])]
     mixed = tape.op("QMoE", [*given, *third, *zero_points, share], attributes, domain=_CONTRIB)
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [mixed])
 
