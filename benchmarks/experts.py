@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim: a token costs what its own experts cost, however many others there are.
 
-Makes Qwen3-MoE checkpoints of random weights that differ in the number of experts alone, builds each to int4, and
-measures them by `qeff_zoo.bench`, in turns. Prints JSON with the medians and their ratio to the fewest experts.
+Makes Qwen3-MoE checkpoints of random weights that differ in the number of experts alone, builds each in the ways that
+experts are computed, and measures them by `qeff_zoo.bench`, in turns. Prints JSON with the medians and their ratio to
+the fewest experts.
 
-    python benchmarks/experts.py [--experts 8 64] [--repeat 3] [--threads 2] [--cache DIR]
+    python benchmarks/experts.py [--ways native gelu fp32] [--experts 8 64] [--repeat 3] [--threads 2] [--cache DIR]
 """
 
 import argparse
@@ -24,12 +25,19 @@ from random_models import build, figures, save
 _SIZE = Size(1024, 512, 8, 16, 4, 32_000, tied=False)
 _CHOSEN = 8  # experts of a token
 _LEAST = 0.8  # of the speed with the fewest experts
+#: Way -> weights and activation: the kernel, then each expert on its own tokens, in int4 and in float32.
+_WAYS = {
+    "native": ("int4", "silu"),
+    "gelu": ("int4", "gelu_pytorch_tanh"),
+    "fp32": ("fp32", "silu"),
+}
 _PACKAGES = ("qeff-zoo", "onnxruntime", "transformers", "torch")
 
 
 def main() -> None:
     """Measure what was asked for and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=list(_WAYS))
     parser.add_argument("--experts", nargs="+", type=int, default=[8, 64], metavar="N")
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     parser.add_argument("--threads", type=int, default=2, metavar="N")
@@ -37,12 +45,21 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
     facts = machine(_PACKAGES)
+    ways = {way: measure(way, arguments) for way in arguments.ways}
+    json.dump({"machine": facts, "ways": ways}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def measure(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Build one way for all numbers of experts, and measure those in turns."""
     counts = sorted(arguments.experts)
+    weights, activation = _WAYS[way]
     environment = {**os.environ, "QEFF_HOME": str(arguments.cache / "run-store")}
     packages = {}
     for count in counts:
-        folder = save(arguments.cache / f"experts-{count}", partial(model, count))
-        packages[count] = build(folder, environment)
+        folder = arguments.cache / f"experts-{count}-{activation}"
+        saved = save(folder, partial(model, count, activation))
+        packages[count] = build(saved, environment, weights=weights)
     turns: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     for _ in range(arguments.repeat):
         for count in counts:
@@ -58,12 +75,10 @@ def main() -> None:
         str(count): {"value": ratio, "at_least": _LEAST, "kept": ratio >= _LEAST}
         for count, ratio in ratios.items()
     }
-    answer = {"machine": facts, "experts": found, "decode_ratios": ratios, "limits": limits}
-    json.dump(answer, sys.stdout, indent=1)
-    sys.stdout.write("\n")
+    return {"experts": found, "decode_ratios": ratios, "limits": limits}
 
 
-def model(count: int) -> Any:
+def model(count: int, activation: str) -> Any:
     """Make the model with so many experts."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -71,7 +86,7 @@ def model(count: int) -> Any:
     for name in ("architectures", "model_type", "torch_dtype"):
         del llama[name]
     config = Qwen3MoeConfig(
-        **llama,
+        **{**llama, "hidden_act": activation},
         moe_intermediate_size=_SIZE.intermediate,
         num_experts=count,
         num_experts_per_tok=_CHOSEN,

@@ -36,15 +36,21 @@ def save(folder: Path, make: Callable[[], Any]) -> Path:
     return folder
 
 
-def build(folder: Path, environment: Mapping[str, str], command: Sequence[str] = BUILD) -> str:
-    """Build a checkpoint to int4; return the package's folder.
+def build(
+    folder: Path,
+    environment: Mapping[str, str],
+    command: Sequence[str] = BUILD,
+    weights: str = "int4",
+) -> str:
+    """Build a checkpoint; return the package's folder.
 
     Args:
         folder: The checkpoint.
         environment: Of the process.
         command: That builds, as `qeff-zoo build` does.
+        weights: What they become.
     """
-    given = [*command, str(folder), "--weights", "int4", "--ctx-len", "512", "--no-validate"]
+    given = [*command, str(folder), "--weights", weights, "--ctx-len", "512", "--no-validate"]
     done = subprocess.run(
         [*given, "--json"], check=True, stdout=subprocess.PIPE, env=dict(environment)
     )

@@ -109,8 +109,8 @@ def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = 
 
 
 def experts(count: Callable[[Any], int]) -> Transform:
-    """Declare that `count(config)` blocks of experts become semantic ops, or are computed expert by expert."""
-    return Transform(name="experts", version=2, count=count)
+    """Declare that `count(config)` blocks of experts become semantic ops, whole or each of their products."""
+    return Transform(name="experts", version=3, count=count)
 
 
 def recurrence(count: Callable[[Any], int]) -> Transform:

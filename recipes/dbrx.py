@@ -12,7 +12,9 @@ RECIPE = Recipe(
     architectures=("DbrxForCausalLM",),
     task="text-generation",
     special="Clipped queries, keys and values; experts in every layer, stored as one matrix.",
-    transforms=(Transform(name="dbrx_experts", count=lambda config: config.num_hidden_layers),),
+    transforms=(
+        Transform(name="dbrx_experts", version=2, count=lambda config: config.num_hidden_layers),
+    ),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

@@ -22,7 +22,9 @@ RECIPE = replace(
     special="Experts in attention and MLP: those chosen make their own queries over shared keys and values.",
     transforms=(
         *LLAMA.transforms,
-        Transform(name="jetmoe_experts", count=lambda config: 2 * config.num_hidden_layers),
+        Transform(
+            name="jetmoe_experts", version=2, count=lambda config: 2 * config.num_hidden_layers
+        ),
     ),
     tiny=(
         Tiny(config={**_TINY, "kv_channels": 24, "num_local_experts": 5, "num_experts_per_tok": 2}),

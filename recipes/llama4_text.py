@@ -30,7 +30,7 @@ RECIPE = replace(
     special="Chunked layers with RoPE, full ones without; queries scaled by position; one expert beside a shared one.",
     transforms=(
         *LLAMA.transforms,
-        Transform(name="llama4_experts", count=lambda config: len(config.moe_layers)),
+        Transform(name="llama4_experts", version=2, count=lambda config: len(config.moe_layers)),
         Transform(name="llama4_attention", count=lambda config: config.num_hidden_layers),
     ),
     tiny=(Tiny(config=_TINY), Tiny(config={**_TINY, "use_qk_norm": False}, name="without_norm")),

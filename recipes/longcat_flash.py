@@ -25,7 +25,7 @@ RECIPE = replace(
     special="Two latent attentions (MLA) a layer; experts on a shortcut, some of which compute nothing.",
     transforms=(
         rms_norm(lambda config: 8 * config.num_layers + 1),
-        Transform(name="longcat_experts", count=lambda config: config.num_layers),
+        Transform(name="longcat_experts", version=2, count=lambda config: config.num_layers),
     ),
     tiny=(Tiny(config=_TINY | _SIZES | _MOE),),
 )

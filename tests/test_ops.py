@@ -90,6 +90,7 @@ _RANKS = {
     "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
+    "RoutedLinear": (3, 2, 3),
     "Experts": (2, 2, 2, 3, 3),
     "InterleavedExperts": (2, 2, 2, 3, 2, 3, 2),
 }
@@ -396,6 +397,16 @@ def test_experts(
             open_, up = np.minimum(both[:inner], limit), np.clip(both[inner:], -limit, limit)
             passed = open_ / (1 + np.exp(-alpha * open_)) * (up + offset)
             total[t] += weights[t, place] * (down[e].astype(float) @ passed + second)
+    for rows in (x[:, None], normal(7, tokens, k, hidden)):  # one for all choices, or one for each
+        each = np.zeros((tokens, k, 2 * inner))
+        for t, place in np.ndindex(index.shape):
+            if (e := index[t, place]) < experts:
+                each[t, place] = gate_up[e].astype(float) @ rows[t, place % rows.shape[1]]
+        for got in (
+            in_onnx("RoutedLinear", rows, index, gate_up),
+            in_torch(OURS.routed_linear, rows, index, gate_up),
+        ):
+            np.testing.assert_allclose(got, each, rtol=1e-4, atol=1e-4)
     chosen = {"k": k, "alpha": alpha, "limit": limit, "offset": offset}
     routed = x, index, weights
     for got in (
@@ -460,7 +471,8 @@ def test_recurrences(
         else ("LinearRecurrence", OURS.linear_recurrence)
     )
     arrays = (state, log_decay, key, value, query, *rates)
-    for found in (all_in_onnx(name, *arrays), op(*map(torch.from_numpy, arrays))):
+    counts = {"heads": heads, "groups": groups}
+    for found in (all_in_onnx(name, *arrays, **counts), op(*map(torch.from_numpy, arrays))):
         np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(found[1], last, rtol=1e-4, atol=1e-4)
 
@@ -494,7 +506,7 @@ def test_convolution_window(rows: list[tuple[int, int]], kernel: int, channels: 
         positions[b, early : early + count] = np.arange(8, 8 + count)
     arrays = (before, positions, new)
     for seen, newest in (
-        all_in_onnx("ConvolutionWindow", *arrays),
+        all_in_onnx("ConvolutionWindow", *arrays, channels=channels, kernel=kernel),
         OURS.convolution_window(*map(torch.from_numpy, arrays)),
     ):
         assert seen.shape == (len(rows), channels, kernel + seq)
@@ -622,6 +634,7 @@ EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "linear_recurrence": (OURS.linear_recurrence, _RECURRENCE),
     "delta_recurrence": (OURS.delta_recurrence, (*_RECURRENCE, torch.rand(2, 3, 4))),
     "context_read": (OURS.context_read, (torch.randn(2, 2, 5, 4), torch.zeros(3).long())),
+    "routed_linear": (OURS.routed_linear, (_ROUTED[0][:, None], _ROUTED[1], torch.randn(4, 5, 6))),
     "experts": (
         OURS.experts,
         (*_ROUTED, torch.randn(4, 10, 6), torch.randn(4, 6, 5), 1.0, UNBOUNDED, 0.0),

@@ -4,10 +4,8 @@
 In comments: T tokens, K experts of a token, E experts, H hidden size, I intermediate size.
 """
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qeff_zoo.export.semantic_op import SemanticOp
 
@@ -18,24 +16,61 @@ def gated(gate: Tensor, up: Tensor, alpha: float, limit: float, offset: float) -
     return gate * torch.sigmoid(alpha * gate) * (up + offset)
 
 
-def mix(
-    hidden: Tensor, index: Tensor, weights: Tensor, count: int, compute: Callable[[int], Tensor]
-) -> Tensor:
-    """Compute every expert on all tokens, and add up each by its share, zero for tokens routed elsewhere.
+def mix(made: Tensor, weights: Tensor) -> Tensor:
+    """Add up what a token's experts made of it, (T, K, H), by their shares (T, K)."""
+    return (weights[:, None].to(made.dtype) @ made).squeeze(1)
 
-    Args:
-        hidden: (T, H).
-        index: (T, K), the experts of each token.
-        weights: (T, K), their shares.
-        count: Number of experts.
-        compute: What an expert makes of `hidden`, (T, H).
-    """
-    total = torch.zeros_like(hidden)
-    for expert in range(count):
-        share = torch.where(index == expert, weights, 0.0).sum(-1, keepdim=True)  # (T, 1)
-        made = compute(expert)
-        total = total + made * share.to(made.dtype)
-    return total
+
+# --- routed linear: x (T, K, I) or (T, 1, I), index (T, K), weight (E, N, I) -> (T, K, N) ---
+def multiply(x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """Compute `routed_linear`."""
+    given = x.expand(*index.shape, -1)
+    made = x.new_zeros(*index.shape, weight.shape[1])
+    for expert, matrix in enumerate(weight):
+        chosen = index == expert
+        made[chosen] = nn.functional.linear(given[chosen], matrix)
+    return made
+
+
+@torch.library.custom_op("qeff_zoo::routed_linear", mutates_args=())
+def routed_linear(x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """Multiply each token by the matrices of the experts `index`, all different; one that there is not gives 0."""
+    return multiply(x, index, weight)
+
+
+@routed_linear.register_fake
+def _(x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    return x.new_empty(*index.shape, weight.shape[1])
+
+
+# Every matrix by all tokens, those of other experts as zeros: (E, T, …). A target that can multiplies by no others.
+ROUTED_LINEAR = SemanticOp(
+    name="RoutedLinear",
+    inputs=3,
+    body="""
+    RoutedLinear (x, index, weight) => (y) {
+        last = Constant <value_ints = [-1]> ()
+        one_axis = Constant <value_ints = [1]> ()
+        zero = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> ()
+        count_shape = Shape <start = 0, end = 1> (weight)
+        count = Squeeze (count_shape)
+        numbers = Range (zero, count, one)
+        index_column = Unsqueeze (index, last)
+        chosen = Equal (index_column, numbers)
+        by_choice = CastLike (chosen, x)
+        by_expert = Transpose <perm = [0, 2, 1]> (by_choice)
+        choices = Shape <start = 1, end = 2> (index)
+        wide_shape = Concat <axis = 0> (one_axis, choices, one_axis)
+        wide = Expand (x, wide_shape)
+        given_by_token = MatMul (by_expert, wide)
+        given = Transpose <perm = [1, 0, 2]> (given_by_token)
+        columns = Transpose <perm = [0, 2, 1]> (weight)
+        made = MatMul (given, columns)
+        made_by_token = Transpose <perm = [1, 0, 2]> (made)
+        y = MatMul (by_choice, made_by_token)
+    }""",
+)
 
 
 # --- experts: hidden (T, H), index (T, K), weights (T, K), gate_up (E, 2 * I, H), down (E, H, I) -> (T, H) ---
@@ -51,12 +86,8 @@ def experts(
     offset: float,
 ) -> Tensor:
     """Add up what the experts `index` make of each token, times `weights`; gates come first, then ups."""
-
-    def compute(expert: int) -> Tensor:
-        gate, up = torch.nn.functional.linear(hidden, gate_up[expert]).chunk(2, dim=-1)
-        return torch.nn.functional.linear(gated(gate, up, alpha, limit, offset), down[expert])
-
-    return mix(hidden, index, weights, len(gate_up), compute)
+    gate, up = multiply(hidden[:, None], index, gate_up).chunk(2, dim=-1)
+    return mix(multiply(gated(gate, up, alpha, limit, offset), index, down), weights)
 
 
 @experts.register_fake
@@ -89,13 +120,11 @@ def interleaved_experts(
     offset: float,
 ) -> Tensor:
     """Add up what the experts `index` make of each token, times `weights`."""
-
-    def compute(expert: int) -> Tensor:
-        both = hidden @ gate_up[expert] + gate_up_bias[expert]
-        inner = gated(both[..., ::2], both[..., 1::2], alpha, limit, offset)
-        return inner @ down[expert] + down_bias[expert]
-
-    return mix(hidden, index, weights, len(gate_up), compute)
+    last = len(gate_up) - 1
+    known, weights = index.clamp(max=last), weights.where(index <= last, 0.0)
+    both = multiply(hidden[:, None], index, gate_up.mT) + gate_up_bias[known]
+    inner = gated(both[..., ::2], both[..., 1::2], alpha, limit, offset)
+    return mix(multiply(inner, index, down.mT) + down_bias[known], weights)
 
 
 @interleaved_experts.register_fake

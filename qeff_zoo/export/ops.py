@@ -24,7 +24,7 @@ from qeff_zoo.export.attention_ops import (
 )
 from qeff_zoo.export.domains import OPSET
 from qeff_zoo.export.domains import SEMANTIC as DOMAIN
-from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS
+from qeff_zoo.export.experts_ops import EXPERTS, INTERLEAVED_EXPERTS, ROUTED_LINEAR
 from qeff_zoo.export.recurrence_ops import DELTA_RECURRENCE, LINEAR_RECURRENCE
 from qeff_zoo.export.semantic_op import SemanticOp
 from qeff_zoo.export.state_ops import CONVOLUTION_WINDOW, STATE_BEFORE
@@ -248,6 +248,7 @@ ALL = (
     ATTENTION,
     SOFTCAP_ATTENTION,
     SINK_ATTENTION,
+    ROUTED_LINEAR,
     EXPERTS,
     INTERLEAVED_EXPERTS,
 )
@@ -265,17 +266,8 @@ def translations() -> dict[Any, Callable[..., Any]]:
         product = op.Linear(x, weight)
         return product if bias is None else standard.Add(product, bias)
 
-    def gelu(x: Any, approximate: str = "none") -> Any:
-        """In the order of products that ONNX Runtime knows as one kernel."""
-        if approximate == "tanh":
-            cubic = standard.Mul(standard.Pow(x, 3.0), 0.044715)  # type: ignore[type-var]
-            inner = standard.Tanh(standard.Mul(standard.Add(x, cubic), math.sqrt(2 / math.pi)))
-        else:
-            inner = standard.Erf(standard.Div(x, math.sqrt(2)))
-        return standard.Mul(standard.Mul(x, 0.5), standard.Add(inner, 1.0))
-
     def attend(query: Any, key: Any, value: Any, mask: Any, scale: float, softcap: float) -> Any:
-        given: dict[str, Any] = {"scale": scale, "num_heads": heads_of(query)}
+        given: dict[str, Any] = {"scale": scale, "num_heads": int(query.shape[1])}
         if softcap:
             return op.SoftcapAttention(query, key, value, mask, **given, softcap=softcap)
         return op.Attention(query, key, value, mask, **given)
@@ -283,16 +275,16 @@ def translations() -> dict[Any, Callable[..., Any]]:
     def attend_with_sinks(
         query: Any, key: Any, value: Any, mask: Any, sinks: Any, scale: float
     ) -> Any:
-        given = {"scale": scale, "num_heads": heads_of(query)}
+        given = {"scale": scale, "num_heads": int(query.shape[1])}
         return op.SinkAttention(query, key, value, mask, sinks, **given)
-
-    def heads_of(query: Any) -> int:
-        return int(query.shape[1])
 
     def mask(positions: Any, ctx_len: Any, window: int) -> Any:
         if window:
             return op.WindowMask(positions, ctx_len, window=window)
         return op.CausalMask(positions, ctx_len)
+
+    def held(positions: Any, keys: Any, window: int) -> Any:
+        return op.HeldMask(positions, keys, window=window)
 
     def mix(*given: Any) -> Any:
         *tensors, alpha, limit, offset = given
@@ -316,30 +308,37 @@ def translations() -> dict[Any, Callable[..., Any]]:
     ours = torch.ops.qeff_zoo
     return {
         torch.ops.aten.linear.default: linear,
-        torch.ops.aten.gelu.default: gelu,
+        torch.ops.aten.gelu.default: _gelu,
         ours.rms_norm.default: normalize,
-        ours.cache_write.default: lambda past, position_ids, new: op.CacheWrite(
-            past, position_ids, new
-        ),
-        ours.slot_write.default: lambda past, index, position_ids, new: op.SlotWrite(
-            past, index, position_ids, new
-        ),
-        ours.slot_read.default: lambda cache, index: op.SlotRead(cache, index),
-        ours.slot_replace.default: lambda past, index, rows: op.SlotReplace(past, index, rows),
-        ours.state_before.default: lambda past, position_ids: op.StateBefore(past, position_ids),
+        ours.cache_write.default: lambda *inputs: op.CacheWrite(*inputs),
+        ours.slot_write.default: lambda *inputs: op.SlotWrite(*inputs),
+        ours.slot_read.default: lambda *inputs: op.SlotRead(*inputs),
+        ours.slot_replace.default: lambda *inputs: op.SlotReplace(*inputs),
+        ours.state_before.default: lambda *inputs: op.StateBefore(*inputs),
         ours.linear_recurrence.default: recur,
         ours.delta_recurrence.default: recur,
         ours.convolution_window.default: window,
-        ours.context_read.default: lambda cache, lengths: op.ContextRead(cache, lengths),
+        ours.context_read.default: lambda *inputs: op.ContextRead(*inputs),
         ours.causal_mask.default: mask,
-        ours.held_mask.default: lambda positions, keys, window: op.HeldMask(
-            positions, keys, window=window
-        ),
+        ours.held_mask.default: held,
         ours.attention.default: attend,
         ours.sink_attention.default: attend_with_sinks,
+        ours.routed_linear.default: lambda *inputs: op.RoutedLinear(*inputs),
         ours.experts.default: mix,
         ours.interleaved_experts.default: mix,
     }
+
+
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    """Multiply in the order that ONNX Runtime knows as one kernel."""
+    from onnxscript import opset18 as op
+
+    if approximate == "tanh":
+        cubic = op.Mul(op.Pow(x, 3.0), 0.044715)  # type: ignore[type-var]
+        inner = op.Tanh(op.Mul(op.Add(x, cubic), math.sqrt(2 / math.pi)))
+    else:
+        inner = op.Erf(op.Div(x, math.sqrt(2)))
+    return op.Mul(op.Mul(x, 0.5), op.Add(inner, 1.0))
 
 
 def _register_schemas() -> None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts one by one: each as matrix products on all tokens, weighted by its share, zero for tokens routed elsewhere.
+"""Blocks of experts taken apart: a product of routed tokens, the gate, another product, and the sum by shares.
 
-For targets without a kernel that computes only the experts a router chose: static shapes, one matrix per expert, and
-no copy of expert weights per token.
+For targets without a kernel for the whole block, or for this one.
 """
 
 import onnx_ir as ir
@@ -24,26 +23,31 @@ def is_interleaved(node: ir.Node) -> bool:
     return node.op_type == _INTERLEAVED
 
 
-def unroll(graph: ir.Graph, node: ir.Node) -> None:
-    """Replace a block of experts, in place; its matrices must be initializers.
+def is_routed_product(node: ir.Node) -> bool:
+    """Tell whether a node multiplies tokens by the matrices of their own experts."""
+    return node.domain == SEMANTIC and node.op_type == "RoutedLinear"
+
+
+def take_apart(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace a block of experts, in place, by routed products and what is between them.
 
     Args:
         graph: With the node.
         node: See `is_experts`.
     """
     tape = Tape()
-    hidden, _, _, *matrices = node.inputs
-    _, weights = shares(tape, node)
-    total: ir.Value | None = None
-    for expert in range(_count(node)):
-        number = tape.op("Constant", [], {"value_int": expert})
-        picked = [tape.op("Gather", [matrix, number], {"axis": 0}) for matrix in matrices]
-        made = _expert(tape, node, hidden, picked)
-        column = tape.op("Constant", [], {"value_ints": [expert]})
-        share = tape.op("Gather", [weights, column], {"axis": 1})  # (tokens, 1)
-        part = tape.op("Mul", [made, tape.op("CastLike", [share, made])])
-        total = part if total is None else tape.op("Add", [total, part])
-    assert total is not None
+    hidden, index, weights, *_ = node.inputs
+    second = tape.op("Constant", [], {"value_ints": [1]})
+    tokens = tape.op("Unsqueeze", [hidden, second])  # (tokens, 1, hidden)
+    if is_interleaved(node):
+        made, weights = _biased(tape, node, tokens)
+    else:
+        gate_up, down = node.inputs[3:]
+        both = _routed(tape, tokens, index, gate_up)
+        gate, up = tape.op_multi_out("Split", [both], {"axis": -1, "num_outputs": 2}, num_outputs=2)
+        made = _routed(tape, _gated(tape, node, gate, up), index, down)
+    by_token = tape.op("CastLike", [tape.op("Unsqueeze", [weights, second]), made])
+    total = tape.op("Squeeze", [tape.op("MatMul", [by_token, made]), second])
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [total])
 
 
@@ -78,20 +82,29 @@ def _count(node: ir.Node) -> int:
     return int(stack.shape[0])  # type: ignore[arg-type]
 
 
-def _expert(tape: Tape, node: ir.Node, hidden: ir.Value | None, picked: list[ir.Value]) -> ir.Value:
-    if not is_interleaved(node):
-        gate_up, down = picked
-        both = tape.op("Linear", [hidden, gate_up], domain=SEMANTIC)
-        gate, up = tape.op_multi_out("Split", [both], {"axis": -1, "num_outputs": 2}, num_outputs=2)
-        return tape.op("Linear", [_gated(tape, node, gate, up), down], domain=SEMANTIC)
-    gate_up, gate_up_bias, down, down_bias = picked
-    both = tape.op("Add", [tape.op("MatMul", [hidden, gate_up]), gate_up_bias])
-    pairs = tape.op("Reshape", [both, tape.op("Constant", [], {"value_ints": [0, -1, 2]})])
+def _routed(
+    tape: Tape, x: ir.Value, index: ir.Value | None, stack: ir.Value | None, *, turned: bool = False
+) -> ir.Value:
+    matrices = tape.op("Transpose", [stack], {"perm": [0, 2, 1]}) if turned else stack
+    return tape.op("RoutedLinear", [x, index, matrices], domain=SEMANTIC)
+
+
+def _biased(tape: Tape, node: ir.Node, tokens: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Compute what each expert makes of its tokens, and the shares, 0 for experts that there are not."""
+    _, index, weights, gate_up, gate_up_bias, down, down_bias = node.inputs
+    last = tape.op("Constant", [], {"value_int": _count(node) - 1})
+    known = tape.op("Min", [index, last])  # whose biases there are
+    both = _routed(tape, tokens, index, gate_up, turned=True)
+    both = tape.op("Add", [both, tape.op("Gather", [gate_up_bias, known], {"axis": 0})])
+    pairs = tape.op("Reshape", [both, tape.op("Constant", [], {"value_ints": [0, 0, -1, 2]})])
     gate, up = (
-        tape.op("Gather", [pairs, tape.op("Constant", [], {"value_int": place})], {"axis": 2})
+        tape.op("Gather", [pairs, tape.op("Constant", [], {"value_int": place})], {"axis": 3})
         for place in (0, 1)
     )
-    return tape.op("Add", [tape.op("MatMul", [_gated(tape, node, gate, up), down]), down_bias])
+    made = _routed(tape, _gated(tape, node, gate, up), index, down, turned=True)
+    made = tape.op("Add", [made, tape.op("Gather", [down_bias, known], {"axis": 0})])
+    nothing = tape.op("CastLike", [tape.op("Constant", [], {"value_float": 0.0}), weights])
+    return made, tape.op("Where", [tape.op("Equal", [index, known]), weights, nothing])
 
 
 def _gated(tape: Tape, node: ir.Node, gate: ir.Value, up: ir.Value) -> ir.Value:

@@ -11,7 +11,6 @@ graph here has `batch_index`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
@@ -19,7 +18,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention, ort_convolution, ort_experts, ort_recurrence
+from qeff_zoo.targets import ort_attention, ort_convolution, ort_experts, ort_recurrence, stacks
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -168,8 +167,8 @@ class _Lowering:
             name = self.weights[value]
             shape, expression = _shape(value), self.bindings[name]
         else:
-            stacked, index = _picked(value)
-            cut, first, last = _cut(value)
+            stacked, index = stacks.picked(value)
+            cut, first, last = stacks.cut_rows(value)
             if stacked in self.weights:
                 whole = self.weights[stacked]
                 name, shape = f"{whole}.{index}", _shape(stacked)[1:]
@@ -253,8 +252,11 @@ def _linear(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 
 def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    """Multiply by a matrix stored input-major (GPT-2): quantized it is turned, in float32 it is used as it is."""
-    if lowering.storage == "float32":
+    """Multiply by a matrix stored input-major (GPT-2): quantized it is turned, in float32 it is used as it is.
+
+    One of a stack (GPT-OSS) is turned in float32 too: it becomes a weight of its own.
+    """
+    if lowering.storage == "float32" and node.inputs[1] in lowering.weights:
         return None
     matrix = lowering.matrix(node.inputs[1], transposed=True)
     return None if matrix is None else [lowering.product(_input(node, 0), matrix)]
@@ -278,7 +280,7 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """Look up rows of an embedding matrix."""
     if (
         lowering.storage == "float32"
-        or _picked(node.outputs[0])[0]
+        or stacks.picked(node.outputs[0])[0]
         or node.attributes.get_int("axis", 0) != 0
     ):
         return None
@@ -332,29 +334,3 @@ def _shape(value: ir.Value) -> list[int]:
             f"Initializer {value.name!r} has shape {value.shape}, expected a static one."
         )
     return dims
-
-
-def _picked(value: ir.Value) -> tuple[ir.Value | None, int]:
-    """Recognize one matrix of a stack of them: the stack and the index, or None."""
-    gather: Any = value.producer()
-    if gather is None or gather.op_type != "Gather" or gather.attributes.get_int("axis", 0) != 0:
-        return None, 0
-    constant = ir.convenience.get_const_tensor(gather.inputs[1])
-    if constant is None or constant.shape.rank() != 0:
-        return None, 0
-    return gather.inputs[0], int(constant.numpy())
-
-
-def _cut(value: ir.Value) -> tuple[ir.Value | None, int, int]:
-    """Recognize some neighbouring rows of a matrix: the matrix, the first row and the one after the last, or None."""
-    part: Any = value.producer()
-    if part is None or part.op_type != "Slice":
-        return None, 0, 0
-    given = [ir.convenience.get_const_tensor(value) for value in part.inputs[1:]]
-    known = [int(tensor.numpy().item()) for tensor in given if tensor and tensor.size == 1]
-    if len(known) != len(given):
-        return None, 0, 0
-    first, last, axis, step = [*known, 0, 1][:4]
-    if axis != 0 or step != 1 or not 0 <= first < last <= (part.inputs[0].shape or [0])[0]:
-        return None, 0, 0
-    return part.inputs[0], first, last

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of experts with quantized matrices become one kernel of ONNX Runtime, QMoE: it computes the chosen ones alone.
+"""Blocks of experts with quantized matrices become one kernel of ONNX Runtime, QMoE, others products of routed tokens.
 
-A token then reads the weights of its own experts, not of all. The kernel takes gates and ups in turns, sizes that are
-multiples of the blocks, and the shares of the experts as they were computed outside of it.
+Both ways a token reads the weights of its own experts, not of all. The kernel takes gates and ups in turns, sizes that
+are multiples of the blocks, and the shares of the experts as they were computed outside of it.
 """
 
 from collections import Counter
@@ -14,10 +14,13 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.export.semantic_op import UNBOUNDED
 from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.targets import ort_routing
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 
 _CONTRIB = "com.microsoft"
+_FLOAT = "the kernel has no float32 matrices"
+_UNSTORED = "their matrices are not stored as they are used"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ def lower(
     bindings: Mapping[str, Expression],
     packing: Packing | None,
 ) -> Counter[str]:
-    """Replace every block of experts, in place: by the kernel where it can, else one expert after the other.
+    """Replace every block of experts, in place: by the kernel where it can, else by products of each one's own tokens.
 
     Args:
         graph: Without functions of layers.
@@ -55,24 +58,31 @@ def lower(
     Returns:
         How blocks are computed, in words, and how many each way.
     """
+    others = _FLOAT if packing is None else "the kernel computes none of their kind"
+    reasons = {node.inputs[1]: others for node in graph if experts_pass.is_routed_product(node)}
     ways: Counter[str] = Counter()
     for node in [node for node in graph if experts_pass.is_experts(node)]:
         names = [weights[one] for one in _matrices(node) if one in weights]
         reason = _reason(node, names, packing)
         if reason or packing is None:
-            experts_pass.unroll(graph, node)
+            reasons[node.inputs[1]] = reason
+            experts_pass.take_apart(graph, node)
         else:
             _fuse(graph, node, names, bindings, packing)
-        ways[f"one by one, since {reason}" if reason else "native"] += 1
+            ways["native"] += 1
+    left = ort_routing.lower(graph, weights)
+    for router, reason in reasons.items():
+        given, since = ("all", _UNSTORED) if router in left else ("its own", reason)
+        ways[f"by expert, each on {given} tokens, since {since}"] += 1
     return ways
 
 
 def _reason(node: ir.Node, names: list[str], packing: Packing | None) -> str:
     """Say why the kernel cannot compute a block; nothing if it can."""
     if packing is None:
-        return "the kernel has no float32 matrices"
+        return _FLOAT
     if len(names) < 2:
-        return "their matrices are not stored as they are used"
+        return _UNSTORED
     _, hidden, inner = _sizes(node)
     if hidden % packing.block_size or inner % packing.block_size:
         return f"{hidden} and {inner} are no multiples of the blocks of {packing.block_size}"

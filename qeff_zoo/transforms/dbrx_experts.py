@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DBRX's experts, whose matrices stand one below the other: every expert on all tokens, weighted by its share."""
+"""DBRX's experts, whose matrices stand one below the other: each of their products becomes a semantic op."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export.experts_ops import mix
 from qeff_zoo.transforms.modules import give, of_class
 
 
@@ -21,15 +23,12 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
     Returns:
         (batch, seq, hidden).
     """
-    tokens = hidden_states.reshape(-1, self.hidden_size)
-    total = torch.zeros_like(tokens)
-    for expert in range(self.num_experts):
-        rows = slice(expert * self.ffn_hidden_size, (expert + 1) * self.ffn_hidden_size)
-        gate = self.mlp.activation_fn(nn.functional.linear(tokens, self.mlp.w1[rows]))
-        inner = gate * nn.functional.linear(tokens, self.mlp.v1[rows])
-        share = torch.where(top_k_index == expert, top_k_weights, 0.0).sum(-1, keepdim=True)
-        total = total + inner @ self.mlp.w2[rows] * share
-    return total.view_as(hidden_states)
+    tokens = hidden_states.reshape(-1, 1, self.hidden_size)
+    mlp, linear = self.mlp, torch.ops.qeff_zoo.routed_linear
+    stack = self.num_experts, self.ffn_hidden_size, self.hidden_size
+    gate, up = (linear(tokens, top_k_index, one.view(stack)) for one in (mlp.w1, mlp.v1))
+    made = linear(mlp.activation_fn(gate) * up, top_k_index, mlp.w2.view(stack).mT)
+    return mix(made, top_k_weights).view_as(hidden_states)
 
 
 def apply(model: nn.Module) -> int:

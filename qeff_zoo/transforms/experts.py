@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experts seam: a block of gated experts becomes one semantic op; others are computed one by one.
-
-One by one, every expert is computed on all tokens and weighted by its share, zero for tokens routed elsewhere: static
-shapes on every target, one weight matrix per expert, and no copy of expert weights per token.
-"""
+"""The experts seam: a block of gated experts becomes one semantic op; of others each product becomes one."""
 
 from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -49,7 +45,7 @@ def mix_experts(
         down = self.down_proj, self.down_proj_bias
         mixed = torch.ops.qeff_zoo.interleaved_experts(*routed, *gate_up, *down, *gate)
         return mixed
-    return _one_by_one(self, *routed)
+    return _routed(self, *routed)
 
 
 def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | None:
@@ -71,25 +67,17 @@ def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | Non
     return None
 
 
-def _one_by_one(
-    module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
-) -> Tensor:
-    name = "gate_up_proj" if module.has_gate else "up_proj"
+def _routed(module: Any, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+    def project(x: Tensor, name: str) -> Tensor:
+        stack = getattr(module, name)
+        made: Tensor = torch.ops.qeff_zoo.routed_linear(
+            x, index, stack.mT if module.is_transposed else stack
+        )
+        return made + getattr(module, f"{name}_bias")[index] if module.has_bias else made
 
-    def project(x: Tensor, weight: str, expert: int) -> Tensor:
-        matrix = getattr(module, weight)[expert]
-        bias = getattr(module, f"{weight}_bias")[expert] if module.has_bias else None
-        if not module.is_transposed:
-            return nn.functional.linear(x, matrix, bias)
-        product: Tensor = x @ matrix
-        return product if bias is None else product + bias
-
-    def compute(expert: int) -> Tensor:
-        inner = project(hidden_states, name, expert)
-        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-        return project(inner, "down_proj", expert)
-
-    return mix(hidden_states, top_k_index, top_k_weights, module.num_experts, compute)
+    inner = project(hidden_states[:, None], "gate_up_proj" if module.has_gate else "up_proj")
+    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    return mix(project(inner, "down_proj"), weights)
 
 
 ALL_EXPERTS_FUNCTIONS.register("qeff_zoo", mix_experts)

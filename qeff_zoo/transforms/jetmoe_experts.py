@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JetMoe's experts without sorting tokens by expert: every expert on all tokens, weighted by its share.
+"""JetMoe's experts without sorting tokens by expert: each of their products becomes a semantic op.
 
 Attention has experts too. A token's chosen experts each make a set of query heads, and turn its result back.
 """
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export.experts_ops import mix
 from qeff_zoo.transforms.modules import give, of_class
 
 
@@ -19,17 +21,19 @@ def _route(router: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return chosen, torch.softmax(best, dim=1).type_as(tokens), scores
 
 
+def _multiply(stack: Any, x: Tensor, chosen: Tensor) -> Tensor:
+    """Compute `routed_linear` of a `JetMoeParallelExperts`."""
+    made: Tensor = torch.ops.qeff_zoo.routed_linear(x, chosen, stack.weight)
+    return made
+
+
 def feed_forward(self: Any, layer_input: Tensor) -> Tensor:
     """Compute `JetMoeMoE` on (batch, seq, hidden)."""
     tokens = layer_input.reshape(-1, self.input_size)
     chosen, shares, _ = _route(self.router, tokens)
-    total = torch.zeros_like(tokens)
-    for expert in range(self.router.num_experts):
-        share = torch.where(chosen == expert, shares, 0.0).sum(-1, keepdim=True)
-        gate, up = nn.functional.linear(tokens, self.input_linear.weight[expert]).chunk(2, dim=-1)
-        inner = self.activation(gate) * up
-        total = total + nn.functional.linear(inner, self.output_linear.weight[expert]) * share
-    result: Tensor = total.view_as(layer_input) + self.bias
+    gate, up = _multiply(self.input_linear, tokens[:, None], chosen).chunk(2, dim=-1)
+    made = _multiply(self.output_linear, self.activation(gate) * up, chosen)
+    result: Tensor = mix(made, shares).view_as(layer_input) + self.bias
     return result
 
 
@@ -37,23 +41,16 @@ def queries(self: Any, layer_input: Tensor) -> tuple[Tensor, Tensor, tuple[Tenso
     """Compute `JetMoeMoA.map`: (batch, seq, k, heads * head_dim), the scores, and what `results` needs."""
     tokens = layer_input.reshape(-1, self.input_size)
     chosen, shares, scores = _route(self.router, tokens)
-    total = tokens.new_zeros(1, 1, self.hidden_size)
-    for expert in range(self.num_experts):
-        query = nn.functional.linear(tokens, self.input_linear.weight[expert])
-        total = total + torch.where((chosen == expert)[..., None], query[:, None], 0.0)
-    return total.view(*layer_input.shape[:2], self.top_k, -1), scores, (chosen, shares)
+    made = _multiply(self.input_linear, tokens[:, None], chosen)
+    return made.view(*layer_input.shape[:2], self.top_k, -1), scores, (chosen, shares)
 
 
 def results(self: Any, layer_input: Tensor, routing: tuple[Tensor, Tensor]) -> Tensor:
     """Compute `JetMoeMoA.reduce` on (batch, seq, k, heads * head_dim)."""
     chosen, shares = routing
     given = layer_input.reshape(-1, self.top_k, self.hidden_size)
-    total = given.new_zeros(1, self.input_size)
-    for expert in range(self.num_experts):
-        share = torch.where(chosen == expert, shares, 0.0)[..., None]  # (tokens, k, 1)
-        mixed = (given * share).sum(1)
-        total = total + nn.functional.linear(mixed, self.output_linear.weight[expert])
-    result: Tensor = total.view(*layer_input.shape[:2], -1) + self.bias
+    mixed = mix(_multiply(self.output_linear, given, chosen), shares)
+    result: Tensor = mixed.view(*layer_input.shape[:2], -1) + self.bias
     return result
 
 

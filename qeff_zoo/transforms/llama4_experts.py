@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama 4's experts, one by one: transformers multiplies all tokens by all experts in one batched product.
+"""Llama 4's experts, whose input, not result, is scaled by the token's score: each product becomes a semantic op.
 
-That product has three dimensions and no target quantizes it. A token's input, not its result, is scaled by its score;
-the score is 0 for experts that were not chosen, and so is what such an expert returns.
+transformers multiplies all tokens by all experts in one batched product.
 """
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.transforms.modules import give, of_class
 
 
@@ -24,15 +25,12 @@ def forward(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
     """
     tokens = hidden_states.reshape(-1, self.hidden_dim)
     scores, logits = self.router(tokens)  # (tokens, experts), 0 where not chosen
-    total = self.shared_expert(tokens)
-    experts = self.experts
-    for expert in range(self.num_experts):
-        given = tokens * scores[:, expert, None]
-        both = nn.functional.linear(given, experts.gate_up_proj[expert].T)
-        gate, up = both.chunk(2, dim=-1)
-        inner = up * experts.act_fn(gate)
-        total = total + nn.functional.linear(inner, experts.down_proj[expert].T)
-    return total, logits
+    best, chosen = scores.topk(self.top_k, dim=1)
+    experts, linear = self.experts, torch.ops.qeff_zoo.routed_linear
+    given = tokens[:, None] * best[..., None]  # (tokens, k, hidden)
+    gate, up = linear(given, chosen, experts.gate_up_proj.mT).chunk(2, dim=-1)
+    made = linear(up * experts.act_fn(gate), chosen, experts.down_proj.mT)
+    return self.shared_expert(tokens) + made.sum(1), logits
 
 
 def apply(model: nn.Module) -> int:

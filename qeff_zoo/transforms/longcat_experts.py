@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LongCat's experts: every one on all tokens, weighted by its share; some of them give back what they are given."""
+"""LongCat's experts, some of which give back what they are given: each product of the others becomes a semantic op."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export.experts_ops import mix
 from qeff_zoo.transforms.modules import give, of_class
 
 
@@ -22,14 +24,10 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
         (tokens, hidden).
     """
     idle = torch.where(top_k_index >= self.num_routed_experts, top_k_weights, 0.0)
-    total = hidden_states * idle.sum(-1, keepdim=True)
-    for expert in range(self.num_routed_experts):
-        share = torch.where(top_k_index == expert, top_k_weights, 0.0).sum(-1, keepdim=True)
-        both = nn.functional.linear(hidden_states, self.gate_up_proj[expert])
-        gate, up = both.chunk(2, dim=-1)
-        inner = self.act_fn(gate) * up
-        total = total + nn.functional.linear(inner, self.down_proj[expert]) * share
-    return total
+    linear, stack = torch.ops.qeff_zoo.routed_linear, self.gate_up_proj[: self.num_routed_experts]
+    gate, up = linear(hidden_states[:, None], top_k_index, stack).chunk(2, dim=-1)
+    made = linear(self.act_fn(gate) * up, top_k_index, self.down_proj)
+    return mix(made, top_k_weights) + hidden_states * idle.sum(-1, keepdim=True)
 
 
 def apply(model: nn.Module) -> int:

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks of weight matrices in a graph: which values are one, and one matrix picked or cut from them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Matrices of one shape.
+
+    Args:
+        source: The weight: (matrices, rows, columns), or the matrices one below the other, (matrices * rows, columns).
+        first: Number of the first in `source`.
+        count: How many there are.
+        rows: Of a matrix as it is multiplied by: outputs.
+        columns: Likewise, inputs.
+        turned: `source` has rows and columns of a matrix in each other's place.
+    """
+
+    source: ir.Value
+    first: int
+    count: int
+    rows: int
+    columns: int
+    turned: bool = False
+
+
+def stack_of(value: ir.Value, weights: Collection[ir.Value]) -> Stack | None:
+    """Recognize a stack: a weight, perhaps cut, turned or reshaped; None for any other value.
+
+    Args:
+        value: Of three dimensions.
+        weights: Values that are weights.
+    """
+    maker: Any = value.producer()
+    if maker is None:
+        dims = _dims(value) if value in weights else []
+        if len(dims) != 3:
+            return None
+        return Stack(source=value, first=0, count=dims[0], rows=dims[1], columns=dims[2])
+    source = maker.inputs[0]
+    if maker.op_type == "Reshape":
+        shape = ir.convenience.get_const_tensor(maker.inputs[1])
+        if source not in weights or shape is None or len(_dims(source)) != 2 or shape.size != 3:
+            return None
+        (total, columns), (count, *_) = _dims(source), shape.numpy().tolist()
+        return Stack(source=source, first=0, count=count, rows=total // count, columns=columns)
+    whole = stack_of(source, weights) if maker.op_type in ("Transpose", "Slice") else None
+    if whole is None:
+        return None
+    if maker.op_type == "Slice":
+        cut, first, last = cut_rows(value)
+        return replace(whole, first=whole.first + first, count=last - first) if cut else None
+    if list(maker.attributes.get_ints("perm", [])) != [0, 2, 1]:
+        return None
+    return replace(whole, rows=whole.columns, columns=whole.rows, turned=not whole.turned)
+
+
+def pick(tape: Tape, stack: Stack, number: int) -> ir.Value:
+    """Take one matrix of a stack, as `source` has it.
+
+    Args:
+        tape: Records what is needed.
+        stack: See `stack_of`.
+        number: Of the matrix, from 0.
+    """
+    number += stack.first
+    if len(_dims(stack.source)) == 3:
+        return tape.op("Gather", [stack.source, _constant(tape, number)], {"axis": 0})
+    rows = stack.columns if stack.turned else stack.rows
+    given = [_constant(tape, [one]) for one in (number * rows, (number + 1) * rows, 0)]
+    return tape.op("Slice", [stack.source, *given])
+
+
+def picked(value: ir.Value) -> tuple[ir.Value | None, int]:
+    """Recognize one matrix of a stack of them: the stack and the index, or None."""
+    gather: Any = value.producer()
+    if gather is None or gather.op_type != "Gather" or gather.attributes.get_int("axis", 0) != 0:
+        return None, 0
+    constant = ir.convenience.get_const_tensor(gather.inputs[1])
+    if constant is None or constant.shape.rank() != 0:
+        return None, 0
+    return gather.inputs[0], int(constant.numpy())
+
+
+def cut_rows(value: ir.Value) -> tuple[ir.Value | None, int, int]:
+    """Recognize some neighbouring rows of a weight: that, the first row and the one after the last, or None."""
+    part: Any = value.producer()
+    if part is None or part.op_type != "Slice":
+        return None, 0, 0
+    given = [ir.convenience.get_const_tensor(value) for value in part.inputs[1:]]
+    known = [int(tensor.numpy().item()) for tensor in given if tensor and tensor.size == 1]
+    if len(known) != len(given):
+        return None, 0, 0
+    first, last, axis, step = [*known, *[0, 1][len(known) - 2 :]]
+    if axis != 0 or step != 1 or not 0 <= first < last <= (part.inputs[0].shape or [0])[0]:
+        return None, 0, 0
+    return part.inputs[0], first, last
+
+
+def _constant(tape: Tape, value: int | list[int]) -> ir.Value:
+    kind = "value_ints" if isinstance(value, list) else "value_int"
+    return tape.op("Constant", [], {kind: value})
+
+
+def _dims(value: ir.Value) -> list[int]:
+    return [int(dim) for dim in value.shape or ()]  # type: ignore[arg-type]
