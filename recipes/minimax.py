@@ -11,8 +11,8 @@ from .llama import RECIPE as LLAMA
 _LINEAR, _FULL = "linear_attention", "full_attention"
 
 
-def _norms(config: Any) -> int:
-    return int(2 * config.num_hidden_layers + 1 + config.layer_types.count(_LINEAR))
+def _linear(config: Any) -> int:
+    return int(config.layer_types.count(_LINEAR))
 
 
 RECIPE = replace(
@@ -21,13 +21,9 @@ RECIPE = replace(
     architectures=("MiniMaxForCausalLM",),
     special="Seven layers of lightning attention to a full one; experts; residuals of normed inputs, with factors.",
     transforms=(
-        rms_norm(_norms),
+        rms_norm(lambda config: 2 * config.num_hidden_layers + 1 + _linear(config)),
         experts(lambda config: config.num_hidden_layers),
-        Transform(
-            name="lightning_attention",
-            version=2,
-            count=lambda config: config.layer_types.count(_LINEAR),
-        ),
+        Transform(name="lightning_attention", version=2, count=_linear),
     ),
     tiny=(
         Tiny(
