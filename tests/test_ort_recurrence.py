@@ -216,9 +216,9 @@ def convolution(
             3,
             f"""{PADDED}
             gate = Sigmoid (causal)
-            other = Mul (causal, bias_rows)
+            other = Mul (causal, causal)
             active = Mul (other, gate)
-            read = Slice (active, last, end, axis)""".replace("bias_rows", "causal"),
+            read = Slice (active, last, end, axis)""",
             False,
             id="another-activation",
         ),

@@ -107,6 +107,8 @@ class _Lowering:
         tables = (turn.cos, turn.sin) if turn else (None, None)
         if turn and turns[1]:
             query, new = turn.x, turns[1].x
+        if keys.slides:
+            window = self._slide(keys, values, window)
         tape = Tape()
         flat = [_flat(tape, one, seq_first) for one in (query, new)]
         flat.append(_flat(tape, values.new))
@@ -119,9 +121,7 @@ class _Lowering:
                 "kv_num_heads": groups,
                 "scale": node.attributes.get_float("scale"),
                 "softcap": node.attributes.get_float("softcap", 0.0),
-                "local_window_size": self._slide(keys, values, window)
-                if keys.slides
-                else window or -1,
+                "local_window_size": window or -1,
                 "sliding_window_cache": int(keys.slides),
                 "do_rotary": int(turn is not None),
                 "rotary_interleaved": int(turn is not None and turn.interleaved),
@@ -206,7 +206,8 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     both = value.producer() if value is not None else None
     if both is None or both.graph is None or both.op_type != "Concat" or len(both.inputs) != 2:
         return None
-    (past, _), new = _read(both.inputs[0]), both.inputs[1]
+    past, _ = _read(both.inputs[0])
+    new = both.inputs[1]
     attended = {user for user in _users(both.outputs[0]) if user.op_type in _OPS}
     if past is None or new is None or not past.is_graph_input() or attended != {attention}:
         return None
