@@ -117,7 +117,7 @@ def _build(
 
     import onnx_ir as ir
 
-    from qeff_zoo.targets import ort
+    from qeff_zoo.targets.ort import lowering
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.weights import external_data
 
@@ -125,8 +125,8 @@ def _build(
         graph = graphs.obtain(plan, checkpoint, store)
     with store.stage("build") as folder:
         with watch.stage("lower"):
-            storage = ort.STORAGE[plan.storage]
-            lowered = ort.lower(
+            storage = lowering.STORAGE[plan.storage]
+            lowered = lowering.lower(
                 graph.model, graph.bindings, storage, plan.shape.ctx_len, plan.block_size
             )
             layout = plan_file(lowered.slots, tensors)

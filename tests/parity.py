@@ -38,7 +38,7 @@ from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sizes import DecoderSizes
-from qeff_zoo.targets import ort, ort_attention
+from qeff_zoo.targets.ort import attention, lowering
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
@@ -185,7 +185,7 @@ class Subject:
         self.hf.save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}
-        self._lowered: dict[Any, ort.Lowered] = {}
+        self._lowered: dict[Any, lowering.Lowered] = {}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -243,14 +243,14 @@ class Subject:
         ir.save(model, path)
         return path
 
-    def lower(self, storage: str, variant: Variant = PLAIN) -> ort.Lowered:
+    def lower(self, storage: str, variant: Variant = PLAIN) -> lowering.Lowered:
         """Give a lowered graph of one's own; lowered once a process."""
         key = storage, variant
         if key not in self._lowered:
             graph = self.graph(variant)
-            with mock.patch.object(ort_attention, "_SPARE", SPARE):
-                self._lowered[key] = ort.lower(
-                    graph, self.bindings, ort.STORAGE[storage], CTX_LEN, BLOCK_SIZE
+            with mock.patch.object(attention, "_SPARE", SPARE):
+                self._lowered[key] = lowering.lower(
+                    graph, self.bindings, lowering.STORAGE[storage], CTX_LEN, BLOCK_SIZE
                 )
         known = self._lowered[key]
         return replace(known, model=known.model.clone(), slots=list(known.slots))
@@ -334,7 +334,7 @@ class Subject:
         model = copy.deepcopy(self.hf)
         weights = model.state_dict()
         for slot in self.lower(storage, variant).slots:
-            if slot.storage == ort.STORAGE[storage]:
+            if slot.storage == lowering.STORAGE[storage]:
                 self._round(weights, slot)
         return model
 

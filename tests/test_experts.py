@@ -12,7 +12,7 @@ import pytest
 
 from qeff_zoo.export import domains, ops
 from qeff_zoo.passes import experts as experts_pass
-from qeff_zoo.targets import ort_experts, ort_routing
+from qeff_zoo.targets.ort import experts, routing
 from qeff_zoo.weights.expressions import sources_of
 
 ROUTED = "by expert, each on its own tokens, since "
@@ -120,7 +120,7 @@ def test_matrices_that_are_not_stored_as_they_are_used_stay_one_product_for_all_
     product = ir.node("RoutedLinear", [x, index, turned.outputs[0]], domain=domains.SEMANTIC)
     stack.shape = ir.Shape([2, 4, 6])
     graph = ir.Graph([x, index, stack], product.outputs, nodes=[turned, product])
-    ways = ort_experts.lower(graph, {stack: "stack"}, {}, None)
+    ways = experts.lower(graph, {stack: "stack"}, {}, None)
     assert ways == {
         "by expert, each on all tokens, since their matrices are not stored as they are used": 1
     }
@@ -144,7 +144,7 @@ def routed(count: int, *, turned: bool) -> onnxruntime.InferenceSession:
     made.name, made.type = "made", ir.TensorType(ir.DataType.FLOAT)
     imports = {"": domains.OPSET, domains.SEMANTIC: 1}
     graph = ir.Graph([x, index, stack], [made], nodes=nodes, opset_imports=imports, name="one")
-    assert ort_routing.lower(graph, {stack}) == set()
+    assert routing.lower(graph, {stack}) == set()
     linear = [one for one in ops.functions() if one.name == "Linear"]
     model = ir.Model(graph, ir_version=10, functions=linear)
     return onnxruntime.InferenceSession(

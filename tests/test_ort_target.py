@@ -21,14 +21,14 @@ from safetensors import safe_open
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import folding, ops
-from qeff_zoo.targets import ort
+from qeff_zoo.targets.ort import lowering
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.quantization import Stored, dequantize, round_trip
 from qeff_zoo.weights.writing import evaluate
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-STORAGES = list(ort.STORAGE)
+STORAGES = list(lowering.STORAGE)
 NAMES = ["llama-base", "gemma2-base", "gpt2-base", "mixtral-base"]
 
 
@@ -37,7 +37,7 @@ def grouped(*names: str) -> list[Any]:
 
 
 @cache
-def lowered(name: str, storage: str) -> ort.Lowered:
+def lowered(name: str, storage: str) -> lowering.Lowered:
     return parity.subject(name).lower(storage)
 
 
@@ -368,7 +368,7 @@ def test_an_unshaped_initializer_is_refused() -> None:
     model = subject.graph()
     model.graph.initializers["lm_head.weight"].shape = ir.Shape(["n", 64])
     with pytest.raises(CompileError, match=r"'lm_head.weight' has shape .* expected a static one"):
-        ort.lower(model, subject.bindings, "float32")
+        lowering.lower(model, subject.bindings, "float32")
 
 
 @pytest.mark.parametrize("storage", STORAGES)

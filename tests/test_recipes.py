@@ -24,7 +24,7 @@ from qeff_zoo.errors import ExportError
 from qeff_zoo.export import layers, loader
 from qeff_zoo.recipe import Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
-from qeff_zoo.targets import ort
+from qeff_zoo.targets.ort import lowering
 from qeff_zoo.tasks.specializations import specializations
 from qeff_zoo.transforms import apply
 from qeff_zoo.weights import expressions
@@ -310,11 +310,11 @@ def test_int8_and_int4_differ_in_bits_alone(decoder: Subject) -> None:
     assert read["int8"] == read["int4"]
 
 
-def values_stored(lowered: ort.Lowered) -> list[tuple[str, str, bool]]:
+def values_stored(lowered: lowering.Lowered) -> list[tuple[str, str, bool]]:
     return [(slot.name, str(slot.expression), slot.storage in BITS) for slot in lowered.slots]
 
 
-def nodes_called(lowered: ort.Lowered) -> list[tuple[str, list[str]]]:
+def nodes_called(lowered: lowering.Lowered) -> list[tuple[str, list[str]]]:
     return [
         (node.op_type, [name for name in map(name_of, node.inputs) if name])
         for node in lowered.model.graph
@@ -356,4 +356,4 @@ def test_all_recipes_have_cases() -> None:
     assert {case.recipe.model_type for case in parity.all_cases().values()} == {
         recipe.model_type for recipe in list_recipes()
     }
-    assert set(ort.STORAGE) == {"fp32", "int8", "int4"}
+    assert set(lowering.STORAGE) == {"fp32", "int8", "int4"}

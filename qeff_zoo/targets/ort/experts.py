@@ -14,7 +14,7 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.export.semantic_op import UNBOUNDED
 from qeff_zoo.passes import experts as experts_pass
-from qeff_zoo.targets import ort_routing
+from qeff_zoo.targets.ort import routing
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 
@@ -70,7 +70,7 @@ def lower(
         else:
             _fuse(graph, node, names, bindings, packing)
             ways["native"] += 1
-    left = ort_routing.lower(graph, weights)
+    left = routing.lower(graph, weights)
     for router, reason in reasons.items():
         given, since = ("all", _UNSTORED) if router in left else ("its own", reason)
         ways[f"by expert, each on {given} tokens, since {since}"] += 1

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.export import domains
-from qeff_zoo.targets.rotary import Turns
+from qeff_zoo.targets.ort.rotary import Turns
 
 _CONTRIB = "com.microsoft"
 _READS = ("Identity", "ContextRead")

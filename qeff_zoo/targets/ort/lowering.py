@@ -3,9 +3,9 @@
 
 `lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
 FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
-GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `ort_attention`; else cache
+GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `attention`; else cache
 writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one buffer. So do
-the kernels of recurrences, see `ort_recurrence`. Slots of continuous batching are rows that a session binds, so no
+the kernels of recurrences, see `recurrence`. Slots of continuous batching are rows that a session binds, so no
 graph here has `batch_index`.
 """
 
@@ -18,7 +18,9 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention, ort_convolution, ort_experts, ort_recurrence, stacks
+from qeff_zoo.targets.ort import attention as attention_pass
+from qeff_zoo.targets.ort import convolution, recurrence, stacks
+from qeff_zoo.targets.ort import experts as experts_pass
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
@@ -72,9 +74,9 @@ def lower(
         exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage, block_size)
-    ort_recurrence.lower(model.graph)
-    ort_convolution.lower(model.graph)
-    experts = ort_experts.lower(model.graph, lowering.weights, bindings, lowering.packing)
+    recurrence.lower(model.graph)
+    convolution.lower(model.graph)
+    experts = experts_pass.lower(model.graph, lowering.weights, bindings, lowering.packing)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
         replacement = rule(lowering, node) if rule else None
@@ -83,14 +85,14 @@ def lower(
                 model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
             )
     onnx_passes.RemoveUnusedNodesPass()(model)
-    attention = ort_attention.lower(model.graph, ctx_len)
+    attention = attention_pass.lower(model.graph, ctx_len)
     for value, name in lowering.weights.items():
         if value.uses():
             slot = lowering.slot(name, bindings[name], "float32")
             ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
     onnx_passes.RemoveUnusedNodesPass()(model)
     _keep_as_computed(model.graph)
-    ort_attention.drop_compute_context(model.graph)
+    attention_pass.drop_compute_context(model.graph)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
@@ -222,11 +224,11 @@ class _Lowering:
         return values
 
     @property
-    def packing(self) -> ort_experts.Packing | None:
+    def packing(self) -> experts_pass.Packing | None:
         """How stacks of matrices are quantized, if they are."""
         if self.storage == "float32":
             return None
-        return ort_experts.Packing(
+        return experts_pass.Packing(
             bits=BITS[self.storage],
             block_size=self.block_size,
             accuracy_level=_ACCURACY_LEVEL,
