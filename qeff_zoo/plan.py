@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from qeff_zoo import identity, registry
+from qeff_zoo import identity, registry, targets
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.numerics import format_of
+from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import choice, compute_contexts, for_task, positions_of
 
@@ -95,6 +97,25 @@ class Plan:
         return identity.build_key(self.spec)
 
     @property
+    def resolved(self) -> targets.Resolved:
+        return targets.find(self.target).resolve()
+
+    @property
+    def programs(self) -> tuple[ProgramPlan, ...]:
+        from qeff_zoo.tasks.specializations import specializations
+
+        return (
+            ProgramPlan(
+                role="decoder" if self.shape.ctx_len else "encoder",
+                task=self.recipe.task,
+                shape=self.shape,
+                variant=self.variant,
+                specializations=specializations(self.recipe.task, self.shape),
+                weights=format_of(self.storage, self.block_size),
+            ),
+        )
+
+    @property
     def target(self) -> str:
         """Name of the target."""
         return str(self.spec["target"]["name"])
@@ -131,10 +152,11 @@ class Plan:
             **{name: {"value": value, "by": "derived"} for name, value in derived.items()},
         }
 
-    def graph_key(self, structure: str) -> str:
+    def graph_key(self, program: ProgramPlan, structure: str) -> str:
         """Name the traced graph: the same for every fine-tune of one architecture.
 
         Args:
+            program: One of `programs`.
             structure: Digest of the checkpoint's tensor names and shapes.
         """
         parts = {
@@ -210,7 +232,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         "task": {"name": recipe.task, **variant},
         "shape": {key: value for key, value in asdict(shape).items() if value},
         "quantization": {"method": "none", "weights": choices.value["weights"], **blocks},
-        "target": {"name": choices.value["target"]},
+        "target": {"name": choices.value["target"], "revision": 1},
         "exporter": EXPORTER_REVISION,
         "toolchain": _toolchain(choices.value["target"]),
     }

@@ -22,13 +22,13 @@ from transformers import CONFIG_MAPPING
 from qeff_zoo import registry
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import layers, loader
+from qeff_zoo.numerics import WEIGHTS
 from qeff_zoo.recipe import Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
-from qeff_zoo.targets.ort import lowering
+from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks.specializations import specializations
 from qeff_zoo.transforms import apply
 from qeff_zoo.weights import expressions
-from qeff_zoo.weights.quantization import BITS
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
 KNOWN_TASKS = {"text-generation", "feature-extraction"}
@@ -310,11 +310,11 @@ def test_int8_and_int4_differ_in_bits_alone(decoder: Subject) -> None:
     assert read["int8"] == read["int4"]
 
 
-def values_stored(lowered: lowering.Lowered) -> list[tuple[str, str, bool]]:
-    return [(slot.name, str(slot.expression), slot.storage in BITS) for slot in lowered.slots]
+def values_stored(lowered: Lowered) -> list[tuple[str, str, bool]]:
+    return [(slot.name, str(slot.expression), not slot.format.is_float) for slot in lowered.slots]
 
 
-def nodes_called(lowered: lowering.Lowered) -> list[tuple[str, list[str]]]:
+def nodes_called(lowered: Lowered) -> list[tuple[str, list[str]]]:
     return [
         (node.op_type, [name for name in map(name_of, node.inputs) if name])
         for node in lowered.model.graph
@@ -339,14 +339,14 @@ def test_every_matrix_is_quantized(decoder: Subject) -> None:
     for name, module in used.items():
         if type(module).__name__ in parity.MATRICES:
             (source,) = expressions.sources_of(decoder.bindings[f"{name}.weight"])
-            assert stored[source].storage == "int4"
+            assert stored[source].format == parity.FORMATS["int4"]
     weights = decoder.hf.state_dict()
     for slot in slots:
         owner = used.get(slot.name.rpartition(".")[0])
         matrix = isinstance(owner, torch.nn.Linear | torch.nn.Embedding) or hasattr(
             owner, "_is_expert_parallel"
         )
-        assert slot.storage in BITS or not matrix or is_vector(slot.name, weights)
+        assert not slot.format.is_float or not matrix or is_vector(slot.name, weights)
 
 
 # --- all ----------------------------------------------------------------------------------------
@@ -356,4 +356,4 @@ def test_all_recipes_have_cases() -> None:
     assert {case.recipe.model_type for case in parity.all_cases().values()} == {
         recipe.model_type for recipe in list_recipes()
     }
-    assert set(lowering.STORAGE) == {"fp32", "int8", "int4"}
+    assert set(WEIGHTS) == {"fp32", "int8", "int4"}

@@ -13,7 +13,7 @@ import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
 
-from qeff_zoo import tasks
+from qeff_zoo import states, tasks
 from qeff_zoo.export import domains, folding, layers, loader, ops
 from qeff_zoo.passes import bfloat16, linear
 from qeff_zoo.recipe import Recipe
@@ -157,6 +157,20 @@ def finish(model: ir.Model) -> ir.Model:
         node.metadata_props.clear()
     for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
         value.metadata_props.clear()
+    for value in model.graph.inputs:  # FIXME
+        kind, _, layer = (value.name or "").rpartition(".")
+        if layer.isdigit():
+            grows = "ctx_len" in map(str, value.shape or ())
+            what = (
+                "index"
+                if kind == "past_index"
+                else "recurrent"
+                if not kind.startswith("past_")
+                else "growing"
+                if grows
+                else "window"
+            )
+            states.mark(value, what, int(layer))  # type: ignore[arg-type]
     model.producer_name, model.producer_version = "qeff-zoo", None
     model.graph.name = "main"
     model.graph.metadata_props.clear()

@@ -29,8 +29,8 @@ import transformers
 from torch import Tensor, nn
 
 from qeff_zoo import tasks
+from qeff_zoo.numerics import Numerics
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
-from qeff_zoo.validation.rounding import RoundedMatrix
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,9 +107,10 @@ def _run_variants(
 ) -> tuple[dict[str, Array], str]:
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone()}
-    matrices = [RoundedMatrix(**matrix) for matrix in request["matrices"]]
+    numerics = Numerics.from_dict(request["numerics"])
+    matrices = numerics.matrices
     multiplied = round_weights(model, matrices)
-    as_the_package = Arithmetic(multiplied, request["activation_block"], halved=False)
+    as_the_package = Arithmetic(multiplied, numerics.activation_block, halved=False)
     if matrices:
         with as_the_package:
             runs["rounded"] = answers.alone()
