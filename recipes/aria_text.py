@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Tiny, Transform
 
 from .mixtral import RECIPE as MIXTRAL
 
@@ -14,5 +14,9 @@ RECIPE = replace(
     model_type="aria_text",
     architectures=("AriaTextForCausalLM",),
     special="Every MLP is a block of experts, the top k per token chosen by softmax, beside shared ones.",
+    transforms=(
+        *MIXTRAL.transforms,
+        Transform(name="aria_experts", count=lambda config: config.num_hidden_layers),
+    ),
     tiny=(Tiny(config={**MIXTRAL.tiny[0].config, **_MOE}),),
 )
