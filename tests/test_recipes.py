@@ -50,6 +50,13 @@ def meta_of(name: str) -> Any:
     return loader.build_meta(case.config, case.recipe.task)
 
 
+def config_of(name: str) -> Any:
+    """Return a tiny's configuration; where layers have sizes of their own, those of the others are read."""
+    config = meta_of(name).config.get_text_config()
+    config.allow_global_per_layer_attribute_access = True
+    return config
+
+
 # --- well-formed ---------------------------------------------------------------------------------
 
 
@@ -122,7 +129,7 @@ def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
 def test_tiny_is_awkward(name: str) -> None:
     """A fact that is dropped must show: nothing is 1, equal or longer than the prompt by chance."""
     case = parity.all_cases()[name]
-    config = meta_of(name).config.get_text_config()
+    config = config_of(name)
     known = config.to_dict()
     assert known.get("initializer_range", known.get("init_std", 0.1)) >= 0.1
     assert known.get("initializer_factor", 2) >= 2  # T5
@@ -166,7 +173,7 @@ def test_some_tiny_has_a_window_if_the_model_can(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
     subject, recipe = parity.subject(name), parity.all_cases()[name].recipe
-    config = subject.hf.config
+    config = config_of(name)
     layers_with_states = {state.rpartition(".")[2] for state in subject.states}
     assert 0 < len(layers_with_states) <= config.num_hidden_layers
     keys = [shape for state, shape in subject.states.items() if state.startswith("past_key.")]
