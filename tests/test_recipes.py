@@ -16,6 +16,7 @@ import parity
 import pytest
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from parity import Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
@@ -49,6 +50,13 @@ def meta_of(name: str) -> Any:
     return loader.build_meta(case.config, case.recipe.task)
 
 
+def config_of(name: str) -> Any:
+    """Return a tiny's configuration; where layers have sizes of their own, those of the others are read."""
+    config = meta_of(name).config.get_text_config()
+    config.allow_global_per_layer_attribute_access = True
+    return config
+
+
 # --- well-formed ---------------------------------------------------------------------------------
 
 
@@ -73,7 +81,8 @@ def test_recipe_file_is_short_and_says_what_it_covers(name: str) -> None:
     assert len(lines) <= 40
     assert lines[0] == "# SPDX-License-Identifier: Apache-2.0"
     assert lines[1].startswith('"""')
-    assert f"transformers.models.{name.removesuffix('_text')}" in "\n".join(lines[:8])
+    module = CONFIG_MAPPING[find_recipe(name).model_type].__module__
+    assert module.rpartition(".")[0] in "\n".join(lines[:8])
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -120,17 +129,17 @@ def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
 def test_tiny_is_awkward(name: str) -> None:
     """A fact that is dropped must show: nothing is 1, equal or longer than the prompt by chance."""
     case = parity.all_cases()[name]
-    config = meta_of(name).config.get_text_config()
+    config = config_of(name)
     known = config.to_dict()
     assert known.get("initializer_range", known.get("init_std", 0.1)) >= 0.1
     assert known.get("initializer_factor", 2) >= 2  # T5
     assert known["vocab_size"] > 250
-    if "num_key_value_heads" in known and "kv_lora_rank" not in known:
-        assert known["num_key_value_heads"] != config.num_attention_heads
+    if known.get("num_key_value_heads") == getattr(config, "num_attention_heads", None) is not None:
+        assert "kv_lora_rank" in known or not runs_with(case, num_key_value_heads=1)
     if known.get("head_dim"):
         heads = getattr(config, "num_attention_heads", None) or config.num_heads
         square = known["head_dim"] * heads == config.hidden_size
-        assert not square or not takes_other_head_dim(case)
+        assert not square or not runs_with(case, head_dim=known["head_dim"] + 8)
     for key in ("sliding_window", "attention_chunk_size"):
         if known.get(key):
             assert 1 < known[key] < parity.PROMPT / 2
@@ -139,12 +148,14 @@ def test_tiny_is_awkward(name: str) -> None:
             assert value != 1.0
 
 
-def takes_other_head_dim(case: Case) -> bool:
-    """Tell whether Hugging Face's model runs with heads that do not make up the hidden size."""
-    other = {**case.config, "head_dim": meta_of(case.name).config.get_text_config().head_dim + 8}
+def runs_with(case: Case, **changes: Any) -> bool:
+    """Tell whether Hugging Face's model runs with a changed config."""
     try:
-        parity.reference(parity.hugging_face(other, case.recipe.task), parity.tokens(length=2))
-    except RuntimeError:
+        parity.reference(
+            parity.hugging_face({**case.config, **changes}, case.recipe.task),
+            parity.tokens(length=2),
+        )
+    except (RuntimeError, StrictDataclassError):
         return False
     return True
 
@@ -162,7 +173,7 @@ def test_some_tiny_has_a_window_if_the_model_can(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
     subject, recipe = parity.subject(name), parity.all_cases()[name].recipe
-    config = subject.hf.config
+    config = config_of(name)
     layers_with_states = {state.rpartition(".")[2] for state in subject.states}
     assert 0 < len(layers_with_states) <= config.num_hidden_layers
     keys = [shape for state, shape in subject.states.items() if state.startswith("past_key.")]
