@@ -19,7 +19,7 @@ from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.numerics import format_of
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import choice, compute_contexts, for_task, positions_of
+from qeff_zoo.tasks import choice, compute_contexts, for_task, looks_ahead, positions_of
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 4
@@ -279,6 +279,12 @@ def _choose_task(
             f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
             f"is not padding. Expected one; set it to the id that its tokenizer pads with."
         )
+    if chosen.task == "text-generation" and looks_ahead(checkpoint.config):
+        choices.problems.append(
+            f"{checkpoint.name!r} lets every token see those behind it (`use_bidirectional_attention` is "
+            f"{checkpoint.config['use_bidirectional_attention']!r} in config.json), so that no text can be generated "
+            f"token by token. Expected a causal model; choose feature-extraction with --task."
+        )
     return for_task(recipe, chosen.task)
 
 
@@ -455,7 +461,15 @@ def _choose_variant(
         (False, "default"),
     )
     _check_member(choices, "pooling", POOLINGS)
-    return {"pooling": choices.value["pooling"], "normalize": choices.value["normalize"]}
+    dense = [
+        {name: value for name, value in asdict(layer).items() if name != "folder"}
+        for layer in (found.dense if found else ())
+    ]
+    return {
+        "pooling": choices.value["pooling"],
+        "normalize": choices.value["normalize"],
+        **({"dense": dense} if dense else {}),
+    }
 
 
 def _choose_decoder(

@@ -13,6 +13,7 @@ from typing import Any
 
 from qeff_zoo import identity
 from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
@@ -91,7 +92,18 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bindings.bind(meta, checkpoint.tensors, needed)
-    content = {"expressions": bound.expressions, "shapes": bound.shapes, "doubled": bound.doubled}
+    behind = dense_bindings(checkpoint.companions) if "dense" in plan.variant else {}
+    shapes = {name: [*model.graph.initializers[name].shape] for name in behind}
+    if problems := bindings.problems_of(behind, shapes, checkpoint.tensors):
+        raise CheckpointError(
+            f"{checkpoint.name!r} has dense layers that differ from their configs: {' '.join(problems)} Expected the "
+            f"shapes that the configs name. Get the files again, from one revision."
+        )
+    content = {
+        "expressions": {**bound.expressions, **behind},
+        "shapes": {**bound.shapes, **shapes},
+        "doubled": bound.doubled,
+    }
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
 
 
