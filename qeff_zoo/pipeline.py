@@ -12,15 +12,16 @@ from typing import Any
 
 from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.choices import Request
 from qeff_zoo.errors import ParityError
 from qeff_zoo.export import graphs
+from qeff_zoo.numerics import BLOCK_SIZE
 from qeff_zoo.package import Package, write_manifest
-from qeff_zoo.plan import Plan, Request
+from qeff_zoo.plan import Plan
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
-from qeff_zoo.tasks.specializations import specializations as specializations_of
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import plan_file
 
@@ -125,9 +126,14 @@ def _build(
         graph = graphs.obtain(plan, checkpoint, store)
     with store.stage("build") as folder:
         with watch.stage("lower"):
-            storage = lowering.STORAGE[plan.storage]
+            (program,) = plan.programs
+            storage = lowering.STORAGE[plan.spec["quantization"]["weights"]]
             lowered = lowering.lower(
-                graph.model, graph.bindings, storage, plan.shape.ctx_len, plan.block_size
+                graph.model,
+                graph.bindings,
+                storage,
+                program.shape.ctx_len,
+                program.weights.block or BLOCK_SIZE,
             )
             layout = plan_file(lowered.slots, tensors)
             store.require_space(folder, layout.nbytes, "the package's weights")
@@ -261,24 +267,24 @@ def _manifest(
     written: weights.Written,
     watch: Stopwatch,
 ) -> dict[str, Any]:
-    specializations = specializations_of(plan.recipe.task, plan.shape)
+    (program,) = plan.programs
     runtime = plan.spec["toolchain"]["onnxruntime"]
     return {
         "name": checkpoint.name,
         "task": plan.recipe.task,
         "model_type": plan.recipe.model_type,
-        "target": {"name": plan.target, "needs": {"onnxruntime": f">={runtime}"}},
+        "target": {"name": plan.target, "needs": dict(plan.resolved.needs)},
         "spec": plan.spec,
         "why": plan.why,
         "graph": {"digest": graph.digest, "opset": 18},
         "compiled_from": {
             "tensors": f"sha256:{written.sha256}",
-            "flags": {**_quantization(plan), "specializations": specializations},
+            "flags": {**_quantization(plan), "specializations": program.specializations},
             "compiler": {"name": "onnxruntime", "version": runtime},
         },
         "programs": [
             {
-                "role": "decoder" if plan.shape.ctx_len else "encoder",
+                "role": program.role,
                 "path": graphs.GRAPH,
                 **_interface(lowered.model),
                 **{
@@ -291,7 +297,7 @@ def _manifest(
                 },
             }
         ],
-        "specializations": specializations,
+        "specializations": program.specializations,
         "provenance": {
             "version": version("qeff-zoo"),
             **({"dirty": True} if has_uncommitted_changes() else {}),
@@ -300,7 +306,7 @@ def _manifest(
             "peak_rss_bytes": peak_rss_bytes(),
         },
         "weights": {
-            "storage": plan.storage,
+            "storage": plan.spec["quantization"]["weights"],
             "clipped": sum(written.clipped.values()),
             "tensors": len(graph.bindings),
         },

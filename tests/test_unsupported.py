@@ -21,7 +21,7 @@ from qeff_zoo.errors import ZooError
 from qeff_zoo.export import loader
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 from qeff_zoo.scaffold.shrinking import shrink
-from qeff_zoo.tasks import text_generation
+from qeff_zoo.tasks import decoding
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
 KINDS, REASONS = DATA["kinds"], DATA["model_types"]
@@ -112,7 +112,7 @@ def try_tiny(model_type: str) -> None:
         shapes=DECODER_SHAPES,
         tiny=(Tiny(config=config),),
     )
-    if not text_generation.probe(loader.load_meta(config, recipe)):
+    if not decoding.probe(loader.load_meta(config, recipe)):
         raise RuntimeError(f"{CAUSAL[model_type]} keeps no keys and values.")
 
 

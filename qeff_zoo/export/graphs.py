@@ -54,7 +54,7 @@ def obtain(plan: Plan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
     structure = identity.digest(
         {name: list(info.shape) for name, info in checkpoint.tensors.items()}, "qz-structure-1"
     )
-    key = plan.graph_key(structure)
+    key = plan.graph_key(plan.programs[0], structure)
     folder = store.graph(key)
     cached = folder is not None
     if folder is None:
@@ -74,7 +74,7 @@ def trace(folder: Path, plan: Plan, checkpoint: Checkpoint) -> Any:
 
     from qeff_zoo.export import exporter
 
-    model = exporter.export_graph(checkpoint.config, plan.recipe, **plan.variant)
+    model = exporter.export_graph(checkpoint.config, plan.recipe, **plan.programs[0].variant)
     ir.save(model, folder / GRAPH)
     return model
 

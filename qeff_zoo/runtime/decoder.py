@@ -22,6 +22,7 @@ from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.runtime.onnx_session import dtype_of, open_graph
 from qeff_zoo.runtime.sizes import DecoderSizes, Specializations
+from qeff_zoo.tasks import TEXT_GENERATION
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -94,7 +95,7 @@ class Decoder:
         """
         session = open_graph(
             folder,
-            task="text-generation",
+            task=TEXT_GENERATION,
             inputs={"input_ids", "position_ids"},
             outputs={"logits"},
             threads=threads,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package in, the session of its task out."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from qeff_zoo.errors import GenerationError
@@ -12,21 +10,13 @@ from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
+from qeff_zoo.tasks import NAMES, find
 
 Session: TypeAlias = (
     TextGenerationSession
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
-)
-
-_SESSIONS: Mapping[str, Callable[..., Session]] = MappingProxyType(
-    {
-        "text-generation": TextGenerationSession,
-        "feature-extraction": EmbeddingSession,
-        "text-classification": TextClassificationSession,
-        "token-classification": TokenClassificationSession,
-    }
 )
 
 # As they lie in the file, they decode 2 tokens a second instead of 62.
@@ -51,22 +41,23 @@ def open_session(
             f"Package {str(package.path)!r} is for target {package.target!r}; expected 'ort', "
             "which runs in ONNX Runtime on the CPU. Build the model with --target ort."
         )
-    kind = _SESSIONS.get(package.task)
-    if kind is None:
+    if package.task not in NAMES:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
-            f"{' or '.join(_SESSIONS)}. Run a package of such a task."
+            f"{' or '.join(NAMES)}. Run a package of such a task."
         )
+    task = find(package.task)
     choices: dict[str, Any] = {}
-    if prefix_cache_bytes is not None and kind is TextGenerationSession:
+    if prefix_cache_bytes is not None and task.role == "decoder":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
-    return kind(
+    session: Session = task.session()(
         package.path,
         package.manifest["specializations"],
         **choices,
         threads=threads,
         prepack=_prepacks(package),
     )
+    return session
 
 
 def _prepacks(package: Package) -> bool:
