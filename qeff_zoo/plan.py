@@ -151,7 +151,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             role=component.role,
             task=task.name,
             shape=shape,
-            variant=task.variant(shape, choices.value),
+            variant=task.variant(checkpoint, shape, choices.value),
             specializations=task.specializations(shape),
             weights=format_of(**told["quantization"]),
             flags=resolved.flags,

@@ -34,9 +34,8 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for group in _GROUPS:
         members = manifest["spec"].get(group)
         axes |= dict(_flat(members, group)) if isinstance(members, Mapping) else {}
-    axes.pop(
-        "revision", None
-    )  # of the target's lowering: newer is better, and nobody asks for another
+    # Of the target's lowering: nobody asks for another than the newest.
+    axes.pop("revision", None)
     return axes
 
 
@@ -80,9 +79,10 @@ def _slug(value: Any) -> str:
 
 def tested_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Give the versions of what a package was compiled by and needs, as they were when it was made."""
-    compiler = manifest["compiled_from"]["compiler"]
     tools = manifest["spec"].get("toolchain", {})
     tested = {name: str(tools[name]) for name in manifest["target"]["needs"] if name in tools}
-    if "name" in compiler and "version" in compiler:
-        tested[str(compiler["name"])] = str(compiler["version"])
+    for program in manifest["programs"]:
+        compiler = program["compiled_from"]["compiler"]
+        if "name" in compiler and "version" in compiler:
+            tested[str(compiler["name"])] = str(compiler["version"])
     return tested

@@ -65,7 +65,7 @@ class Task:
         shapes: Profiles of a recipe that serves it besides a task of another role.
         probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder.
         tracing: `tracing(model, **variant)` describes how to trace a model.
-        variant: `variant(shape, chosen)` says what changes the graph beyond its sizes, from the chosen values by name.
+        variant: `variant(checkpoint, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
         defaults: What a checkpoint says of choices that the user left out.
         problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
@@ -85,7 +85,9 @@ class Task:
     shapes: Mapping[str, Shape]
     probe: Callable[[Any], Any]
     tracing: Callable[..., Tracing]
-    variant: Callable[[Shape, Mapping[str, Any]], dict[str, Any]] = lambda shape, chosen: {}
+    variant: Callable[["Checkpoint", Shape, Mapping[str, Any]], dict[str, Any]] = (
+        lambda checkpoint, shape, chosen: {}
+    )
     specializations: Callable[[Shape], list[dict[str, Any]]]
     defaults: Callable[["Checkpoint"], Mapping[str, Chosen]] = lambda checkpoint: {}
     problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
@@ -129,7 +131,9 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
     """Return a recipe as it is for one of its tasks."""
     wanted = find(task)
     same = wanted.role == find(recipe.task).role
-    return replace(recipe, task=task, shapes=recipe.shapes if same else wanted.shapes)
+    components = recipe.components if task == recipe.task else ()
+    shapes = recipe.shapes if same else wanted.shapes
+    return replace(recipe, task=task, components=components, shapes=shapes)
 
 
 def components_of(recipe: Recipe) -> tuple[Component, ...]:
@@ -179,3 +183,12 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
     return next(
         (int(config[name]) for name in POSITIONS if isinstance(config.get(name), int)), None
     )
+
+
+def looks_ahead(config: Mapping[str, Any]) -> bool:
+    """Tell whether tokens of a decoder see those behind them, as in embedding models that were made of one.
+
+    Args:
+        config: Raw config.json.
+    """
+    return config.get("use_bidirectional_attention") in (True, "all")

@@ -2,10 +2,12 @@
 """The `feature-extraction` contract: one embedding per text.
 
 IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders`
-OUT  output (batch_size, hidden)            pooled over the tokens, normalized if asked for
+OUT  output (batch_size, hidden)            pooled over the tokens, through the dense layers that a checkpoint has
+                                            behind its encoder, normalized if asked for
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES, Shape
@@ -24,8 +26,16 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
     return pooling.tracing(model, **variant)
 
 
-def _variant(shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: chosen[name] for name in ("pooling", "normalize")}
+def _variant(checkpoint: "Checkpoint", shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+
+    found = read_pooling(checkpoint.companions)
+    dense = [
+        {name: value for name, value in asdict(layer).items() if name != "folder"}
+        for layer in (found.dense if found else ())
+    ]
+    told = {name: chosen[name] for name in ("pooling", "normalize")}
+    return {**told, "dense": dense} if dense else told
 
 
 def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Chosen]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import TEXT_GENERATION, Task, Tracing, named
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION, Task, Tracing, looks_ahead, named
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
@@ -27,7 +27,7 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
     return decoding.tracing(model, **variant)
 
 
-def _variant(shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _variant(checkpoint: "Checkpoint", shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
     told = {
         "continuous_batching": shape.full_batch_size,
         "comp_ctx_lengths": shape.comp_ctx_lengths_decode,
@@ -37,11 +37,18 @@ def _variant(shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    if not request.expanded_kv or checkpoint.config.get("kv_lora_rank"):
-        return []
-    return [
-        f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} has not. Leave it out."
-    ]
+    found = []
+    if request.expanded_kv and not checkpoint.config.get("kv_lora_rank"):
+        found.append(
+            f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} has not. Leave it out."
+        )
+    if looks_ahead(checkpoint.config):
+        found.append(
+            f"{checkpoint.name!r} lets every token see those behind it (`use_bidirectional_attention` is "
+            f"{checkpoint.config['use_bidirectional_attention']!r} in config.json), so that no text can be generated "
+            f"token by token. Expected a causal model; choose {FEATURE_EXTRACTION} with --task."
+        )
+    return found
 
 
 def _specializations(shape: Shape) -> list[dict[str, Any]]:

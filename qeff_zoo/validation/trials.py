@@ -9,8 +9,9 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession, open_session
-from qeff_zoo.runtime.decoder import Array, Decoder, Piece
+from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, sample_texts
 
@@ -49,6 +50,19 @@ def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
     task = find(package.task)
     run = _try_decoder if task.role == "decoder" else _try_encoder
     return run(session, task, step)
+
+
+def call_once(package: Package) -> None:
+    """Open a package and run the least call: what cannot be opened or called is no package.
+
+    Raises:
+        GenerationError: It cannot be opened.
+    """
+    session = open_session(package)
+    if isinstance(session, EncoderSession):
+        session.run([[0]])
+    else:
+        session.decoder.decode({0: Piece([0], 0)})
 
 
 def _try_decoder(session: TextGenerationSession, task: Task, step: Progress) -> Trial:
