@@ -127,7 +127,7 @@ def inputs_for(subject: Subject, lengths: tuple[int, ...]) -> dict[str, Array]:
     ids, mask = texts_for(subject, lengths)
     padding = subject.hf.config.pad_token_id or 0
     feeds = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
-    task = tasks.module_of(subject.recipe.task)
+    task = tasks.find(subject.recipe.task)
     if "token_type_ids" in task.tracing(copy.deepcopy(subject.hf)).input_names:
         second = np.arange(max(lengths)) >= np.array(lengths)[:, None] // 2
         feeds["token_type_ids"] = (second & (mask == 1)).astype(np.int64)
@@ -139,7 +139,7 @@ def ask(subject: Subject, how: str, feeds: Mapping[str, Array]) -> Array:
     embeds = subject.recipe.task == "feature-extraction"
     variant = (("pooling", "lasttoken"), ("normalize", False)) if embeds else ()
     if how == "torch":
-        task = tasks.module_of(subject.recipe.task)
+        task = tasks.find(subject.recipe.task)
         module = task.tracing(subject.transformed, **dict(variant)).module
         with torch.no_grad():
             tensors = {name: torch.from_numpy(value) for name, value in feeds.items()}
