@@ -20,7 +20,7 @@ from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import choice, compute_contexts, for_task, positions_of
 
 #: Raised when the same inputs come to give another graph or another package.
-EXPORTER_REVISION = 4
+EXPORTER_REVISION = 5
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 STORAGES = ("fp32", "int8", "int4")

@@ -2,12 +2,13 @@
 """Tasks: what goes into a graph and what comes out. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
+from qeff_zoo.states import State
 
 #: Every task, and transformers' automatic classes for it: the first that knows a configuration makes the model.
 AUTO_CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -41,6 +42,7 @@ class Tracing:
         dynamic_shapes: As `torch.export` takes them, with named dimensions shared between inputs.
         input_names: Of the flattened inputs.
         output_names: Of the outputs.
+        states: Which of the inputs are retained from call to call, and what they hold.
         then: Applied to the portable graph, in place; one trace may serve several variants.
     """
 
@@ -49,6 +51,7 @@ class Tracing:
     dynamic_shapes: dict[str, Any]
     input_names: list[str]
     output_names: list[str]
+    states: Sequence[State] = ()
     then: Callable[[Any], object] | None = None
 
 

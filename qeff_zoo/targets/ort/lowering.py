@@ -16,8 +16,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.export import domains
 from qeff_zoo.passes import slots as slots_pass
+from qeff_zoo.semantic import domains
 from qeff_zoo.targets.ort import attention as attention_pass
 from qeff_zoo.targets.ort import convolution, recurrence, stacks
 from qeff_zoo.targets.ort import experts as experts_pass
@@ -68,10 +68,7 @@ def lower(
         ctx_len: Rows of the cache, of a graph that has one.
         block_size: Columns that share a scale, of int8 and int4 alone.
     """
-    if slots_pass.remove(model):
-        from qeff_zoo.export import exporter  # it imports torch, which other builds do without
-
-        exporter.finish(model)  # with the bodies of what writes rows
+    slots_pass.remove(model)
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage, block_size)
     recurrence.lower(model.graph)
