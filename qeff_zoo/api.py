@@ -31,7 +31,7 @@ def build(
         output: Also copy the package to this folder.
         **choices: Fields of `qeff_zoo.plan.Request`: target, task, profile, weights, block_size, prefill_seq_len,
             ctx_len, batch_size, full_batch_size, seq_lens, comp_ctx_lengths_prefill, comp_ctx_lengths_decode, pooling,
-            normalize, expanded_kv.
+            normalize, expanded_kv, rope_factors.
 
     Raises:
         ZooError: The model, the choices or the machine stand in the way; the message says what to do.

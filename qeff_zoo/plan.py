@@ -26,8 +26,11 @@ NO_WEIGHTS = "sha256:" + "0" * 64
 STORAGES = ("fp32", "int8", "int4")
 #: Columns of a quantized matrix that may share a scale, and how many do unless asked otherwise.
 BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
+ROPE_FACTORS = ("short", "long")
 POOLINGS = ("mean", "cls", "max", "lasttoken")
 TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
+#: Of rope_type dynamic: why a context ends at the model's own positions.
+_BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, which no cached key follows"
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
@@ -52,6 +55,8 @@ class Request:
         pooling: "mean", "cls", "max" or "lasttoken".
         normalize: Whether embeddings have length 1.
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
+        rope_factors: Of longrope, the factors that every text takes: "short", or "long"; None for the long ones where
+            the package holds texts longer than the original context.
     """
 
     target: str | None = None
@@ -69,6 +74,7 @@ class Request:
     pooling: str | None = None
     normalize: bool | None = None
     expanded_kv: bool | None = None
+    rope_factors: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +194,9 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     blocks = _choose_blocks(request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     variant = _choose_variant(checkpoint, recipe, request, shape, choices)
+    factors = _choose_rope_factors(checkpoint, request, shape, choices)
+    if factors and (choices.by_user("rope_factors") or not shape.ctx_len):
+        variant |= factors  # else the graph goes by its context
     if choices.problems:
         raise PlanError(choices.problems)
     spec = {
@@ -207,7 +216,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
                 for t in recipe.transforms
             ],
         },
-        "task": {"name": recipe.task, **variant},
+        "task": {"name": recipe.task, **variant, **factors},
         "shape": {key: value for key, value in asdict(shape).items() if value},
         "quantization": {"method": "none", "weights": choices.value["weights"], **blocks},
         "target": {"name": choices.value["target"]},
@@ -358,7 +367,8 @@ def _fit_positions(
         if positions is not None and max(lengths, default=0) > positions:
             if choices.by_user("seq_lens"):
                 choices.problems.append(
-                    f"--seq-lens has {max(lengths)}, but {checkpoint.name!r} has {positions} positions. Choose less."
+                    f"--seq-lens has {max(lengths)}, but {checkpoint.name!r} has {positions} positions"
+                    f"{_BEYOND if _dynamic(checkpoint.config) else ''}. Choose less."
                 )
             fitting = tuple(length for length in lengths if length <= positions) or (positions,)
             choices.set("seq_lens", fitting, f"derived: {positions} positions")
@@ -367,8 +377,8 @@ def _fit_positions(
     if positions is not None and ctx_len > positions:
         if choices.by_user("ctx_len"):
             choices.problems.append(
-                f"--ctx-len is {ctx_len}, but {checkpoint.name!r} has {positions} positions. "
-                f"Choose at most {positions}."
+                f"--ctx-len is {ctx_len}, but {checkpoint.name!r} has {positions} positions"
+                f"{_BEYOND if _dynamic(checkpoint.config) else ''}. Choose at most {positions}."
             )
         ctx_len = positions
         choices.set("ctx_len", ctx_len, f"derived: {positions} positions")
@@ -401,11 +411,52 @@ def _fit_compute_contexts(recipe: Recipe, choices: _Choices) -> None:
 def _positions(config: Mapping[str, Any]) -> int | None:
     """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
     positions = positions_of(config)
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
-    if positions is None or not original or not factor:
+    if positions is None or _dynamic(config):
         return positions
-    return max(positions, int(original * factor))
+    scalings = _rope_scalings(config)
+    stated = [(one.get("original_max_position_embeddings"), one.get("factor")) for one in scalings]
+    return max(
+        [positions, *(int(length * factor) for length, factor in stated if length and factor)]
+    )
+
+
+def _rope_scalings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what a config says of its RoPE: once, or for each type of layer."""
+    found = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    by_layer = [one for one in found.values() if isinstance(one, Mapping)]
+    return by_layer or [found]
+
+
+def _dynamic(config: Mapping[str, Any]) -> bool:
+    """Tell whether beyond the model's positions RoPE has another base for every length, which no cache can follow."""
+    return any(
+        (one.get("rope_type") or one.get("type")) == "dynamic" for one in _rope_scalings(config)
+    )
+
+
+def _choose_rope_factors(
+    checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
+) -> dict[str, str]:
+    """Choose between the two sets of factors of longrope, by the longest text that the package holds."""
+    config = checkpoint.config
+    scaling = next((one for one in _rope_scalings(config) if "long_factor" in one), None)
+    if scaling is None:
+        if request.rope_factors is not None:
+            choices.problems.append(
+                f"--rope-factors is for longrope, which {checkpoint.name!r} has not. Leave it out."
+            )
+        return {}
+    original = (
+        config.get("original_max_position_embeddings")
+        or scaling.get("original_max_position_embeddings")
+        or positions_of(config)
+    )
+    longest = shape.ctx_len or max(shape.seq_lens, default=0)
+    long = original is not None and longest > original
+    by = f"derived: {longest} tokens, {original} originally"
+    choices.first("rope_factors", (request.rope_factors, "user"), ("long" if long else "short", by))
+    _check_member(choices, "rope_factors", ROPE_FACTORS)
+    return {"rope_factors": choices.value["rope_factors"]}
 
 
 def _choose_variant(
@@ -473,6 +524,7 @@ def _path(name: str) -> str:
         "pooling": "task.pooling",
         "normalize": "task.normalize",
         "expanded_kv": "task.expanded_kv",
+        "rope_factors": "task.rope_factors",
     }
     return places.get(name, f"shape.{name}")
 

@@ -55,15 +55,16 @@ CHOICES: Mapping[str, dict[str, Any]] = {
     "blocks": {**SHAPE, "batch_size": 1, "weights": "int4", "block_size": 32},
     "encoder": {"seq_lens": (8, 24), "batch_size": 2, "pooling": "cls", "normalize": True},
 }
+ALONE = ["prefill", "chunked_prefill", "padded_batch", "decode"]
 STAGES = {
-    "rows": ["prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"],
-    "slots": ["prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"],
-    "int4": ["prefill", "chunked_prefill", "padded_batch", "decode"],
+    "rows": [*ALONE, "continuous_batching", "ctx_len"],
+    "slots": [*ALONE, "continuous_batching", "ctx_len"],
+    "int4": [*ALONE, "ctx_len"],
     "contexts": [
-        *("prefill", "chunked_prefill", "padded_batch", "decode", "continuous_batching"),
+        *(*ALONE, "continuous_batching", "ctx_len"),
         *(f"comp_ctx_lengths_{length}" for length in (8, 12, 20, 40)),
     ],
-    "blocks": ["prefill", "chunked_prefill", "padded_batch", "decode"],
+    "blocks": [*ALONE, "ctx_len"],
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
 }
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
@@ -90,10 +91,10 @@ def once() -> Iterator[None]:
     """Ask the reference each question once: of a damaged package it is the same."""
     answers: dict[str, Answers] = {}
 
-    def remember(request: Mapping[str, Any], *others: Any) -> Answers:
+    def remember(request: Mapping[str, Any], *others: Any, **arrays: Any) -> Answers:
         question = json.dumps({**request, "greedy": None})
         if question not in answers:
-            answers[question] = reference_answers.ask(request, *others)
+            answers[question] = reference_answers.ask(request, *others, **arrays)
         return answers[question]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -452,11 +453,24 @@ def test_what_is_no_number_fails(value: float) -> None:
 
 def test_thresholds_are_bounded() -> None:
     bounds = TOLERANCES["fp32"]
-    assert judge(floor=Floor(error=0, divergence=0)).allowed_error == bounds.least
-    assert judge(floor=Floor(error=9, divergence=9)).allowed_error == bounds.most
-    assert judge(floor=Floor(error=np.nan, divergence=np.nan)).allowed_error == bounds.least
-    assert judge().allowed_error == pytest.approx(8e-4)
-    assert judge().allowed_divergence == pytest.approx(64e-9)
+    for error, value, decided_by in (
+        (0, bounds.least, "least"),
+        (9, bounds.most, "most"),
+        (np.nan, bounds.least, "least"),
+        (1e-4, pytest.approx(8e-4), "noise-floor"),
+    ):
+        found = judge(floor=Floor(error=error, divergence=error)).allowed_error
+        assert (found.value, found.decided_by) == (value, decided_by)
+    assert judge().allowed_divergence.value == pytest.approx(64e-9)
+    assert judge().decides
+    assert not judge(floor=Floor(error=9, divergence=9)).decides
+
+
+def test_agreement_over_no_clear_position_is_no_check() -> None:
+    found = verdicts(LOGITS, floor=Floor(error=9, divergence=1e-9))
+    assert "top1_agreement" not in found
+    assert "too close to call" in found["max_relative_error"]["note"]
+    assert verdicts(LOGITS)["top1_agreement"]["positions"] == 1
 
 
 def test_a_canary_is_quoted_only_where_it_was_caught() -> None:
@@ -475,8 +489,8 @@ def test_a_gate_that_cannot_fail_does_not_pass(
     """The canary's answers become the right ones: as if two heads did not matter."""
     ask = validation.ask
 
-    def tame(*arguments: Any) -> Answers:
-        found = ask(*arguments)
+    def tame(*arguments: Any, **arrays: Any) -> Answers:
+        found = ask(*arguments, **arrays)
         same = {
             name.replace("reference", "canary"): array
             for name, array in found.arrays.items()

@@ -64,6 +64,10 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="retain every head's keys and values of latent attention, not the latents",
     )
+    group.add_argument(
+        "--rope-factors",
+        help="of longrope, short or long for all texts (default: long where the context exceeds the original one)",
+    )
 
 
 def integers(text: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ and that holds all tokens of its rows. What it does not look at, its mask would 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -68,6 +68,11 @@ class Decoder:
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
         #: The retained states by input name, rows first, the very memory that the graph reads and writes.
         self.states = self._new_states()
+        known = {"logits", *(name + _RETAINED for name in self.states)}
+        names = [value.name for value in self._session.get_outputs()]
+        self._others = [name for name in names if name not in known]
+        #: Told of every call: pieces of its rows, its width, and what its graph returns besides logits and states.
+        self.observe: Callable[[Mapping[int, Piece], int, Mapping[str, Array]], None] | None = None
         self._slides = any(
             name.startswith("past_") and name not in self._growing for name in self.states
         )
@@ -80,6 +85,7 @@ class Decoder:
         *,
         threads: int | None = None,
         prepack: bool = False,
+        graph: bytes | None = None,
     ) -> "Decoder":
         """Open a package of the task `text-generation`.
 
@@ -88,6 +94,7 @@ class Decoder:
             specializations: As in its manifest.
             threads: That compute one operator; None for one per physical core.
             prepack: See `open_graph`.
+            graph: The same.
 
         Raises:
             GenerationError: Another task's package, or the KV cache does not fit into memory.
@@ -99,6 +106,7 @@ class Decoder:
             outputs={"logits"},
             threads=threads,
             prepack=prepack,
+            graph=graph,
         )
         return cls(session, DecoderSizes.read(specializations))
 
@@ -225,7 +233,14 @@ class Decoder:
             binding.bind_cpu_input(_SEEN, np.zeros(seen, np.int64))
         logits = np.empty((len(rows), 1, self.vocab_size), self._logits_dtype)
         binding.bind_ortvalue_output("logits", _value(logits))
+        for name in self._others:
+            binding.bind_output(name)
         self._session.run_with_iobinding(binding)
+        if self.observe:
+            # In the order in which they were bound: states, logits, others.
+            found = [value.numpy() for value in binding.get_outputs()[len(self.states) + 1 :]]
+            others = dict(zip(self._others, found, strict=True))
+            self.observe({row: pieces[row] for row in rows}, width, others)
         return {
             row: logits[place, 0].astype(np.float32, copy=False) for place, row in enumerate(rows)
         }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph that reads whole texts at once: texts or pairs to token ids, rows to calls, padding to the specialization."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeAlias, TypeGuard
 
@@ -27,6 +27,7 @@ class EncoderSession:
         specializations: As in its manifest.
         threads: That compute one operator; None for one per physical core.
         prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
+        graph: The same.
 
     Raises:
         GenerationError: Another task's package.
@@ -44,6 +45,7 @@ class EncoderSession:
         *,
         threads: int | None = None,
         prepack: bool = False,
+        graph: bytes | None = None,
     ) -> None:
         self.folder = folder
         self._session = open_graph(
@@ -53,11 +55,14 @@ class EncoderSession:
             outputs={self.output},
             threads=threads,
             prepack=prepack,
+            graph=graph,
         )
         names = {value.name for value in self._session.get_inputs()}
         #: Whether the graph tells the second text of a pair from the first by its token types.
         self.has_token_types = "token_type_ids" in names
         self.sizes = EncoderSizes.read(specializations)
+        #: Told of every call: its shape, and what its graph returns besides the output.
+        self.observe: Callable[[tuple[int, int], Mapping[str, Array]], None] | None = None
         self.tokenizer = Tokenizer.find(folder)
         settings = read_json(folder / "sentence_bert_config.json")
         self._lowercase = bool(settings.get("do_lower_case"))
@@ -107,7 +112,10 @@ class EncoderSession:
             feeds["token_type_ids"] = np.zeros(shape, np.int64)
             for row, kinds in enumerate(_filled(types, self.sizes.batch_size) if types else ()):
                 feeds["token_type_ids"][row, : len(kinds)] = kinds
-        (output,) = self._session.run([self.output], feeds)
+        names = [value.name for value in self._session.get_outputs() if value.name != self.output]
+        output, *others = self._session.run([self.output, *names], feeds)
+        if self.observe:
+            self.observe(shape, dict(zip(names, others, strict=True)))
         answers: Array = np.asarray(output)[: len(rows)].astype(np.float32)
         return answers
 

@@ -13,6 +13,7 @@ from qeff_zoo.errors import GenerationError
 #: The program of every package of the target `ort`.
 GRAPH = "graph.onnx"
 _ONLY_ERRORS = 3
+_WEIGHTS_LIE_IN = "session.model_external_initializers_file_folder_path"
 _DTYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
@@ -27,6 +28,7 @@ def open_graph(
     outputs: Set[str],
     threads: int | None = None,
     prepack: bool = False,
+    graph: bytes | None = None,
 ) -> onnxruntime.InferenceSession:
     """Open a package's graph on the CPU.
 
@@ -38,6 +40,7 @@ def open_graph(
         threads: That compute one operator; None for one per physical core.
         prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
             weights are no longer shared with the file.
+        graph: In place of the package's, with the same weights; None for that.
 
     Raises:
         GenerationError: There is no graph, or it is one of another task.
@@ -53,7 +56,11 @@ def open_graph(
     options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
     if threads is not None:
         options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    if graph is not None:
+        options.add_session_config_entry(_WEIGHTS_LIE_IN, str(folder))
+    session = onnxruntime.InferenceSession(
+        graph or path, options, providers=["CPUExecutionProvider"]
+    )
     taken = {value.name for value in session.get_inputs()}
     returned = {value.name for value in session.get_outputs()}
     if not (inputs <= taken and outputs <= returned):

@@ -34,7 +34,11 @@ _PREPACKED = frozenset({"int8", "int4"})
 
 
 def open_session(
-    package: Package, *, threads: int | None = None, prefix_cache_bytes: int | None = None
+    package: Package,
+    *,
+    threads: int | None = None,
+    prefix_cache_bytes: int | None = None,
+    graph: bytes | None = None,
 ) -> Session:
     """Open a package to run it.
 
@@ -42,6 +46,7 @@ def open_session(
         package: For target `ort`.
         threads: That compute one operator; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
+        graph: See `open_graph`.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -66,6 +71,7 @@ def open_session(
         **choices,
         threads=threads,
         prepack=_prepacks(package),
+        graph=graph,
     )
 
 

@@ -97,6 +97,7 @@ class TextGenerationSession:
         threads: That compute one operator; None for one per physical core.
         prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
         prefix_cache_bytes: Memory for prompts that begin alike, also from one `generate` to the next; 0 for none.
+        graph: See `qeff_zoo.runtime.onnx_session.open_graph`.
 
     Raises:
         GenerationError: Another task's package, or the KV cache does not fit into memory.
@@ -115,9 +116,12 @@ class TextGenerationSession:
         threads: int | None = None,
         prepack: bool = False,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
+        graph: bytes | None = None,
     ) -> None:
         self.folder = folder
-        self.decoder = Decoder.open(folder, specializations, threads=threads, prepack=prepack)
+        self.decoder = Decoder.open(
+            folder, specializations, threads=threads, prepack=prepack, graph=graph
+        )
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)

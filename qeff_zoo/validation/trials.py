@@ -12,13 +12,17 @@ from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Array, Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.validation import cases, sample_texts
+from qeff_zoo.validation.choices import Run, Watched, watch
 
 #: Called after every step with 1; how many there will be is not known before.
 Progress: TypeAlias = Callable[[int], None]
-#: Which answer: number of the sequence, index into its positions.
-Key: TypeAlias = tuple[int, int]
+#: Which answer: number of the sequence, index into its positions, number of the run that gave it.
+Key: TypeAlias = tuple[int, int, int]
 
 _GREEDY_PROMPT, _GREEDY_LENGTH = 16, 16
+# A text to the end of the context, or as far as so many bytes of weights are read, but at least so many tokens:
+# 1,000 tokens of a billion parameters in float32 take 16 cores a minute, all variants of the reference included.
+_BYTES_READ, _LEAST_LONG = 8 << 40, 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,7 @@ class Trial:
         positions: Of each sequence, those with an answer, ascending.
         keys: By stage, of every answer.
         answers: By stage, (answers, vocab, hidden or labels).
+        runs: Every time that a row began a sequence, with what was chosen there.
         types: Token types of the sequences, where the package takes them.
         greedy: Prompt and continuation.
     """
@@ -38,21 +43,77 @@ class Trial:
     positions: list[list[int]]
     keys: Mapping[str, list[Key]]
     answers: Mapping[str, Array]
+    runs: list[Run]
     types: list[list[int]] | None = None
     greedy: tuple[list[int], list[int]] | None = None
 
 
 def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
     """Run the package; its memory is free again before the reference starts."""
-    session = open_session(package, threads=threads)
+    watched = watch(package.file("graph"))
+    session = open_session(package, threads=threads, graph=watched.graph if watched else None)
     if isinstance(session, EncoderSession):
-        return _try_encoder(session, step)
-    return _try_decoder(session, step)
+        return _try_encoder(session, watched, step)
+    stages = cases.decoder_stages(
+        session.decoder.sizes,
+        window_rows=_window_rows(session.decoder),
+        longest=max(_LEAST_LONG, _BYTES_READ // package.size),
+    )
+    return _try_decoder(session, stages, watched, step)
 
 
-def _try_decoder(session: TextGenerationSession, step: Progress) -> Trial:
-    decoder = session.decoder
-    stages = cases.decoder_stages(decoder.sizes)
+def _window_rows(decoder: Decoder) -> int:
+    """Return the rows of the largest state that keeps a window of keys; 0 without one."""
+    kept = [state.shape[2] for name, state in decoder.states.items() if name.startswith("past_")]
+    return max((rows for rows in kept if rows != decoder.sizes.ctx_len), default=0)
+
+
+class _Rows:
+    """Which run each row of a package is at, and what is chosen there.
+
+    Args:
+        watched: What the graph returns of its choices; None where it makes none.
+    """
+
+    def __init__(self, watched: Watched | None) -> None:
+        self.runs: list[Run] = []
+        self._watched = watched
+        self._at: dict[int, int] = {}
+
+    def begin(self, row: int, sequence: int) -> None:
+        self._at[row] = len(self.runs)
+        self.runs.append(Run(sequence))
+
+    def run(self, row: int) -> int:
+        """Return the number of the run that a row is at."""
+        return self._at[row]
+
+    def note(
+        self, lengths: Mapping[int, int], shape: tuple[int, int], outputs: Mapping[str, Array]
+    ) -> None:
+        """Keep what a call of so many rows and tokens chose; lengths are of those rows that count."""
+        if self._watched is None:
+            return
+        chosen = self._watched.read(outputs, *shape)
+        for place, (row, length) in enumerate(lengths.items()):
+            self.runs[self._at[row]].note(
+                {name: found[place, :length] for name, found in chosen.items()}
+            )
+
+
+def _try_decoder(
+    session: TextGenerationSession,
+    stages: Sequence[cases.Stage],
+    watched: Watched | None,
+    step: Progress,
+) -> Trial:
+    decoder, rows = session.decoder, _Rows(watched)
+    if watched:
+        decoder.observe = lambda pieces, width, outputs: rows.note(
+            {row: len(piece.tokens) for row, piece in pieces.items()},
+            (len(pieces), width),
+            outputs,
+        )
     sequences = sample_texts.draw(
         cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
     )
@@ -63,13 +124,16 @@ def _try_decoder(session: TextGenerationSession, step: Progress) -> Trial:
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
     for stage in stages:
-        spans = [span for call in stage.calls for span in call.spans]
-        keys[stage.name] = [
-            (span.sequence, positions[span.sequence].index(span.stop - 1)) for span in spans
-        ]
-        answers[stage.name] = np.stack(
-            [row for call in stage.calls for row in _call(decoder, call, sequences, step)]
-        )
+        keys[stage.name], found = [], []
+        for call in stage.calls:
+            for span in call.spans:
+                if span.start == 0:
+                    rows.begin(span.row, span.sequence)
+                index = positions[span.sequence].index(span.stop - 1)
+                keys[stage.name].append((span.sequence, index, rows.run(span.row)))
+            found += _call(decoder, call, sequences, step)
+        answers[stage.name] = np.stack(found)
+    decoder.observe = None
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
     greedy = session.generate([prompt], generation_len=_GREEDY_LENGTH)[0].token_ids
     return Trial(
@@ -77,6 +141,7 @@ def _try_decoder(session: TextGenerationSession, step: Progress) -> Trial:
         positions=positions,
         keys=keys,
         answers=answers,
+        runs=rows.runs,
         greedy=(prompt, greedy),
     )
 
@@ -98,7 +163,7 @@ def _call(
     return [logits[span.row] for span in call.spans]
 
 
-def _try_encoder(session: EncoderSession, step: Progress) -> Trial:
+def _try_encoder(session: EncoderSession, watched: Watched | None, step: Progress) -> Trial:
     stages, lengths = cases.encoder_stages(session.sizes)
     sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
     # As of two texts of one length each.
@@ -107,9 +172,19 @@ def _try_encoder(session: EncoderSession, step: Progress) -> Trial:
     by_token = session.task == "token-classification"
     positions = [list(range(len(one))) if by_token else [0] for one in sequences]
     answers: dict[str, Array] = {}
+    keys: dict[str, list[Key]] = {}
+    kept = _Rows(watched)
     for stage in stages:
         found: list[Array] = []
+        keys[stage.name] = []
         for call in stage.calls:
+            session.observe = _noting(kept, call, sequences)
+            for row, number in enumerate(call.sequences):
+                kept.begin(row, number)
+                run = kept.run(row)
+                keys[stage.name] += [
+                    (number, index, run) for index in range(len(positions[number]))
+                ]
             rows = [sequences[number] for number in call.sequences]
             kinds = [types[number] for number in call.sequences] if given else None
             got = session.run(rows, call.seq_len, kinds)
@@ -119,14 +194,23 @@ def _try_encoder(session: EncoderSession, step: Progress) -> Trial:
             ]
             step(1)
         answers[stage.name] = np.concatenate(found)
-    numbers = {stage.name: [n for call in stage.calls for n in call.sequences] for stage in stages}
     return Trial(
         sequences=sequences,
         positions=positions,
-        keys={
-            name: [(number, index) for number in found for index in range(len(positions[number]))]
-            for name, found in numbers.items()
-        },
+        keys=keys,
         answers=answers,
+        runs=kept.runs,
         types=given,
     )
+
+
+def _noting(
+    rows: _Rows, call: cases.EncoderCall, sequences: Sequence[Sequence[int]]
+) -> Callable[[tuple[int, int], Mapping[str, Array]], None]:
+    lengths = [len(sequences[number]) for number in call.sequences]
+
+    def note(shape: tuple[int, int], outputs: Mapping[str, Array]) -> None:
+        # Rows to spare repeat the first: they belong to no run.
+        rows.note(dict(enumerate(lengths)), shape, outputs)
+
+    return note
