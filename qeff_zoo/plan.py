@@ -30,7 +30,7 @@ ROPE_FACTORS = ("short", "long")
 POOLINGS = ("mean", "cls", "max", "lasttoken")
 TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
 #: Of rope_type dynamic: why a context ends at the model's own positions.
-_BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, which no cached key follows"
+_BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, unlike cached keys"
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
@@ -194,9 +194,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     blocks = _choose_blocks(request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     variant = _choose_variant(checkpoint, recipe, request, shape, choices)
-    factors = _choose_rope_factors(checkpoint, request, shape, choices)
-    if factors and (choices.by_user("rope_factors") or not shape.ctx_len):
-        variant |= factors  # else the graph goes by its context
+    factors, fixed = _choose_rope_factors(checkpoint, request, shape, choices)
+    variant |= fixed
     if choices.problems:
         raise PlanError(choices.problems)
     spec = {
@@ -436,8 +435,12 @@ def _dynamic(config: Mapping[str, Any]) -> bool:
 
 def _choose_rope_factors(
     checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
-) -> dict[str, str]:
-    """Choose between the two sets of factors of longrope, by the longest text that the package holds."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Choose between the two sets of factors of longrope, by the longest text that the package holds.
+
+    Returns:
+        What was chosen, and the same where the graph would not go by its context.
+    """
     config = checkpoint.config
     scaling = next((one for one in _rope_scalings(config) if "long_factor" in one), None)
     if scaling is None:
@@ -445,18 +448,20 @@ def _choose_rope_factors(
             choices.problems.append(
                 f"--rope-factors is for longrope, which {checkpoint.name!r} has not. Leave it out."
             )
-        return {}
+        return {}, {}
     original = (
         config.get("original_max_position_embeddings")
         or scaling.get("original_max_position_embeddings")
         or positions_of(config)
     )
     longest = shape.ctx_len or max(shape.seq_lens, default=0)
-    long = original is not None and longest > original
+    derived = "long" if original is not None and longest > original else "short"
     by = f"derived: {longest} tokens, {original} originally"
-    choices.first("rope_factors", (request.rope_factors, "user"), ("long" if long else "short", by))
+    choices.first("rope_factors", (request.rope_factors, "user"), (derived, by))
     _check_member(choices, "rope_factors", ROPE_FACTORS)
-    return {"rope_factors": choices.value["rope_factors"]}
+    found = {"rope_factors": choices.value["rope_factors"]}
+    by_context = shape.ctx_len and found["rope_factors"] == derived
+    return found, {} if by_context else found
 
 
 def _choose_variant(

@@ -145,7 +145,9 @@ def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
     attentions = [item for item in modules if "Attention" in type(item[1]).__name__]
     mixers = [item for item in modules if hasattr(item[1], "layer_idx")]
     for path, module in [*attentions, *mixers]:
-        within = [item for item in module.named_modules() if isinstance(item[1], nn.Linear | Conv1D)]
+        within = [
+            item for item in module.named_modules() if isinstance(item[1], nn.Linear | Conv1D)
+        ]
         # Those of its own, not of what chooses its keys.
         layers = [item for item in within if "." not in item[0]] or within
         if layers:
