@@ -19,6 +19,7 @@ from qeff_zoo import numerics, targets
 Sharing: TypeAlias = Literal["exact", "at least", "any"]
 
 POOLINGS = ("mean", "cls", "max", "lasttoken")
+ROPE_FACTORS = ("short", "long")
 HARDEST, HARD, SOFT = 100, 10, 1
 
 
@@ -149,6 +150,11 @@ class Request:
         "retain every head's keys and values of latent attention, not the latents",
         of="decoder",
         default=False,
+    )
+    rope_factors: str | None = _choice(
+        "task.rope_factors",
+        f"of longrope, {_either(ROPE_FACTORS)} for all texts (default: long where the context exceeds the original)",
+        allowed=ROPE_FACTORS,
     )
 
 
