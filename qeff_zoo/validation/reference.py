@@ -178,7 +178,7 @@ class _Answers:
 
     def together(self, watching: Watching) -> list[Array]:
         """Run sequences in padded batches of those that are about as long."""
-        found = {}
+        found: dict[int, Array] = {}
         for group in _alike([len(sequence) for sequence in self._sequences]):
             found.update(zip(group, self._watched(group, watching), strict=True))
         return [found[number] for number in range(len(self._sequences))]
