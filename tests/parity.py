@@ -33,13 +33,16 @@ from transformers import CONFIG_MAPPING
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.export import exporter, loader
+from qeff_zoo.numerics import WEIGHTS, format_of
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.runtime.sizes import DecoderSizes
-from qeff_zoo.states import State
+from qeff_zoo.states import State, states_of
 from qeff_zoo.targets.ort import attention, lowering
+from qeff_zoo.targets.ort.session import OrtProgram
+from qeff_zoo.tasks import decoding
+from qeff_zoo.tasks.pooling import Embed
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
@@ -81,6 +84,8 @@ CTX_LEN = 40
 SPARE = 3
 #: Columns that share a scale: few, so that tiny matrices have several blocks.
 BLOCK_SIZE = 32
+#: What matrices become, by the name of a choice.
+FORMATS = {weights: format_of(weights, BLOCK_SIZE) for weights in WEIGHTS}
 SLOTS = 4
 PROMPT = 18  # beyond every window of a tiny config
 ROWS = 3
@@ -250,9 +255,7 @@ class Subject:
         if key not in self._lowered:
             graph = self.graph(variant)
             with mock.patch.object(attention, "_SPARE", SPARE):
-                self._lowered[key] = lowering.lower(
-                    graph, self.bindings, lowering.STORAGE[storage], CTX_LEN, BLOCK_SIZE
-                )
+                self._lowered[key] = lowering.lower(graph, self.bindings, FORMATS[storage], CTX_LEN)
         known = self._lowered[key]
         return replace(known, model=known.model.clone(), slots=list(known.slots))
 
@@ -314,8 +317,7 @@ class Subject:
     @cached_property
     def states(self) -> list[State]:
         """What a decoder retains."""
-        task = tasks.module_of("text-generation")
-        found: list[State] = task.probe(loader.load_meta(self.config, self.recipe))
+        found: list[State] = decoding.probe(loader.load_meta(self.config, self.recipe))
         return found
 
     def steps(
@@ -333,7 +335,7 @@ class Subject:
         model = copy.deepcopy(self.hf)
         weights = model.state_dict()
         for slot in self.lower(storage, variant).slots:
-            if slot.storage == lowering.STORAGE[storage]:
+            if slot.format == FORMATS[storage]:
                 self._round(weights, slot)
         return model
 
@@ -342,7 +344,7 @@ class Subject:
         if slot.name in weights and weights[slot.name].dim() == 3:
             self._round_stack(weights[slot.name], slot)
             return
-        left = round_trip(evaluate(slot.expression, self.checkpoint), slot.storage, BLOCK_SIZE)
+        left = round_trip(evaluate(slot.expression, self.checkpoint), slot.format)
         name, _, index = slot.name.rpartition(".")
         if slot.name in weights:
             target, whole = weights[slot.name], self.bindings[slot.name]
@@ -363,9 +365,7 @@ class Subject:
         whole = self.bindings[slot.name]
         turned = transpose(1, 2, whole)
         by_row = turned if slot.expression == turned else whole
-        left = torch.from_numpy(
-            round_trip(evaluate(by_row, self.checkpoint), slot.storage, BLOCK_SIZE)
-        )
+        left = torch.from_numpy(round_trip(evaluate(by_row, self.checkpoint), slot.format))
         stack.copy_(left.mT if by_row is turned else left)
 
 
@@ -381,7 +381,9 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session.states = states_of(ir.load(path).graph.inputs)
+    return session
 
 
 # --- text generation -----------------------------------------------------------------------------
@@ -499,16 +501,20 @@ def least_context(position_ids: Array) -> Array:
 
 def decoder_steps(session: Any, rows: int, ctx_len: int = CTX_LEN) -> Steps:
     """Generate with a lowered graph as the runtime calls it; with the shortest compute contexts, if it has any."""
-    every = tuple(range(1, ctx_len + 1))
-    sizes = DecoderSizes(
-        prefill_seq_len=ctx_len,
-        ctx_len=ctx_len,
-        batch_size=rows,
-        full_batch_size=None,
-        comp_ctx_lengths_prefill=every,
-        comp_ctx_lengths_decode=every,
-    )
-    decoder = Decoder(session, sizes)
+    specializations = [
+        {
+            "name": f"{kind}_{length}",
+            "symbols": {
+                "batch_size": str(rows),
+                "seq_len": str(width),
+                "ctx_len": str(ctx_len),
+                "comp_ctx_lengths": str(length),
+            },
+        }
+        for kind, width in (("Prefill", ctx_len), ("Decode", 1))
+        for length in range(1, ctx_len + 1)
+    ]
+    decoder = Decoder(OrtProgram(session, session.states, specializations))
     for state in decoder.states.values():
         state[:] = garbage(state.shape)
 
@@ -528,9 +534,7 @@ def decoder_steps(session: Any, rows: int, ctx_len: int = CTX_LEN) -> Steps:
         return logits, {name: state.copy() for name, state in decoder.states.items()}
 
     states = {name: state.copy() for name, state in decoder.states.items()}
-    moved = frozenset(
-        name for name in states if name.startswith("past_") and name not in decoder._growing
-    )
+    moved = frozenset(state.name for state in decoder.program.states if state.kind == "window")
     return Steps(call, states, scratch=True, moved=moved)
 
 
@@ -556,8 +560,7 @@ def torch_steps(
     subject: Subject, slots: int, ctx_len: int = CTX_LEN, *, seen: bool = False
 ) -> Steps:
     """Generate with the transformed model in PyTorch; where that is asked for, with the shortest compute contexts."""
-    task = tasks.module_of("text-generation")
-    step = task.Step(subject.transformed, subject.states).eval()
+    step = decoding.Step(subject.transformed, subject.states).eval()
     states = {
         state.name: garbage(
             [slots, *(ctx_len if size == "ctx_len" else size for size in state.axes[1:])]
@@ -762,7 +765,7 @@ def rounded_activations(model: Any) -> Iterator[None]:
 
     def rounding(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         x = args[0].numpy()
-        return (torch.from_numpy(round_trip(x, "int8", BLOCK_SIZE)), *args[1:])
+        return (torch.from_numpy(round_trip(x, FORMATS["int8"])), *args[1:])
 
     matrices = [module for module in model.modules() if type(module).__name__ in MATRICES]
     hooks = [module.register_forward_pre_hook(rounding) for module in matrices]
@@ -779,8 +782,7 @@ def rounded_activations(model: Any) -> Iterator[None]:
 def embed(subject: Subject, how: str, variant: Variant, ids: Array, mask: Array) -> Array:
     """Compute embeddings one of the ways in `TOLERANCE`."""
     if how == "torch":
-        task = tasks.module_of("feature-extraction")
-        model = task.Embed(subject.transformed, **dict(variant)).eval()
+        model = Embed(subject.transformed, **dict(variant)).eval()
         with torch.no_grad():
             return model(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
     session = subject.portable(variant) if how == "portable" else subject.lowered(how, variant, 1)

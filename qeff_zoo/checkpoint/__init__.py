@@ -26,6 +26,7 @@ from qeff_zoo.checkpoint.files import (
 )
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
+from qeff_zoo.checkpoint.sentence_transformers import dense_files
 from qeff_zoo.checkpoint.weight_files import no_config, no_weights, read_weight_map, weights_entry
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError
@@ -33,9 +34,7 @@ from qeff_zoo.errors import CheckpointError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint", "tensor_problems"]
-
-_MAX_PRINTED = 10
+__all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +86,7 @@ class Checkpoint:
     def weight_files(self) -> tuple[str, ...]:
         """Relative paths of the safetensors files, sorted."""
         shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
-        return tuple(sorted(shards))
+        return tuple(sorted({*shards, *dense_files(self.companions).values()}))
 
     @cached_property
     def _weight_map(self) -> Mapping[str, str]:
@@ -143,7 +142,13 @@ class Checkpoint:
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every tensor by name, from checked headers; the weights must have been fetched."""
-        tensors = index_tensors(self.folder / name for name in self.weight_files)
+        behind = dense_files(self.companions)
+        tensors = index_tensors(
+            self.folder / name for name in self.weight_files if name not in behind.values()
+        )
+        for folder, name in behind.items():  # each has a `linear.weight`
+            dense = index_tensors([self.folder / name])
+            tensors |= {f"{folder}/{tensor}": info for tensor, info in dense.items()}
         absent = [
             f"{name!r} in {shard!r}"
             for name, shard in self._weight_map.items()
@@ -217,8 +222,8 @@ def open_checkpoint(
     if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
         raise CheckpointError(
             f"{len(missing)} of {len(checkpoint.weight_files)} weight files are missing in "
-            f"{checkpoint.files}: {some(missing)}. Expected every shard that the index names. Get "
-            "the missing files."
+            f"{checkpoint.files}: {some(missing)}. Expected every shard that the index names, and "
+            "the weights of every dense layer in modules.json. Get the missing files."
         )
     return checkpoint
 
@@ -286,27 +291,3 @@ def _checkpoint(
         companions=companions,
         files=files,
     )
-
-
-def tensor_problems(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Compare the weights with what the model expects.
-
-    Args:
-        checkpoint: With its weights fetched.
-        expected: Shape by tensor name, from the model.
-
-    Returns:
-        One sentence a problem, the first ten, and how many more there are; empty when all is well.
-    """
-    problems = []
-    for name, shape in expected.items():
-        found = checkpoint.tensors.get(name)
-        if found is None:
-            problems.append(f"Tensor {name!r} is missing; the config expects shape {list(shape)}.")
-        elif found.shape != tuple(shape):
-            problems.append(
-                f"Tensor {name!r} has shape {list(found.shape)}; the config expects {list(shape)}."
-            )
-    if (more := len(problems) - _MAX_PRINTED) > 0:
-        problems[_MAX_PRINTED:] = [f"{more} more tensors disagree with the config."]
-    return problems

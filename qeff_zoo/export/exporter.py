@@ -50,7 +50,7 @@ def _attempt(
 ) -> ir.Model | None:
     with _quiet():
         model = loader.load_meta(config, recipe)
-        task = tasks.module_of(recipe.task)
+        task = tasks.find(recipe.task)
         repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
         tracing = task.tracing(model, **variant)
         graph = _trace(tracing, set(model.state_dict()))
@@ -118,13 +118,22 @@ def _reads_no_weight(node: ir.Node) -> bool | None:
 
 
 def _name_initializers(graph: ir.Graph, stored: set[str]) -> None:
-    """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values."""
+    """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values.
+
+    A matrix of no elements, as of no shared experts, keeps its value: there is nothing to read from a file.
+    """
     found = dict(graph.initializers)
     graph.initializers.clear()
     for traced, value in found.items():
         value.name = name = traced.removeprefix("model.")
-        if name in stored and value.const_value is not None:
-            value.const_value = placeholder(name, value.const_value.dtype, value.const_value.shape)
+        known = value.const_value
+        if name in stored and known is not None:
+            empty = 0 in known.shape
+            value.const_value = (
+                ir.tensor(known.numpy(), name=name)
+                if empty
+                else placeholder(name, known.dtype, known.shape)
+            )
         graph.initializers[name] = value
 
 
