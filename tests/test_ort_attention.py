@@ -27,7 +27,7 @@ NATIVE = "native"
 
 @cache
 def wide_llama(**changes: Any) -> Subject:
-    """Make a Llama whose heads are of a size that the kernel turns."""
+    """Make a Llama whose heads are of a size that the kernel rotates."""
     config = {**parity.all_cases()["llama-base"].config, "head_dim": 32, **changes}
     return Subject(config, find_recipe("llama"))
 
@@ -36,7 +36,7 @@ def natives(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.op_type == "GroupQueryAttention"]
 
 
-def test_a_llama_turns_its_heads_in_the_kernel() -> None:
+def test_a_llama_rotates_its_heads_in_the_kernel() -> None:
     lowered = wide_llama().lower("fp32")
     kinds = Counter(node.op_type for node in lowered.model.graph)
     assert lowered.ways["attention"] == {ROTARY: 4}
@@ -46,7 +46,7 @@ def test_a_llama_turns_its_heads_in_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
-def test_turned_in_the_kernel_it_agrees_with_hugging_face(scenario: str) -> None:
+def test_rotated_in_the_kernel_it_agrees_with_hugging_face(scenario: str) -> None:
     parity.assert_close(wide_llama(), "fp32", scenario, parity.PLAIN)
 
 
@@ -65,8 +65,8 @@ def test_tables_are_those_of_transformers_and_there_once() -> None:
 @pytest.mark.parametrize(
     ("name", "ways"),
     [
-        ("llama-base", {NATIVE: 4}),  # heads of 24: turned outside
-        ("apertus-base", {ROTARY: 4}),  # normalized before they are turned
+        ("llama-base", {NATIVE: 4}),  # heads of 24: rotated outside
+        ("apertus-base", {ROTARY: 4}),  # normalized before they are rotated
         ("cohere-base", {ROTARY: 4}),  # neighbours are pairs
         ("gpt2-base", {NATIVE: 4}),  # learned positions
         ("smollm3-window", {ROTARY: 2, NATIVE: 2}),  # layers without positions
@@ -132,7 +132,7 @@ def test_padding_costs_a_window_nothing() -> None:
 
 
 def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:
-    """Every token is turned by the newest one's angle too: in other company it would be another."""
+    """Every token is rotated by the newest one's angle too: in other company it would be another."""
     subject = wide_llama()
     model = subject.graph()
     cos = next(node for node in model.graph if node.op_type == "Cos")

@@ -15,7 +15,7 @@ from onnxscript.optimizer import _constant_folding
 
 from qeff_zoo import tasks
 from qeff_zoo.export import folding, layers, loader, translations
-from qeff_zoo.passes import bfloat16, bodies, linear
+from qeff_zoo.passes import bfloat16, bodies, linear, rotary
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import mark
@@ -94,8 +94,9 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
     assert exported is not None
     model = exported.model
     _mark_states(model.graph, tracing)
-    _name_symbols(model.graph, tracing)
     _name_initializers(model.graph, stored)
+    rotary.recognize(model)
+    _name_symbols(model.graph, tracing)
     bfloat16.widen(model)
     linear.recognize(model)
     _constant_folding.FoldConstantsPass(
