@@ -269,6 +269,12 @@ def _leave(path: str) -> Callable[[Subject], Any]:
     return mutated(lambda model: model.set_submodule(path, torch.nn.Identity()))
 
 
+def _leave_neighbours(model: Any) -> None:
+    projection, size = model.embeddings.embedding_transformation, model.config.embedding_size
+    projection.weight[:, :size].zero_()
+    projection.weight[:, 2 * size :].zero_()
+
+
 def _add_in_full(model: Any) -> None:
     for layer in model.layers:
         layer.scaling_factor = 1.0
@@ -353,6 +359,11 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
         zeroed("encoder.block.2.layer.0.SelfAttention.relative_attention_bias.weight"),
     ),
     "clip: activation": ("clip_text_model-base", configured(hidden_act="gelu")),
+    "convbert: kernels of tokens": (
+        "convbert-base",
+        zeroed("encoder.layer.1.attention.self.conv_kernel_layer.weight"),
+    ),
+    "mobilebert: neighbours": ("mobilebert-base", mutated(_leave_neighbours)),
     "tipsv2: scale of embeddings": ("tipsv2_text_model-base", configured(scale_sqrt_depth=False)),
     "privacy filter: window": ("openai_privacy_filter-base", configured(sliding_window=4096)),
     "privacy filter: sinks": ("openai_privacy_filter-base", mutated(_leave_sinks)),
