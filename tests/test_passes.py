@@ -9,8 +9,9 @@ import onnxruntime
 import pytest
 import torch
 
-from qeff_zoo.export import ops
+from qeff_zoo import semantic
 from qeff_zoo.passes import bfloat16, linear
+from qeff_zoo.semantic.domains import SEMANTIC
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 FLOAT, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
@@ -42,10 +43,10 @@ def model_of(inputs: list[ir.Value], nodes: list[ir.Node], weights: list[ir.Valu
         outputs,
         nodes=nodes,
         initializers=weights,
-        opset_imports={"": 18, ops.DOMAIN: 1},
+        opset_imports={"": 18, SEMANTIC: 1},
         name="small",
     )
-    functions = [f for f in ops.functions() if f.name == "Linear"]
+    functions = [f for f in semantic.functions() if f.name == "Linear"]
     return ir.Model(graph, ir_version=10, functions=functions)
 
 
@@ -80,7 +81,7 @@ def test_product_with_a_turned_weight_becomes_linear(perm: list[int] | None) -> 
     model = product(w, perm)
     assert linear.recognize(model) == 1
     (found,) = [one for one in model.graph if one.op_type == "Linear"]
-    assert found.domain == ops.DOMAIN
+    assert found.domain == SEMANTIC
     assert [v.name for v in found.inputs if v] == ["x", "w"]
     assert "MatMul" not in kinds(model)
     np.testing.assert_allclose(run(model, x=x), x @ w.T, rtol=1e-5, atol=1e-6)

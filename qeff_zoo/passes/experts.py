@@ -7,8 +7,8 @@ For targets without a kernel for the whole block, or for this one.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export.domains import SEMANTIC
-from qeff_zoo.export.semantic_op import UNBOUNDED
+from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.semantic.op import UNBOUNDED
 
 _PLAIN, _INTERLEAVED = "Experts", "InterleavedExperts"
 

@@ -12,7 +12,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.export.experts_ops import gated, mix
-from qeff_zoo.export.semantic_op import UNBOUNDED
+from qeff_zoo.semantic.op import UNBOUNDED
 
 
 def mix_experts(

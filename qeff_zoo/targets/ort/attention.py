@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export import domains
+from qeff_zoo.semantic import domains
+from qeff_zoo.states import state_of
 from qeff_zoo.targets.ort.rotary import Turns
 
 _CONTRIB = "com.microsoft"
@@ -192,11 +193,14 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     if write is None or write.op_type != "CacheWrite":
         return None
     past, positions, new = write.inputs
-    given = [one is not None and one.is_graph_input() for one in (past, positions)]
+    state = None if past is None else state_of(past)
+    at_positions = positions is not None and positions.is_graph_input()
     users = set(_users(write.outputs[0])) | {
         user for read in reads for user in _users(read.outputs[0])
     }
-    if not all(given) or users != {attention, *reads} or past is None or new is None:
+    if past is None or new is None or not at_positions or users != {attention, *reads}:
+        return None
+    if state is None or state.kind != "growing":
         return None
     return _Cached(past=past, present=write.outputs[0], new=new)
 
@@ -209,11 +213,13 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     past, _ = _read(both.inputs[0])
     new = both.inputs[1]
     attended = {user for user in _users(both.outputs[0]) if user.op_type in _OPS}
-    if past is None or new is None or not past.is_graph_input() or attended != {attention}:
+    state = None if past is None else state_of(past)
+    if past is None or new is None or attended != {attention}:
         return None
-    name = f"{past.name}_RetainedState"
-    present = next((one for one in both.graph.outputs if one.name == name), None)
-    return None if present is None else _Cached(past=past, present=present, new=new, slides=True)
+    if state is None or state.kind != "window":
+        return None
+    present = next(one for one in both.graph.outputs if one.name == state.output)
+    return _Cached(past=past, present=present, new=new, slides=True)
 
 
 def _read(value: ir.Value | None) -> tuple[ir.Value | None, list[ir.Node]]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export.semantic_op import UNBOUNDED
 from qeff_zoo.numerics import Format
 from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.semantic.op import UNBOUNDED
 from qeff_zoo.targets.ort import routing
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression

@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
-from qeff_zoo.export.domains import SEMANTIC
+from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.weights.external_data import is_placeholder
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
