@@ -20,7 +20,6 @@ from qeff_zoo.hub.variants import axes_of, variant_name
 from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
 from qeff_zoo.registry import find_recipe
 
-SIZES = {"max_position_embeddings": 1024, "kv_lora_rank": 4}
 #: What is built to have a choice of each kind, and what has no use for it.
 CHECKPOINTS: Mapping[str | None, tuple[str, str | None]] = {
     None: ("llama", None),
@@ -39,13 +38,17 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
     "block_size": ("32", 32),
     "profile": ("throughput", "throughput"),
     "pooling": ("cls", "cls"),
+    "rope_factors": ("short", "short"),
 }
 BESIDE: Mapping[str, Mapping[str, Any]] = {"block_size": {"weights": "int4"}}
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+#: All that some choice is about.
+CONFIG = {"max_position_embeddings": 1024, "kv_lora_rank": 4, "rope_scaling": LONGROPE}
 
 
 def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     recipe = find_recipe(model_type)
-    config = {**SIZES, "model_type": model_type, "architectures": list(recipe.architectures[:1])}
+    config = {**CONFIG, "model_type": model_type, "architectures": list(recipe.architectures[:1])}
     content = {"config.json": json.dumps(config).encode(), **tiny_checkpoint.weights()}
     tiny_checkpoint.write(folder, content)
     return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)

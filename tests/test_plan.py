@@ -357,6 +357,46 @@ def test_latents_are_expanded_where_that_is_asked_for(opened: Open) -> None:
     assert chosen(plans_[2])["task.expanded_kv"] == (True, "user")
 
 
+@pytest.mark.parametrize("where", ["rope_scaling", "rope_parameters", "by layer"])
+def test_a_base_that_follows_the_length_ends_the_context(opened: Open, where: str) -> None:
+    scaling = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 512}
+    given = {"rope_parameters": {"full_attention": scaling}} if where == "by layer" else {}
+    config = {**LLAMA, "max_position_embeddings": 512, **(given or {where: scaling})}
+    checkpoint = opened(config)
+    assert resolve(checkpoint, Request(ctx_len=512), WEIGHTS).programs[0].shape.ctx_len == 512
+    (problem,) = problems(checkpoint, ctx_len=513)
+    assert "has 512 positions, and beyond them its RoPE (rope_type 'dynamic')" in problem
+
+
+def test_longrope_takes_one_set_of_factors(opened: Open) -> None:
+    """As vLLM: the long ones where the context exceeds the original one, unless a build chooses."""
+    scaling = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    config = {
+        **LLAMA,
+        "max_position_embeddings": 2048,
+        "original_max_position_embeddings": 512,
+        "rope_scaling": scaling,
+    }
+    checkpoint = opened(config)
+    within, beyond, chosen_, twice = (
+        resolve(checkpoint, Request(ctx_len=length, rope_factors=factors), WEIGHTS)
+        for length, factors in ((512, None), (513, None), (513, "short"), (513, "long"))
+    )
+    assert chosen(within)["task.rope_factors"] == (
+        "short",
+        "derived: 512 tokens, 512 originally",
+    )
+    assert chosen(beyond)["task.rope_factors"] == ("long", "derived: 513 tokens, 512 originally")
+    assert chosen(chosen_)["task.rope_factors"] == ("short", "user")
+    assert chosen_.build_key != beyond.build_key == twice.build_key
+    variants = [plan.programs[0].variant for plan in (within, beyond, chosen_, twice)]
+    assert variants == [{}, {}, {"rope_factors": "short"}, {}]
+    (problem,) = problems(checkpoint, rope_factors="medium")
+    assert "short" in problem
+    (problem,) = problems(opened(LLAMA), rope_factors="short")
+    assert "--rope-factors is for longrope" in problem
+
+
 SEEN = ("comp_ctx_lengths_prefill", "comp_ctx_lengths_decode")
 
 

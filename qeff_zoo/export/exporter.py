@@ -29,7 +29,7 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
     Args:
         config: Raw config.json.
         recipe: Of its `model_type`.
-        **variant: What the task's `tracing` takes, e.g. `continuous_batching`.
+        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; and `rope_factors`, see `load_meta`.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
@@ -46,10 +46,16 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
 
 
 def _attempt(
-    config: Mapping[str, Any], recipe: Recipe, *, everything: bool, **variant: Any
+    config: Mapping[str, Any],
+    recipe: Recipe,
+    *,
+    everything: bool,
+    rope_factors: str | None = None,
+    **variant: Any,
 ) -> ir.Model | None:
     with _quiet():
-        model = loader.load_meta(config, recipe)
+        given = {"rope_factors": rope_factors} if rope_factors else {}
+        model = loader.load_meta(config, recipe, **given)
         task = tasks.find(recipe.task)
         repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
         tracing = task.tracing(model, **variant)
