@@ -17,10 +17,11 @@ _MLPS = {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}
 _INDEXER = {"index_n_heads": 2, "index_head_dim": 16, "index_block_size": 3, "index_topk_blocks": 3}
 _SIZES = {"dense_intermediate_size": 80, "shared_intermediate_size": 40, "rotary_dim": 12}
 _GATES = {"swiglu_limit": 1.5, "routed_scaling_factor": 1.7}
+_TINY = {**MINIMAX_M2.tiny[0].config, **_KINDS, **_MLPS, **_INDEXER, **_SIZES, **_GATES}
 
 
 def _indexers(config: Any) -> int:
-    return config.layer_types.count("minimax_m3_sparse")
+    return int(config.layer_types.count("minimax_m3_sparse"))
 
 
 RECIPE = replace(
@@ -35,5 +36,5 @@ RECIPE = replace(
         experts(lambda config: config.mlp_layer_types.count("sparse")),
         Transform(name="block_attention", count=_indexers),
     ),
-    tiny=(Tiny(config=MINIMAX_M2.tiny[0].config | _KINDS | _MLPS | _INDEXER | _SIZES | _GATES),),
+    tiny=(Tiny(config=_TINY),),
 )

@@ -15,8 +15,9 @@ def forward(self: Any, hidden_states: Tensor) -> Tensor:
     """Compute `AriaTextMoELayer` on (batch, seq, hidden)."""
     tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
     _, weights, chosen = self.router(tokens)
-    routed: Tensor = self.experts(tokens, chosen, weights).view(hidden_states.shape)
-    return routed + self.shared_experts(hidden_states)
+    routed = self.experts(tokens, chosen, weights).view(hidden_states.shape)
+    mixed: Tensor = routed + self.shared_experts(hidden_states)
+    return mixed
 
 
 def apply(model: nn.Module) -> int:

@@ -28,11 +28,15 @@ def apply(model: Any, names: list[str]) -> int:
     def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         setattr(base, _MASK, kwargs["attention_mask"])
 
+    def tokens(like: Tensor) -> Tensor:
+        mask: Tensor = getattr(base, _MASK)
+        return mask.to(like.dtype)
+
     def clear_input(_: nn.Module, args: tuple[Tensor]) -> Tensor:
-        return args[0] * getattr(base, _MASK)[:, None].to(args[0].dtype)
+        return args[0] * tokens(args[0])[:, None]
 
     def clear_output(_: nn.Module, args: tuple[Any, ...], given: Tensor) -> Tensor:
-        return given * getattr(base, _MASK)[:, :, None].to(given.dtype)
+        return given * tokens(given)[:, :, None]
 
     base.register_forward_pre_hook(note, with_kwargs=True)
     found = [one for name, one in model.named_modules() if name.rpartition(".")[2] in names]
