@@ -16,7 +16,11 @@ from qeff_zoo.registry import list_model_types
 KEPT: list[dict[str, Any]] = json.loads(Path(__file__).with_name("mutations.json").read_text())
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept['recipe']}-{[*kept['changes']][0]}")
+def name_of(kept: dict[str, Any]) -> str:
+    return "-".join([kept["recipe"], *kept["changes"]])
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=name_of)
 def test_what_failed_once_agrees_or_is_refused_with_a_reason(kept: dict[str, Any]) -> None:
     told = {name: kept[name] for name in kept if name not in ("traced", "refused")}
     verdict = mutating.judge(Draw(**told), traced=kept.get("traced", True))
