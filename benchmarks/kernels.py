@@ -103,11 +103,11 @@ def _model(name: str) -> Any:
 def portable(arguments: list[str]) -> int:
     """Run the command line with recurrences, convolutions and windows left as they are."""
     from qeff_zoo.cli import main as command_line
-    from qeff_zoo.targets import ort_attention, ort_convolution, ort_recurrence
+    from qeff_zoo.targets.ort import attention, convolution, recurrence
 
-    for module in (ort_convolution, ort_recurrence):
+    for module in (convolution, recurrence):
         vars(module)["lower"] = lambda graph: None
-    vars(ort_attention)["_sliding"] = lambda value, attention: None
+    vars(attention)["_sliding"] = lambda value, attention: None
     return command_line(arguments)
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim: weights stream at the speed of memory, in little memory of their own.
 
-Makes a bf16 checkpoint of random weights and streams it once per storage, each in its own process.
+Makes a bf16 checkpoint of random weights and streams it once for each way to store weights, each in its own process.
 Prints JSON: CPU
 and wall seconds, bytes, and the peak of anonymous memory above what the process had before.
 
-    python benchmarks/weights.py [--gigabytes 1] [--storages float32 int4] [--folder DIR]
+    python benchmarks/weights.py [--gigabytes 1] [--weights fp32 int4] [--folder DIR]
 """
 
 import argparse
@@ -18,11 +18,11 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from qeff_zoo.checkpoint.safetensors_index import TensorReader, index_tensors
+from qeff_zoo.numerics import WEIGHTS, format_of
 from qeff_zoo.weights.writing import Slot, plan_file, write
 
 _SHAPE = (8192, 2048)  # of every tensor, bf16
@@ -64,10 +64,12 @@ def _status(key: str) -> int:
     return 0
 
 
-def measure(checkpoint: Path, storage: Any, output: Path) -> dict[str, float | int | str]:
+def measure(checkpoint: Path, weights: str, output: Path) -> dict[str, float | int | str]:
     """Stream the checkpoint once; runs in its own process."""
     source = Source(checkpoint)
-    layout = plan_file([Slot(name, name, storage) for name in source.tensors], source.tensors)
+    layout = plan_file(
+        [Slot(name, name, format_of(weights)) for name in source.tensors], source.tensors
+    )
     before, peak, done = _status("RssAnon"), [0], threading.Event()
 
     def sample() -> None:
@@ -85,7 +87,7 @@ def measure(checkpoint: Path, storage: Any, output: Path) -> dict[str, float | i
     cpu = used.ru_utime - usage.ru_utime + used.ru_stime - usage.ru_stime
     parameters = sum(info.nbytes for info in source.tensors.values()) // 2
     return {
-        "storage": storage,
+        "weights": weights,
         "parameters": parameters,
         "bytes": written.nbytes,
         "cpu_seconds": round(cpu, 3),
@@ -99,18 +101,16 @@ def measure(checkpoint: Path, storage: Any, output: Path) -> dict[str, float | i
 
 
 def main() -> None:
-    """Run every storage in turn and print the figures."""
+    """Run every way in turn and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the bf16 checkpoint")
-    parser.add_argument(
-        "--storages", nargs="+", default=["float32", "float16", "bfloat16", "int8", "int4"]
-    )
+    parser.add_argument("--weights", nargs="+", default=WEIGHTS)
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
-    parser.add_argument("--one", nargs=3, metavar=("CHECKPOINT", "STORAGE", "OUTPUT"))
+    parser.add_argument("--one", nargs=3, metavar=("CHECKPOINT", "WEIGHTS", "OUTPUT"))
     arguments = parser.parse_args()
     if arguments.one:
-        checkpoint, storage, output = arguments.one
-        json.dump(measure(Path(checkpoint), storage, Path(output)), sys.stdout)
+        checkpoint, weights, output = arguments.one
+        json.dump(measure(Path(checkpoint), weights, Path(output)), sys.stdout)
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         checkpoint = Path(folder, "model.safetensors")
@@ -118,12 +118,12 @@ def main() -> None:
         os.sync()
         runs = [
             subprocess.run(
-                [sys.executable, __file__, "--one", checkpoint, storage, Path(folder, "out")],
+                [sys.executable, __file__, "--one", checkpoint, weights, Path(folder, "out")],
                 check=True,
                 capture_output=True,
                 text=True,
             ).stdout
-            for storage in arguments.storages
+            for weights in arguments.weights
         ]
     json.dump([json.loads(run) for run in runs], sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -91,7 +91,7 @@ def plan(
             f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
             "'text-generation' and 'ort', whose speed is tokens a second. Measure such a package."
         )
-    sizes = DecoderSizes.read(package.manifest["specializations"])
+    sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
         new = max(1, min(_GENERATION_LEN, sizes.ctx_len // 2))

@@ -1,36 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole flow: checkpoint -> plan -> graph -> weights -> package -> validation -> store."""
 
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo import manifest_entries, targets
 from qeff_zoo import plan as plans
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.disk.sharing import share
 from qeff_zoo.errors import ParityError
 from qeff_zoo.export import graphs
 from qeff_zoo.package import Package, write_manifest
+from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan, Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
-from qeff_zoo.tasks.specializations import specializations as specializations_of
 from qeff_zoo.weights import writing as weights
-from qeff_zoo.weights.layout import plan_file
-
-_OLDER_TOKENIZERS = {
-    "vocab.json",
-    "vocab.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-}
+from qeff_zoo.weights.layout import FileLayout, plan_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,47 +105,69 @@ def _build(
     checkpoint.fetch()
     tensors = checkpoint.tensors  # a damaged file is refused here, before torch is imported
 
-    import onnx_ir as ir
-
-    from qeff_zoo.targets import ort
     from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.validation import trials
     from qeff_zoo.weights import external_data
 
+    target = targets.find(plan.target)
     with watch.stage("graph"):
-        graph = graphs.obtain(plan, checkpoint, store)
+        traced = [graphs.obtain(plan, program, checkpoint, store) for program in plan.programs]
     with store.stage("build") as folder:
         with watch.stage("lower"):
-            storage = ort.STORAGE[plan.storage]
-            lowered = ort.lower(
-                graph.model, graph.bindings, storage, plan.shape.ctx_len, plan.block_size
-            )
-            layout = plan_file(lowered.slots, tensors)
+            made = [
+                manifest_entries.Made(
+                    plan=program, graph=graph, lowered=target.lower(graph, program)
+                )
+                for program, graph in zip(plan.programs, traced, strict=True)
+            ]
+            layout = plan_file(external_data.together(one.lowered.slots for one in made), tensors)
             store.require_space(folder, layout.nbytes, "the package's weights")
         with watch.stage("weights", layout.nbytes) as advance:
             written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
+        with watch.stage("compile"):
+            entries = [
+                _compile(plan, one, f"sha256:{written.sha256}", layout, folder, store)
+                for one in made
+            ]
         with watch.stage("package"):
-            external_data.place(lowered.model, layout)
-            ir.save(lowered.model, folder / graphs.GRAPH)
-            _copy_companions(checkpoint, folder)
-            manifest = _manifest(checkpoint, plan, graph, lowered, written, watch)
+            companions.copy(checkpoint, folder)
+            read = len({name for graph in traced for name in graph.bindings})
+            manifest = manifest_entries.manifest(checkpoint, plan, entries, read, watch)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             package = write_manifest(folder, manifest, digests)
-        if level is not None:
-            with watch.stage("validate", unit="step") as advance:
-                record = validation.validate(
-                    package, checkpoint.folder, level=level, progress=advance
-                )
-                record.save_evidence(folder)
-                proved = {
-                    "validation": record.checks,
-                    "validated": level if record.passed else "none",
-                }
-                write_manifest(folder, {**manifest, **proved}, digests)
-            if not record.passed:
-                raise _disagreement(
-                    checkpoint, record.failures, store.failed(folder, plan.build_key)
-                )
+        if level is None:
+            trials.call_once(package)
+            return store.promote(folder, plan.build_key)
+        with watch.stage("validate", unit="step") as advance:
+            record = validation.validate(package, checkpoint.folder, level=level, progress=advance)
+            record.save_evidence(folder)
+            proved = level if record.passed else "none"
+            write_manifest(
+                folder, {**manifest, "validation": record.checks, "validated": proved}, digests
+            )
+        if not record.passed:
+            raise _disagreement(checkpoint, record.failures, store.failed(folder, plan.build_key))
         return store.promote(folder, plan.build_key)
+
+
+def _compile(
+    plan: Plan,
+    made: manifest_entries.Made,
+    tensors: str,
+    layout: FileLayout,
+    folder: Path,
+    store: Store,
+) -> dict[str, Any]:
+    """Compile a program, or take the one that another package of the store compiled from the same."""
+    entry = manifest_entries.program_entry(plan, made, tensors)
+    there = store.program(key_of(entry))
+    if there is not None:
+        package, program = there
+        share(package.path / program.path, folder / program.path)
+        return {**entry, "path": program.path}
+    name = Path(graphs.GRAPH).stem if len(plan.programs) == 1 else made.plan.role
+    path = targets.find(plan.target).compile(made.lowered, layout, folder, name)
+    return {**entry, "path": path.relative_to(folder).as_posix()}
 
 
 def _disagreement(checkpoint: Checkpoint, failures: list[str], kept: Path) -> ParityError:
@@ -203,9 +215,10 @@ def export(
     with watch.stage("plan"):
         checkpoint = open_checkpoint(model, revision=revision, need_weights=not graph_only)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
+        (program,) = plan.programs
     with new_folder(output) as folder, watch.stage("graph"):
         if graph_only:
-            graphs.trace(folder, plan, checkpoint)
+            graphs.trace(folder, plan, program, checkpoint)
         else:
             _export_with_weights(folder, plan, checkpoint, store)
     return Exported(
@@ -220,121 +233,9 @@ def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store
     from qeff_zoo.weights import external_data
 
     checkpoint.fetch()
-    graph = graphs.obtain(plan, checkpoint, store)
+    graph = graphs.obtain(plan, plan.programs[0], checkpoint, store)
     layout = plan_file(external_data.as_they_are(graph.model, graph.bindings), checkpoint.tensors)
     store.require_space(folder, layout.nbytes, "the graph's weights")
     weights.write(layout, checkpoint, folder / external_data.WEIGHTS)
     external_data.place(graph.model, layout)
     ir.save(graph.model, folder / graphs.GRAPH)
-
-
-def _copy_companions(checkpoint: Checkpoint, folder: Path) -> None:
-    """Copy the tokenizer and other small files; convert a tokenizer that only transformers can read."""
-    for name, source in checkpoint.companions.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-    if _needs_conversion(checkpoint):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
-        tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
-
-
-def _needs_conversion(checkpoint: Checkpoint) -> bool:
-    """Tell whether tokenizer.json alone would not tokenize as transformers does."""
-    companions = checkpoint.companions
-    if "tokenizer.json" not in companions:
-        return bool(_OLDER_TOKENIZERS & companions.keys())
-    if "tokenizer_config.json" not in companions:
-        return False
-    # transformers adds these tokens itself, whatever tokenizer.json says.
-    config = json.loads(companions["tokenizer_config.json"].read_text(encoding="utf-8"))
-    return any(name in config for name in ("add_bos_token", "add_eos_token"))
-
-
-def _manifest(
-    checkpoint: Checkpoint,
-    plan: Plan,
-    graph: graphs.BoundGraph,
-    lowered: Any,
-    written: weights.Written,
-    watch: Stopwatch,
-) -> dict[str, Any]:
-    specializations = specializations_of(plan.recipe.task, plan.shape)
-    runtime = plan.spec["toolchain"]["onnxruntime"]
-    return {
-        "name": checkpoint.name,
-        "task": plan.recipe.task,
-        "model_type": plan.recipe.model_type,
-        "target": {"name": plan.target, "needs": {"onnxruntime": f">={runtime}"}},
-        "spec": plan.spec,
-        "why": plan.why,
-        "graph": {"digest": graph.digest, "opset": 18},
-        "compiled_from": {
-            "tensors": f"sha256:{written.sha256}",
-            "flags": {**_quantization(plan), "specializations": specializations},
-            "compiler": {"name": "onnxruntime", "version": runtime},
-        },
-        "programs": [
-            {
-                "role": "decoder" if plan.shape.ctx_len else "encoder",
-                "path": graphs.GRAPH,
-                **_interface(lowered.model),
-                **{
-                    kind: dict(ways)
-                    for kind, ways in (
-                        ("attention", lowered.attention),
-                        ("experts", lowered.experts),
-                    )
-                    if ways
-                },
-            }
-        ],
-        "specializations": specializations,
-        "provenance": {
-            "version": version("qeff-zoo"),
-            **({"dirty": True} if has_uncommitted_changes() else {}),
-            "finished": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "seconds": dict(watch.seconds),
-            "peak_rss_bytes": peak_rss_bytes(),
-        },
-        "weights": {
-            "storage": plan.storage,
-            "clipped": sum(written.clipped.values()),
-            "tensors": len(graph.bindings),
-        },
-        "validated": "none",
-        "validation": [],
-        "license": checkpoint.license,
-    }
-
-
-def _quantization(plan: Plan) -> dict[str, Any]:
-    """Return how the spec says that matrices are stored."""
-    return {
-        name: plan.spec["quantization"][name]
-        for name in plan.spec["quantization"]
-        if name != "method"
-    }
-
-
-def _interface(model: Any) -> dict[str, Any]:
-    """Describe a graph's inputs and outputs as the manifest does."""
-    ends = {value.name for value in model.graph.outputs}
-
-    def describe(value: Any) -> dict[str, Any]:
-        shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
-        tensor = {
-            "name": value.name,
-            "dtype": value.dtype.name.lower().replace("float", "float32"),
-            "shape": shape,
-        }
-        if value.name.endswith("_RetainedState") or f"{value.name}_RetainedState" in ends:
-            tensor["retained"] = True
-        return tensor
-
-    return {
-        "inputs": [*map(describe, model.graph.inputs)],
-        "outputs": [*map(describe, model.graph.outputs)],
-    }

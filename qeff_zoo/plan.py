@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from qeff_zoo import identity, registry
+from qeff_zoo import identity, registry, targets
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.numerics import format_of
+from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import choice, compute_contexts, for_task, positions_of
+from qeff_zoo.tasks import choice, compute_contexts, for_task, looks_ahead, positions_of
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 4
@@ -95,6 +97,25 @@ class Plan:
         return identity.build_key(self.spec)
 
     @property
+    def resolved(self) -> targets.Resolved:
+        return targets.find(self.target).resolve()
+
+    @property
+    def programs(self) -> tuple[ProgramPlan, ...]:
+        from qeff_zoo.tasks.specializations import specializations
+
+        return (
+            ProgramPlan(
+                role="decoder" if self.shape.ctx_len else "encoder",
+                task=self.recipe.task,
+                shape=self.shape,
+                variant=self.variant,
+                specializations=specializations(self.recipe.task, self.shape),
+                weights=format_of(self.storage, self.block_size),
+            ),
+        )
+
+    @property
     def target(self) -> str:
         """Name of the target."""
         return str(self.spec["target"]["name"])
@@ -131,10 +152,11 @@ class Plan:
             **{name: {"value": value, "by": "derived"} for name, value in derived.items()},
         }
 
-    def graph_key(self, structure: str) -> str:
+    def graph_key(self, program: ProgramPlan, structure: str) -> str:
         """Name the traced graph: the same for every fine-tune of one architecture.
 
         Args:
+            program: One of `programs`.
             structure: Digest of the checkpoint's tensor names and shapes.
         """
         parts = {
@@ -210,7 +232,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         "task": {"name": recipe.task, **variant},
         "shape": {key: value for key, value in asdict(shape).items() if value},
         "quantization": {"method": "none", "weights": choices.value["weights"], **blocks},
-        "target": {"name": choices.value["target"]},
+        "target": {"name": choices.value["target"], "revision": 1},
         "exporter": EXPORTER_REVISION,
         "toolchain": _toolchain(choices.value["target"]),
     }
@@ -256,6 +278,12 @@ def _choose_task(
         choices.problems.append(
             f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
             f"is not padding. Expected one; set it to the id that its tokenizer pads with."
+        )
+    if chosen.task == "text-generation" and looks_ahead(checkpoint.config):
+        choices.problems.append(
+            f"{checkpoint.name!r} lets every token see those behind it (`use_bidirectional_attention` is "
+            f"{checkpoint.config['use_bidirectional_attention']!r} in config.json), so that no text can be generated "
+            f"token by token. Expected a causal model; choose feature-extraction with --task."
         )
     return for_task(recipe, chosen.task)
 
@@ -433,7 +461,15 @@ def _choose_variant(
         (False, "default"),
     )
     _check_member(choices, "pooling", POOLINGS)
-    return {"pooling": choices.value["pooling"], "normalize": choices.value["normalize"]}
+    dense = [
+        {name: value for name, value in asdict(layer).items() if name != "folder"}
+        for layer in (found.dense if found else ())
+    ]
+    return {
+        "pooling": choices.value["pooling"],
+        "normalize": choices.value["normalize"],
+        **({"dense": dense} if dense else {}),
+    }
 
 
 def _choose_decoder(

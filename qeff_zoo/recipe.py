@@ -7,6 +7,7 @@ model is a field here. Importing a recipe imports neither torch nor transformers
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 
@@ -108,9 +109,13 @@ def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = 
     return Transform(name="rms_norm", count=count, parameters=parameters)
 
 
-def experts(count: Callable[[Any], int]) -> Transform:
-    """Declare that `count(config)` blocks of experts become semantic ops, whole or each of their products."""
-    return Transform(name="experts", version=3, count=count)
+def experts(count: Callable[[Any], int] | None = None) -> Transform:
+    """Declare that `count(config)` blocks of experts become semantic ops, whole or each of their products.
+
+    Args:
+        count: Number of blocks, from the text config; None for `sparse_layers`.
+    """
+    return Transform(name="experts", version=3, count=count or sparse_layers)
 
 
 def recurrence(count: Callable[[Any], int]) -> Transform:
@@ -118,9 +123,44 @@ def recurrence(count: Callable[[Any], int]) -> Transform:
     return Transform(name="recurrence", version=2, count=count)
 
 
-def window_cache(count: Callable[[Any], int]) -> Transform:
-    """Declare that `count(config)` sliding-window layers keep a cache of their window only."""
-    return Transform(name="window_cache", version=2, count=count)
+def window_cache(count: Callable[[Any], int] | None = None) -> Transform:
+    """Declare that the sliding-window layers keep a cache of their window only.
+
+    Args:
+        count: Number of layers, from the text config; None for `sliding_layers`.
+    """
+    return Transform(name="window_cache", version=2, count=count or sliding_layers)
+
+
+def layers_of(kind: str) -> Callable[[Any], int]:
+    """Return what counts the layers that `layer_types` of a text config calls by a name, as "full_attention"."""
+    return lambda config: list(config.layer_types).count(kind)
+
+
+def sliding_layers(config: Any) -> int:
+    """Count the layers whose attention slides; without a window none does, whatever `layer_types` says."""
+    return layers_of("sliding_attention")(config) if config.sliding_window else 0
+
+
+def sparse_layers(config: Any) -> int:
+    """Count the layers with experts, by what the config says in any of transformers' ways; all if it says nothing."""
+    return sum(map(partial(_is_sparse, config), range(config.num_hidden_layers)))
+
+
+def _is_sparse(config: Any, layer: int) -> bool:
+    """Tell whether a layer has experts; fields that the config's class does not know are not read by its model."""
+
+    def said(*names: str, default: Any) -> Any:
+        known = (getattr(config, name) for name in names if hasattr(type(config), name))
+        return next((value for value in known if value is not None), default)
+
+    if kinds := said("mlp_layer_types", default=()):
+        return bool(kinds[layer] == "sparse")
+    first = said("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0)
+    last = said("moe_layer_end_index", default=layer)
+    step = said("decoder_sparse_step", "moe_layer_interval", default=1)
+    dense = layer in said("mlp_only_layers", default=()) or not said("num_experts", default=1)
+    return bool(first <= layer <= last and (layer + 1) % step == 0 and not dense)
 
 
 DECODER_SHAPES: Mapping[str, Shape] = {

@@ -32,7 +32,7 @@ RECIPE = replace(
     special="Gated attention; sliding layers with RoPE, full ones without; dense layers, then experts and shared ones.",
     transforms=(
         rms_norm(lambda config: 6 * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers - config.num_dense_layers),
+        experts(),
     ),
     tiny=(Tiny(config=_TINY),),
 )

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny, rms_norm
+from qeff_zoo.recipe import Tiny, rms_norm, sparse_layers
 
 from .glm4_moe_lite import RECIPE as GLM4_MOE_LITE
 
@@ -13,9 +13,7 @@ RECIPE = replace(
     architectures=("AXK1ForCausalLM",),
     special="Latent attention (MLA), whose cache holds latents; a norm after each block of experts.",
     transforms=(
-        rms_norm(
-            lambda config: 4 * config.num_hidden_layers + config.mlp_layer_types.count("sparse") + 1
-        ),
+        rms_norm(lambda config: 4 * config.num_hidden_layers + sparse_layers(config) + 1),
         GLM4_MOE_LITE.transforms[1],
     ),
     tiny=(Tiny(config=GLM4_MOE_LITE.tiny[0].config),),

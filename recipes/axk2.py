@@ -21,7 +21,7 @@ RECIPE = replace(
     special="Latent attention (MLA) to keys that an indexer chooses; gated norms and gated attention; experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1, suffix="AXK2RMSNorm"),
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        experts(),
         *DEEPSEEK_V32.transforms[2:],
     ),
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LIGHT, name="light")),

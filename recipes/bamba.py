@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny, recurrence
+from qeff_zoo.recipe import Tiny, layers_of, recurrence
 
 from .llama import RECIPE as LLAMA
 
@@ -16,7 +16,7 @@ RECIPE = replace(
     special="Mamba 2 layers and few layers of attention; RoPE turns half of each head.",
     transforms=(
         *LLAMA.transforms,
-        recurrence(lambda config: config.layers_block_type.count("linear_attention")),
+        recurrence(layers_of("linear_attention")),
     ),
     tiny=(
         Tiny(

@@ -26,8 +26,8 @@ RECIPE = replace(
     special="Sliding layers with RoPE, full ones without; gated attention; residuals by depth; experts in groups.",
     transforms=(
         rms_norm(lambda config: 6 * config.num_hidden_layers + 1),
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
-        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+        experts(),
+        window_cache(),
     ),
     tiny=(
         Tiny(config={**LLAMA.tiny[0].config, **_ROPE, **_KINDS, **_MLPS, **_MOE, **_OTHER, **_CAP}),

@@ -14,6 +14,6 @@ RECIPE = replace(
         "CamembertForSequenceClassification",
         "CamembertForTokenClassification",
     ),
-    special="RoBERTa of French.",
+    special="Plain RoBERTa, of French.",
     tiny=ROBERTA.tiny,
 )

@@ -28,7 +28,7 @@ RECIPE = replace(
     model_type="cohere2_moe",
     architectures=("Cohere2MoeForCausalLM",),
     special="Cohere 2 with experts after dense layers, scored by softmax or sigmoid; shared experts.",
-    transforms=(experts(lambda config: config.mlp_layer_types.count("sparse")),),
+    transforms=(experts(),),
     tiny=(
         Tiny(config=_TINY),
         Tiny(config=_TINY | _SIGMOID | {"prefix_dense_sliding_window_pattern": 4}, name="sigmoid"),

@@ -22,6 +22,6 @@ RECIPE = replace(
     model_type="cohere_compass_text",
     architectures=("CohereCompassForCausalLM", "CohereCompassTextForSequenceClassification"),
     special="Attention and MLP side by side; sliding layers with RoPE, full ones without; scaled logits; tied head.",
-    transforms=(window_cache(lambda config: config.layer_types.count("sliding_attention")),),
+    transforms=(window_cache(),),
     tiny=(Tiny(config={**LLAMA.tiny[0].config, **_ROPE, **_KINDS, **_OTHER}),),
 )

@@ -14,6 +14,6 @@ RECIPE = replace(
         "Data2VecTextForSequenceClassification",
         "Data2VecTextForTokenClassification",
     ),
-    special="RoBERTa, trained otherwise.",
+    special="Plain RoBERTa, trained otherwise.",
     tiny=ROBERTA.tiny,
 )

@@ -27,8 +27,8 @@ RECIPE = replace(
     architectures=("DeepseekV3ForCausalLM",),
     special="Latent attention (MLA), whose cache holds latents; dense layers, then experts with biased scores.",
     transforms=(
-        rms_norm(lambda config: (4 if config.q_lora_rank else 3) * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers - config.first_k_dense_replace),
+        rms_norm(lambda c: (3 + (c.q_lora_rank is not None)) * c.num_hidden_layers + 1),
+        experts(),
     ),
     tiny=(
         Tiny(config=_TINY),

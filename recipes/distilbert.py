@@ -16,7 +16,7 @@ RECIPE = replace(
         "DistilBertForSequenceClassification",
         "DistilBertForTokenClassification",
     ),
-    special="BERT without token types.",
+    special="Plain BERT, without token types.",
     tiny=(
         Tiny(
             config={

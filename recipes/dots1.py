@@ -33,7 +33,7 @@ RECIPE = replace(
     special="Norms on queries and keys; dense layers, then experts with biased sigmoid scores and shared ones.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers - config.first_k_dense_replace),
+        experts(),
     ),
     tiny=(Tiny(config=_TINY),),
 )

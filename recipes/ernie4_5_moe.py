@@ -27,7 +27,7 @@ RECIPE = replace(
     special="ERNIE 4.5 with dense layers, then experts chosen by biased scores, and shared experts.",
     transforms=(
         *ERNIE4_5.transforms,
-        experts(lambda config: config.num_hidden_layers - config.moe_layer_start_index),
+        experts(),
     ),
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | {"moe_num_shared_experts": 0}, name="unshared")),
 )

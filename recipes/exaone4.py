@@ -22,7 +22,7 @@ RECIPE = replace(
     special="Norms after each block and on queries and keys; sliding layers with RoPE, full ones without positions.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),
-        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+        window_cache(),
     ),
     tiny=(Tiny(config=_TINY | _HYBRID), Tiny(config=_TINY | _FULL, name="full")),
 )

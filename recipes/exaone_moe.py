@@ -30,7 +30,7 @@ RECIPE = replace(
     special="Sliding layers with RoPE, full ones without; dense layers, then experts with biased sigmoid scores.",
     transforms=(
         *EXAONE4.transforms,
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        experts(),
     ),
     tiny=(Tiny(config=_TINY),),
 )

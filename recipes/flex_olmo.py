@@ -26,7 +26,7 @@ RECIPE = replace(
     special="Norms after each block and on whole queries and keys; every MLP is a block of experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers),
+        experts(),
     ),
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | {"norm_topk_prob": True}, name="normalized")),
 )

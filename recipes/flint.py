@@ -30,7 +30,7 @@ RECIPE = replace(
     special="Attention sinks; sliding and full layers; dense layers, then experts with sigmoid scores.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers - len(config.mlp_only_layers)),
+        experts(),
     ),
     tiny=(Tiny(config=_TINY),),
 )

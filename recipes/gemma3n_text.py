@@ -30,7 +30,7 @@ RECIPE = replace(
         rms_norm(
             lambda config: 10 * config.num_hidden_layers - 2 * config.num_kv_shared_layers + 2
         ),
-        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+        window_cache(),
         Transform(
             name="gaussian_topk",
             count=lambda config: sum(share > 0 for share in config.activation_sparsity_pattern),

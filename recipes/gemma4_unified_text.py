@@ -15,6 +15,6 @@ RECIPE = replace(
     model_type="gemma4_unified_text",
     architectures=("Gemma4UnifiedForCausalLM",),
     special="Full layers with heads of their own, keys as values and partial RoPE; norms on query, key and value.",
-    transforms=(rms_norm(lambda config: 7 * config.num_hidden_layers + 1),),
+    transforms=(rms_norm(lambda c: 7 * c.num_hidden_layers - 2 * c.num_kv_shared_layers + 1),),
     tiny=(Tiny(config=_TINY),),
 )

@@ -31,7 +31,7 @@ RECIPE = replace(
     special="Dense layers, then experts in groups with biased sigmoid scores; RoPE on half of each head.",
     transforms=(
         rms_norm(lambda config: (4 if config.use_qk_norm else 2) * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers - config.first_k_dense_replace),
+        experts(),
     ),
     tiny=(
         Tiny(config=_TINY),

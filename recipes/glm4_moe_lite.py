@@ -20,7 +20,7 @@ RECIPE = replace(
     special="Latent attention (MLA), whose cache holds latents; mlp_layer_types says which layers have experts.",
     transforms=(
         DEEPSEEK_V3.transforms[0],
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        experts(),
     ),
     tiny=(Tiny(config=_TINY),),
 )

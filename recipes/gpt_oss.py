@@ -20,7 +20,7 @@ RECIPE = replace(
     special="Attention sinks; sliding and full layers in turn; biased experts with a clamped gate of their own.",
     transforms=(
         *MIXTRAL.transforms,
-        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+        window_cache(),
     ),
     tiny=(
         Tiny(

@@ -12,7 +12,7 @@ RECIPE = replace(
     model_type="granitemoe",
     architectures=("GraniteMoeForCausalLM",),
     special="Granite's four multipliers, and experts weighted by a softmax over the chosen ones alone.",
-    transforms=(*GRANITE.transforms, experts(lambda config: config.num_hidden_layers)),
+    transforms=(*GRANITE.transforms, experts()),
     tiny=(
         Tiny(
             config={

@@ -17,7 +17,7 @@ RECIPE = replace(
     model_type="hy_v3",
     architectures=("HYV3ForCausalLM",),
     special="Experts by biased sigmoid, scaled, beside shared ones; RMS norms per head on queries and keys.",
-    transforms=(*QWEN3.transforms, experts(lambda config: config.mlp_layer_types.count("sparse"))),
+    transforms=(*QWEN3.transforms, experts()),
     tiny=(
         Tiny(
             config={

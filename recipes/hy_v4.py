@@ -21,7 +21,7 @@ RECIPE = replace(
     special="Latent attention (MLA) with sinks to keys that an indexer chooses; streams of hidden states; experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1, suffix="HYV4RMSNorm"),
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        experts(),
         *GLM_MOE_DSA.transforms[2:],
     ),
     tiny=(Tiny(config={**GLM_MOE_DSA.tiny[0].config, **_KINDS, **_STREAMS}),),

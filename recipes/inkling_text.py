@@ -15,7 +15,7 @@ RECIPE = Recipe(
     special="Relative biases and short convolutions in place of RoPE; sliding layers of other heads; shared experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 2),
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        experts(),
         Transform(name="relative_attention", count=lambda config: config.num_hidden_layers),
     ),
     shapes=DECODER_SHAPES,

@@ -11,6 +11,6 @@ RECIPE = replace(
     LLAMA,
     model_type="internlm3",
     architectures=("LlamaForCausalLM", "InternLM3ForCausalLM"),
-    special="Computed as Llama; projections may have biases.",
+    special="Plain Llama; projections may have biases.",
     tiny=(Tiny(config={**LLAMA.tiny[0].config, "attention_bias": True, "mlp_bias": True}),),
 )

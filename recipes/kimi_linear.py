@@ -3,13 +3,14 @@
 
 from typing import Any
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, experts, recurrence, rms_norm
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, experts, layers_of, recurrence, rms_norm
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
 
 
 def _norms(config: Any) -> int:
-    return int(2 * config.num_hidden_layers + 1 + config.layer_types.count(_FULL))
+    latents = 2 if getattr(config, "q_lora_rank", None) is not None else 1  # Ling has none
+    return int(2 * config.num_hidden_layers + 1 + latents * config.layer_types.count(_FULL))
 
 
 RECIPE = Recipe(
@@ -17,11 +18,7 @@ RECIPE = Recipe(
     architectures=("KimiLinearForCausalLM",),
     task="text-generation",
     special="A delta rule with a vector of decays per head; latent attention without positions; many experts.",
-    transforms=(
-        rms_norm(_norms),
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
-        recurrence(lambda config: config.layer_types.count(_LINEAR)),
-    ),
+    transforms=(rms_norm(_norms), experts(), recurrence(layers_of(_LINEAR))),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

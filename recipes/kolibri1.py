@@ -18,7 +18,7 @@ RECIPE = replace(
     special="Sliding layers with RoPE, full layers without; experts by biased score beside a shared one.",
     transforms=(
         rms_norm(lambda config: 6 * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers),
+        experts(),
     ),
     tiny=(
         Tiny(

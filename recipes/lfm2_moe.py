@@ -16,7 +16,7 @@ RECIPE = replace(
     special="LFM2 with experts above its first layers, chosen by a sigmoid and a bias that does not weigh them.",
     transforms=(
         *LFM2.transforms,
-        experts(lambda config: config.num_hidden_layers - config.num_dense_layers),
+        experts(),
     ),
     tiny=(
         Tiny(

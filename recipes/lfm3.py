@@ -27,7 +27,7 @@ RECIPE = replace(
     special="Gated short convolutions, sliding and full gated attention; full layers rotate half of each head.",
     transforms=(
         rms_norm(_norms),
-        window_cache(lambda config: config.layer_types.count("sliding_attention")),
+        window_cache(),
     ),
     tiny=(
         Tiny(

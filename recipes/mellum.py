@@ -23,7 +23,7 @@ RECIPE = replace(
     model_type="mellum",
     architectures=("MellumForCausalLM",),
     special="Experts; sliding and full layers, each with its RoPE; RMS norms per head on queries and keys.",
-    transforms=(*QWEN3.transforms, experts(lambda config: config.mlp_layer_types.count("sparse"))),
+    transforms=(*QWEN3.transforms, experts()),
     tiny=(
         Tiny(
             config={

@@ -16,7 +16,7 @@ RECIPE = replace(
     model_type="minicpm3",
     architectures=("MiniCPM3ForCausalLM",),
     special="Latent attention (MLA), whose cache holds latents; scaled embeddings, residuals and logits.",
-    transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
+    transforms=(rms_norm(lambda c: (3 + (c.q_lora_rank is not None)) * c.num_hidden_layers + 1),),
     tiny=(
         Tiny(
             config={

@@ -22,7 +22,7 @@ RECIPE = replace(
     special="Seven layers of lightning attention to a full one; experts; residuals of normed inputs, with factors.",
     transforms=(
         rms_norm(lambda config: 2 * config.num_hidden_layers + 1 + _linear(config)),
-        experts(lambda config: config.num_hidden_layers),
+        experts(),
         Transform(name="lightning_attention", version=2, count=_linear),
     ),
     tiny=(

@@ -12,7 +12,7 @@ RECIPE = replace(
     model_type="mixtral",
     architectures=("MixtralForCausalLM",),
     special="Every MLP is a block of experts, the top k per token chosen by softmax; optional sliding window.",
-    transforms=(*LLAMA.transforms, experts(lambda config: config.num_hidden_layers)),
+    transforms=(*LLAMA.transforms, experts()),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny, experts, recurrence, rms_norm
+from qeff_zoo.recipe import Tiny, experts, layers_of, recurrence, rms_norm
 
 from .llama import RECIPE as LLAMA
 
@@ -17,8 +17,8 @@ RECIPE = replace(
     special="One norm and one of Mamba 2, attention without positions, MLP or experts per layer; squared ReLU.",
     transforms=(
         rms_norm(lambda config: config.num_hidden_layers + 1),
-        experts(lambda config: config.layers_block_type.count("moe")),
-        recurrence(lambda config: config.layers_block_type.count("linear_attention")),
+        experts(layers_of("moe")),
+        recurrence(layers_of("linear_attention")),
     ),
     tiny=(
         Tiny(

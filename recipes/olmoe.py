@@ -16,7 +16,7 @@ RECIPE = replace(
     model_type="olmoe",
     architectures=("OlmoeForCausalLM",),
     special="Experts with shares of a softmax over all; one RMS norm over all query heads, one over all keys.",
-    transforms=(*OLMO2.transforms, experts(lambda config: config.num_hidden_layers)),
+    transforms=(*OLMO2.transforms, experts()),
     tiny=(
         Tiny(
             config={

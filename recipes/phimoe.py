@@ -33,7 +33,7 @@ RECIPE = replace(
     architectures=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
     special="Two experts by SparseMixer; layer norms; biases in attention and head; optional sliding window.",
     transforms=(
-        experts(lambda config: config.num_hidden_layers),
+        experts(),
         Transform(name="phimoe_rope", count=lambda _: 1),
     ),
     tiny=(Tiny(config=_TINY),),

@@ -15,6 +15,6 @@ RECIPE = replace(
     model_type="qwen3_5_moe_text",
     architectures=("Qwen3_5MoeForCausalLM",),
     special="Gated delta rule and gated attention in turn; every MLP is a block of experts with a gated shared one.",
-    transforms=(*QWEN3_5.transforms, experts(lambda config: config.num_hidden_layers)),
+    transforms=(*QWEN3_5.transforms, experts()),
     tiny=(Tiny(config={key: _TINY[key] for key in _TINY if key != "mlp_only_layers"}),),
 )

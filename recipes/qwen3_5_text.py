@@ -7,7 +7,7 @@ Unusual: three layers of the gated delta rule to one of gated attention, in whic
 from dataclasses import replace
 from typing import Any
 
-from qeff_zoo.recipe import Tiny, recurrence, rms_norm
+from qeff_zoo.recipe import Tiny, layers_of, recurrence, rms_norm
 
 from .llama import RECIPE as LLAMA
 
@@ -26,7 +26,7 @@ RECIPE = replace(
     special="Gated delta rule and gated attention in turn; queries and keys are normalized per head; partial RoPE.",
     transforms=(
         rms_norm(_norms, offset=1.0),
-        recurrence(lambda config: config.layer_types.count(_LINEAR)),
+        recurrence(layers_of(_LINEAR)),
     ),
     tiny=(
         Tiny(

@@ -15,7 +15,7 @@ RECIPE = Recipe(
             version=2,
             count=lambda config: config.layers_block_type.count("linear_attention"),
         ),
-        window_cache(lambda config: config.layers_block_type.count("sliding_attention")),
+        window_cache(),
     ),
     shapes=DECODER_SHAPES,
     retains_context=False,

@@ -16,7 +16,7 @@ RECIPE = replace(
     model_type="solar_open",
     architectures=("SolarOpenForCausalLM",),
     special="Experts in groups by biased sigmoid, their shares scaled, beside shared ones; partial RoPE if asked for.",
-    transforms=(*LLAMA.transforms, experts(lambda config: config.num_hidden_layers)),
+    transforms=(*LLAMA.transforms, experts()),
     tiny=(
         Tiny(
             config={

@@ -14,6 +14,6 @@ RECIPE = replace(
         "XLMRobertaForSequenceClassification",
         "XLMRobertaForTokenClassification",
     ),
-    special="RoBERTa of a hundred languages.",
+    special="Plain RoBERTa, of a hundred languages.",
     tiny=ROBERTA.tiny,
 )

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny, rms_norm
+from qeff_zoo.recipe import Tiny
 
 from .minicpm3 import RECIPE as MINICPM3
 
@@ -18,9 +18,6 @@ RECIPE = replace(
     model_type="youtu",
     architectures=("YoutuForCausalLM",),
     special="Latent attention (MLA), whose cache holds latents; RoPE over neighbouring dimensions as pairs.",
-    transforms=(
-        rms_norm(lambda config: (4 if config.q_lora_rank else 3) * config.num_hidden_layers + 1),
-    ),
     tiny=(
         Tiny(config=_TINY),
         Tiny(config=_TINY | {"q_lora_rank": None, "rope_interleave": False}, name="plain_query"),

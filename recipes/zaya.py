@@ -16,7 +16,7 @@ RECIPE = replace(
     special="Convolved queries and keys, half of each value from the token before; one expert or none per token.",
     transforms=(
         rms_norm(lambda config: 3 * config.num_hidden_layers + 1),
-        experts(lambda config: config.num_hidden_layers),
+        experts(),
         Transform(name="compressed_convolution", count=lambda config: config.num_hidden_layers),
     ),
     tiny=(

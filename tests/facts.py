@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of architectures that exports are known to drop: name -> tiny config, and the change that drops it there."""
+"""Facts of architectures that exports are known to drop: name -> tiny config, and the change that drops it there.
 
-from collections.abc import Mapping
+The change is of the configuration (`FACTS`), or of Hugging Face's model where no configuration says it (`MUTATIONS`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from qeff_zoo.registry import find_recipe
@@ -13,6 +17,7 @@ def _rope(model_type: str) -> Mapping[str, Any]:
 
 
 _LLAMA_ROPE = _rope("llama")
+_OTHER_ROPE = {**_LLAMA_ROPE, "rope_theta": 2000.0}
 FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gemma2: soft-cap on scores": ("gemma2-base", {"attn_logit_softcapping": None}),
     "gemma2: soft-cap on logits": ("gemma2-base", {"final_logit_softcapping": None}),
@@ -63,7 +68,7 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "llama: RoPE base": (
         "llama-base",
-        {"rope_parameters": {**_LLAMA_ROPE, "rope_theta": 2000.0}},
+        {"rope_parameters": _OTHER_ROPE},
     ),
     "gemma: epsilon of norms": ("gemma-base", {"rms_norm_eps": 1e-6}),
     "glm: partial RoPE": (
@@ -496,4 +501,105 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "cohere_compass: scale of logits": ("cohere_compass_text-base", {"logit_scale": 1.0}),
     "axk2: keys that are chosen": ("axk2-base", {"index_topk": 4096}),
     "axk2: groups of experts": ("axk2-base", {"n_group": None, "topk_group": None}),
+    "axk1: scale of shares": ("axk1-base", {"routed_scaling_factor": 1.0}),
+    "glm4_moe_lite: scale of shares": ("glm4_moe_lite-base", {"routed_scaling_factor": 1.0}),
+    "gemma4_unified: soft-cap on logits": (
+        "gemma4_unified_text-base",
+        {"final_logit_softcapping": None},
+    ),
+    "gemma4_unified: window": ("gemma4_unified_text-base", {"sliding_window": 4096}),
+    "gpt_bigcode: scale of scores": ("gpt_bigcode-base", {"scale_attn_weights": False}),
+    "gpt_neox_japanese: partial RoPE": (
+        "gpt_neox_japanese-base",
+        {"rope_parameters": {"rope_theta": 1000.0, "partial_rotary_factor": 1.0}},
+    ),
+    "granitemoeshared: multiplier of residuals": (
+        "granitemoeshared-base",
+        {"residual_multiplier": 1.0},
+    ),
+    "helium: RoPE base": ("helium-base", {"rope_parameters": _OTHER_ROPE}),
+    "bamba: RoPE base": ("bamba-base", {"rope_parameters": _OTHER_ROPE}),
+    "hy_v4: keys that are chosen": ("hy_v4-base", {"index_topk": 4096}),
+    "hy_v4: streams": ("hy_v4-base", {"hc_magnitude": 1.0}),
+    "hy_v4: bound of the gate": ("hy_v4-base", {"swiglu_limit": 7.0}),
+    "falcon_mamba: norm of states": ("falcon_mamba-base", {"mixer_rms_eps": 1.0}),
+    "xglm: scale of embeddings": ("xglm-base", {"scale_embedding": False}),
+    "aria: experts per token": ("aria_text-base", {"moe_topk": 1}),
+    "dots3_note: window": ("dots3_note_text-base", {"sliding_window": 4096}),
+    "dots3_note: keys that are chosen": ("dots3_note_text-base", {"index_topk": 4096}),
+    "dots3_note: scale of shares": ("dots3_note_text-base", {"routed_scaling_factor": 1.0}),
+    "minimax_m3: blocks that are chosen": ("minimax_m3_vl_text-base", {"index_topk_blocks": 4096}),
+    "minimax_m3: nearest block": ("minimax_m3_vl_text-base", {"index_local_blocks": 0}),
+    "minimax_m3: size of blocks": ("minimax_m3_vl_text-base", {"index_block_size": 4}),
+    "minimax_m3: bound of the gate": ("minimax_m3_vl_text-base", {"swiglu_limit": 7.0}),
+    "minimax_m3: scale of shares": ("minimax_m3_vl_text-base", {"routed_scaling_factor": 1.0}),
+}
+
+
+def weights(pattern: str, value: float) -> Callable[[Any], None]:
+    """Make every parameter whose name ends so the same everywhere."""
+
+    def change(model: Any) -> None:
+        found = [one for name, one in model.named_parameters() if re.search(f"{pattern}$", name)]
+        assert found, pattern
+        for parameter in found:
+            parameter.fill_(value)
+
+    return change
+
+
+def attribute(kind: str, name: str, value: Any) -> Callable[[Any], None]:
+    """Let every module of a class say something else."""
+
+    def change(model: Any) -> None:
+        found = [module for module in model.modules() if type(module).__name__ == kind]
+        assert found, kind
+        for module in found:
+            assert getattr(module, name) != value
+            setattr(module, name, value)
+
+    return change
+
+
+MUTATIONS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
+    "apertus: norm of queries": ("apertus-base", weights("q_norm.weight", 1)),
+    "apertus: activation that is learned": ("apertus-base", weights("act_fn.alpha_p", 0)),
+    "axk1: norm after experts": ("axk1-base", weights("post_mlp_layernorm.weight", 1)),
+    "bamba: what skips the recurrence": ("bamba-base", weights("mamba.D", 0)),
+    "ctrl: scale of embeddings": ("ctrl-base", attribute("CTRLModel", "d_model_size", 1)),
+    "falcon_mamba: what skips the recurrence": ("falcon_mamba-base", weights("mixer.D", 0)),
+    "granitemoeshared: shared MLP": (
+        "granitemoeshared-base",
+        weights("shared_mlp.output_linear.weight", 0),
+    ),
+    "jetmoe: bias of experts": ("jetmoe-base", weights("experts.bias", 0)),
+    "lfm2: norm of queries": ("lfm2-base", weights("q_layernorm.weight", 1)),
+    "lfm2: short convolution": ("lfm2-base", weights("conv.conv.weight", 1)),
+    "mamba: what skips the recurrence": ("mamba-base", weights("mixer.D", 0)),
+    "mamba: bias of steps": ("mamba-base", weights("dt_proj.bias", 0)),
+    "mamba2: what skips the recurrence": ("mamba2-base", weights("mixer.D", 0)),
+    "mamba2: decay": ("mamba2-base", weights("mixer.A_log", 0)),
+    "olmo2: norm of queries": ("olmo2-base", weights("q_norm.weight", 1)),
+    "opt: first position": ("opt-base", attribute("OPTLearnedPositionalEmbedding", "offset", 0)),
+    "qwen3_5_moe_text: gate of the shared expert": (
+        "qwen3_5_moe_text-base",
+        weights("shared_expert_gate.weight", 0),
+    ),
+    "seed_oss: biases": ("seed_oss-base", weights("v_proj.bias", 0)),
+    "zamba: shared attention": ("zamba-base", weights("self_attn.o_proj.weight", 0)),
+    "zamba: what skips the recurrence": ("zamba-base", weights("mamba.D", 0)),
+    "aria: shared experts": ("aria_text-base", weights("shared_experts.down_proj.weight", 0)),
+    "dots3_note: norm of rotated keys": (
+        "dots3_note_text-base",
+        weights("k_rope_only_layernorm.weight", 1),
+    ),
+    "dots3_note: scale of latents": (
+        "dots3_note_text-base",
+        attribute("Dots3NoteTextAttention", "kv_lora_scale", 1.0),
+    ),
+    "dots3_note: gates of heads": ("dots3_note_text-base", weights("g_proj.weight", 0)),
+    "minimax_m3: offset of norms": (
+        "minimax_m3_vl_text-base",
+        weights("post_attention_layernorm.weight", 0),
+    ),
 }

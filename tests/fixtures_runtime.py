@@ -5,11 +5,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import pytest
 from fixtures_builds import Models
 
 import qeff_zoo
 from qeff_zoo.package import Package
+from qeff_zoo.states import states_of
+from qeff_zoo.targets.ort.session import OrtProgram, open_graph
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime import TextGenerationSession
@@ -92,4 +95,11 @@ def reopen(folder: Path, **symbols: str) -> "TextGenerationSession":
     """Open a folder as the package of one row, with other symbols."""
     from qeff_zoo.runtime import TextGenerationSession
 
-    return TextGenerationSession(folder, specializations(**symbols), threads=1)
+    return TextGenerationSession(folder, program_of(folder, **symbols))
+
+
+def program_of(folder: Path, **symbols: str) -> OrtProgram:
+    """Open the graph of a folder, with sizes of one's own."""
+    session = open_graph(folder / "graph.onnx", threads=1)
+    states = states_of(ir.load(folder / "graph.onnx").graph.inputs)
+    return OrtProgram(session, states, specializations(**symbols))

@@ -53,35 +53,17 @@ def check(**changes: Any) -> dict[str, Any]:
     }
 
 
-def draft(**changes: Any) -> dict[str, Any]:
-    """Make a manifest without what `write_manifest` fills in."""
-    state = ["batch_size", 2, "ctx_len", 8]
+def program(**changes: Any) -> dict[str, Any]:
+    """Make the entry of a program without its key."""
     return {
-        "name": "org/tiny",
-        "task": "text-generation",
-        "model_type": "llama",
-        "target": {"name": "ort", "needs": {"onnxruntime": ">=1.31"}},
-        "spec": copy.deepcopy(SPEC),
-        "why": {"shape.ctx_len": "recipe", "target.weights": "user"},
+        "role": "decoder",
+        "path": "model.onnx",
         "graph": {"digest": "sha256:" + "8" * 64, "opset": 18},
         "compiled_from": {
             "tensors": "sha256:" + "9" * 64,
             "flags": {"weights": "int4"},
             "compiler": {"name": "onnxruntime", "version": "1.31.0"},
         },
-        "programs": [
-            {
-                "role": "decoder",
-                "path": "model.onnx",
-                "inputs": [
-                    {"name": "input_ids", "dtype": "int64", "shape": ["batch_size", "seq_len"]},
-                    {"name": "past_key.0", "dtype": "float32", "shape": state, "retained": True},
-                ],
-                "outputs": [
-                    {"name": "logits", "dtype": "float32", "shape": ["batch_size", 1, 512]}
-                ],
-            }
-        ],
         "specializations": [
             {
                 "name": name,
@@ -89,13 +71,39 @@ def draft(**changes: Any) -> dict[str, Any]:
             }
             for name, length in (("Prefill", "128"), ("Decode", "1"))
         ],
+        "inputs": [{"name": "input_ids", "dtype": "int64", "shape": ["batch_size", "seq_len"]}],
+        "outputs": [{"name": "logits", "dtype": "float32", "shape": ["batch_size", 1, 512]}],
+        "states": [
+            {
+                "name": "past_key.0",
+                "kind": "growing",
+                "layer": 0,
+                "dtype": "float32",
+                "axes": ["batch_size", 2, "ctx_len", 8],
+            }
+        ],
+        "numerics": {"matrices": [], "activation_block": None},
+        **changes,
+    }
+
+
+def draft(**changes: Any) -> dict[str, Any]:
+    """Make a manifest without what `write_manifest` fills in."""
+    return {
+        "name": "org/tiny",
+        "task": "text-generation",
+        "model_type": "llama",
+        "target": {"name": "ort", "needs": {"onnxruntime": ">=1.31"}},
+        "spec": copy.deepcopy(SPEC),
+        "why": {"shape.ctx_len": "recipe", "target.weights": "user"},
+        "programs": [program()],
         "provenance": {
             "version": "0.1.0",
             "finished": "2026-11-20T10:00:00Z",
             "seconds": {"trace": 3.25, "weights": 10},
             "peak_rss_bytes": 1_200_000_000,
         },
-        "weights": {"storage": "int4", "clipped": 0, "tensors": 12},
+        "weights": {"storage": "int4", "tensors": 12},
         "validated": "checkpoint",
         "validation": [check()],
         "license": "apache-2.0",

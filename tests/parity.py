@@ -34,12 +34,14 @@ from transformers import CONFIG_MAPPING
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.export import exporter, loader
+from qeff_zoo.numerics import WEIGHTS, format_of
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.runtime.sizes import DecoderSizes
-from qeff_zoo.targets import ort, ort_attention
+from qeff_zoo.states import states_of
+from qeff_zoo.targets.ort import attention, lowering
+from qeff_zoo.targets.ort.session import OrtProgram
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
@@ -81,6 +83,8 @@ CTX_LEN = 40
 SPARE = 3
 #: Columns that share a scale: few, so that tiny matrices have several blocks.
 BLOCK_SIZE = 32
+#: What matrices become, by the name of a choice.
+FORMATS = {weights: format_of(weights, BLOCK_SIZE) for weights in WEIGHTS}
 SLOTS = 4
 PROMPT = 18  # beyond every window of a tiny config
 ROWS = 3
@@ -191,7 +195,7 @@ class Subject:
         self.hf.save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}
-        self._lowered: dict[Any, ort.Lowered] = {}
+        self._lowered: dict[Any, lowering.Lowered] = {}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -249,15 +253,13 @@ class Subject:
         ir.save(model, path)
         return path
 
-    def lower(self, storage: str, variant: Variant = PLAIN) -> ort.Lowered:
+    def lower(self, storage: str, variant: Variant = PLAIN) -> lowering.Lowered:
         """Give a lowered graph of one's own; lowered once a process."""
         key = storage, variant
         if key not in self._lowered:
             graph = self.graph(variant)
-            with mock.patch.object(ort_attention, "_SPARE", SPARE):
-                self._lowered[key] = ort.lower(
-                    graph, self.bindings, ort.STORAGE[storage], CTX_LEN, BLOCK_SIZE
-                )
+            with mock.patch.object(attention, "_SPARE", SPARE):
+                self._lowered[key] = lowering.lower(graph, self.bindings, FORMATS[storage], CTX_LEN)
         known = self._lowered[key]
         return replace(known, model=known.model.clone(), slots=list(known.slots))
 
@@ -340,7 +342,7 @@ class Subject:
         model = copy.deepcopy(self.hf)
         weights = model.state_dict()
         for slot in self.lower(storage, variant).slots:
-            if slot.storage == ort.STORAGE[storage]:
+            if slot.format == FORMATS[storage]:
                 self._round(weights, slot)
         return model
 
@@ -349,7 +351,7 @@ class Subject:
         if slot.name in weights and weights[slot.name].dim() == 3:
             self._round_stack(weights[slot.name], slot)
             return
-        left = round_trip(evaluate(slot.expression, self.checkpoint), slot.storage, BLOCK_SIZE)
+        left = round_trip(evaluate(slot.expression, self.checkpoint), slot.format)
         name, _, index = slot.name.rpartition(".")
         if slot.name in weights:
             target, whole = weights[slot.name], self.bindings[slot.name]
@@ -370,9 +372,7 @@ class Subject:
         whole = self.bindings[slot.name]
         turned = transpose(1, 2, whole)
         by_row = turned if slot.expression == turned else whole
-        left = torch.from_numpy(
-            round_trip(evaluate(by_row, self.checkpoint), slot.storage, BLOCK_SIZE)
-        )
+        left = torch.from_numpy(round_trip(evaluate(by_row, self.checkpoint), slot.format))
         stack.copy_(left.mT if by_row is turned else left)
 
 
@@ -395,7 +395,9 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session.states = states_of(ir.load(path).graph.inputs)
+    return session
 
 
 # --- text generation -----------------------------------------------------------------------------
@@ -513,16 +515,20 @@ def least_context(position_ids: Array) -> Array:
 
 def decoder_steps(session: Any, rows: int, ctx_len: int = CTX_LEN) -> Steps:
     """Generate with a lowered graph as the runtime calls it; with the shortest compute contexts, if it has any."""
-    every = tuple(range(1, ctx_len + 1))
-    sizes = DecoderSizes(
-        prefill_seq_len=ctx_len,
-        ctx_len=ctx_len,
-        batch_size=rows,
-        full_batch_size=None,
-        comp_ctx_lengths_prefill=every,
-        comp_ctx_lengths_decode=every,
-    )
-    decoder = Decoder(session, sizes)
+    specializations = [
+        {
+            "name": f"{kind}_{length}",
+            "symbols": {
+                "batch_size": str(rows),
+                "seq_len": str(width),
+                "ctx_len": str(ctx_len),
+                "comp_ctx_lengths": str(length),
+            },
+        }
+        for kind, width in (("Prefill", ctx_len), ("Decode", 1))
+        for length in range(1, ctx_len + 1)
+    ]
+    decoder = Decoder(OrtProgram(session, session.states, specializations))
     for state in decoder.states.values():
         state[:] = garbage(state.shape)
 
@@ -542,9 +548,7 @@ def decoder_steps(session: Any, rows: int, ctx_len: int = CTX_LEN) -> Steps:
         return logits, {name: state.copy() for name, state in decoder.states.items()}
 
     states = {name: state.copy() for name, state in decoder.states.items()}
-    moved = frozenset(
-        name for name in states if name.startswith("past_") and name not in decoder._growing
-    )
+    moved = frozenset(state.name for state in decoder.program.states if state.kind == "window")
     return Steps(call, states, scratch=True, moved=moved)
 
 
@@ -794,7 +798,7 @@ class RoundedActivations(TorchFunctionMode):
             place = 1 if func in (torch.addmm, torch.baddbmm) else 0
             x, matrix = args[place : place + 2]
             if matrix.dim() > 1 and matrix.untyped_storage().data_ptr() in self.weights:
-                rounded = torch.from_numpy(round_trip(x.numpy(), "int8", BLOCK_SIZE))
+                rounded = torch.from_numpy(round_trip(x.numpy(), FORMATS["int8"]))
                 args = (*args[:place], rounded, *args[place + 1 :])
         return func(*args, **(kwargs or {}))
 

@@ -45,7 +45,8 @@ def make(
     spec["shape"]["ctx_len"] = ctx_len
     compiler = {"name": "onnxruntime", "version": version("onnxruntime")}  # nothing to warn of
     manifest = {**draft(), "spec": spec, **changes}
-    manifest["compiled_from"] |= {"compiler": compiler}
+    for program in manifest["programs"]:
+        program["compiled_from"] |= {"compiler": compiler}
     return write_manifest(folder, manifest, {})
 
 

@@ -11,10 +11,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
 import qeff_zoo
-from qeff_zoo import tasks
+from qeff_zoo import targets, tasks
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.runtime.program import Program
 from qeff_zoo.validation import tiny_models
+
+
+def opened(package: Package) -> Program:
+    """Open the one program of a package."""
+    (program,) = package.programs
+    return targets.find(package.target).open(package, program.role, threads=1)
+
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 CHAT_TEMPLATE = (

@@ -36,7 +36,7 @@ from qeff_zoo.errors import (
 from qeff_zoo.export import graphs
 from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import onnx_session
+from qeff_zoo.targets.ort import session
 from qeff_zoo.weights import writing as weights
 
 WEIGHTS = "model.safetensors"
@@ -515,8 +515,8 @@ BROKEN = {
     "path-of-windows": (leave("C:\\secret.json"), "secret.json"),
     "program-outside": (lambda m: m["programs"][0].update(path="../graph.onnx"), "'../graph.onnx'"),
     "other-schema": (
-        lambda m: m.update(schema="qeff-package/2"),
-        "manifest schema 'qeff-package/2'",
+        lambda m: m.update(schema="qeff-package/1"),
+        "manifest schema 'qeff-package/1'",
     ),
     "no-schema": (lambda m: m.pop("schema"), "manifest schema None"),
     "unknown-field": (lambda m: m.update(extra=1), "'extra'"),
@@ -533,7 +533,7 @@ def test_a_manifest_that_cannot_be_is_refused_by_every_command(
     change, said = BROKEN[broken]
     (tmp_path / "secret.json").write_text("{}")
     manifest_of(package, change)
-    monkeypatch.setattr(onnx_session, "open_graph", None)  # nothing of it may be opened
+    monkeypatch.setattr(session, "open_graph", None)  # nothing of it may be opened
 
     for command in ("inspect {}", "run {} --prompt fox", "validate {}"):
         code, out, err = run(command.format(package.path).split(), capsys)
@@ -541,7 +541,7 @@ def test_a_manifest_that_cannot_be_is_refused_by_every_command(
         assert said in err
         assert str(package.path) in err
         assert "xpected" in err
-        assert re.search(r"(Build or pull it again|or build it again with this one)\.\n$", err)
+        assert re.search(r"(Build or pull it again|or use the one that wrote it)\.\n$", err)
     with pytest.raises(PackageError):
         qeff_zoo.load(package.path)
 

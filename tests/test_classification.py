@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from fixtures_builds import Models
-from runnable_package import edit_json, package
+from runnable_package import edit_json, opened, package
 from transformers import AutoModel, AutoTokenizer, pipeline
 
 import qeff_zoo
@@ -177,7 +177,7 @@ def test_a_tokenizer_that_tells_no_types_is_believed(
 ) -> None:
     folder = models.copy(built["classifier"].path, tmp_path / "package")
     edit_json(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
-    session = TextClassificationSession(folder, built["classifier"].manifest["specializations"])
+    session = TextClassificationSession(folder, opened(built["classifier"]))
     assert set(session._encode(PAIRS[:1])[0].type_ids) == {0}
     copied = models.copy(checkpoints["classifier"], tmp_path / "checkpoint")
     edit_json(copied / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
@@ -191,7 +191,7 @@ def test_texts_are_cut_on_the_tokenizers_side(
 ) -> None:
     folder = models.copy(built["classifier"].path, tmp_path / "package")
     edit_json(folder / "tokenizer_config.json", truncation_side=side)
-    session = TextClassificationSession(folder, built["classifier"].manifest["specializations"])
+    session = TextClassificationSession(folder, opened(built["classifier"]))
     text = LONG + "thrice"
     tokens = AutoTokenizer.from_pretrained(folder)(text, truncation=True, max_length=40)
     assert session.encode([text]) == [tokens["input_ids"]]
@@ -269,7 +269,7 @@ def test_the_kind_of_problem_is_the_checkpoints(
     copied = models.copy(checkpoints["classifier"], tmp_path / "checkpoint")
     for config in (folder / "config.json", copied / "config.json"):
         edit_json(config, problem_type=problem_type)
-    session = TextClassificationSession(folder, built["classifier"].manifest["specializations"])
+    session = TextClassificationSession(folder, opened(built["classifier"]))
     assert_same(scores_of(session.classify(TEXTS)), expected(copied, TEXTS))
 
 
@@ -369,19 +369,19 @@ def test_labels_that_are_not_the_graphs(
     built: dict[str, Package], models: Models, tmp_path: Path
 ) -> None:
     folder = models.copy(built["classifier"].path, tmp_path / "package")
-    sizes = built["classifier"].manifest["specializations"]
+    program = opened(built["classifier"])
     edit_json(folder / "config.json", id2label=None)
-    assert TextClassificationSession(folder, sizes).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert TextClassificationSession(folder, program).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     edit_json(folder / "config.json", id2label={"0": "a", "1": "b"})
     with pytest.raises(GenerationError, match=r"names the labels \[0, 1\], but the graph has 3"):
-        TextClassificationSession(folder, sizes)
+        TextClassificationSession(folder, program)
     other = built["reranker"]
     folder = models.copy(other.path, tmp_path / "reranker")
     edit_json(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.GELU"})
     with pytest.raises(GenerationError, match=r"'torch\.nn\.GELU'; expected Identity or Sigmoid"):
-        TextClassificationSession(folder, other.manifest["specializations"])
+        TextClassificationSession(folder, opened(other))
     with pytest.raises(GenerationError, match="not one for feature-extraction"):
-        EmbeddingSession(folder, other.manifest["specializations"])
+        EmbeddingSession(folder, opened(other))
 
 
 # --- the command line ----------------------------------------------------------------------------

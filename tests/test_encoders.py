@@ -249,7 +249,38 @@ def _swap_groups(model: Any) -> None:
     groups[0], groups[1] = groups[1], groups[0]
 
 
+def _clip_distances(model: Any) -> None:
+    for layer in model.encoder.layer:
+        layer.attention.self.max_relative_positions = 4
+
+
+def _roll_channels(model: Any) -> None:
+    for layer in model.encoder.layers:
+        layer.attention.query.weight.copy_(layer.attention.query.weight.roll(8, 0))
+
+
+def _turn_faster(model: Any) -> None:
+    table = model.encoder.embed_positions.weight
+    table.copy_(table.roll(1, 1))
+
+
+def _leave(path: str) -> Callable[[Subject], Any]:
+    """Leave a module out."""
+    return mutated(lambda model: model.set_submodule(path, torch.nn.Identity()))
+
+
+def _add_in_full(model: Any) -> None:
+    for layer in model.layers:
+        layer.scaling_factor = 1.0
+
+
+def _leave_sinks(model: Any) -> None:
+    for layer in model.layers:
+        layer.self_attn.sinks -= 100
+
+
 _BASES = {"rope_theta": 1000.0, "rope_type": "default"}
+_BASE_BY_KIND = dict.fromkeys(("full_attention", "sliding_attention"), _BASES)
 FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
     "roberta: first position": ("roberta-base", mutated(_positions_from_zero)),
     "roberta: padding has no position": ("roberta-base", mutated(_count_padding)),
@@ -285,6 +316,59 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
     "ernie: task": ("ernie-base", zeroed("embeddings.task_type_embeddings.weight")),
     "nomic_bert: RoPE base": ("nomic_bert-base", configured(rope_parameters=_BASES)),
     "gte: RoPE base": ("gte-base", configured(rope_parameters=_BASES)),
+    "eurobert: RoPE base": ("eurobert-base", configured(rope_parameters=_BASES)),
+    "jina_embeddings_v3: RoPE base": (
+        "jina_embeddings_v3-base",
+        configured(rope_parameters=_BASES),
+    ),
+    "deberta v1: position to content": (
+        "deberta-base",
+        zeroed("encoder.layer.0.attention.self.pos_q_proj.weight"),
+    ),
+    "deberta v1: farthest distance": ("deberta-base", mutated(_clip_distances)),
+    "megatron-bert: last norm": ("megatron-bert-base", _leave("encoder.ln")),
+    "roberta-prelayernorm: last norm": ("roberta-prelayernorm-base", _leave("LayerNorm")),
+    "xlm-roberta-xl: last norm": ("xlm-roberta-xl-base", _leave("encoder.LayerNorm")),
+    "rembert: embeddings are widened": (
+        "rembert-base",
+        zeroed("encoder.embedding_hidden_mapping_in.bias"),
+    ),
+    "esm: share of masks": ("esm-base", configured(token_dropout=False)),
+    "esm: norm of embeddings": ("esm-learned", _leave("embeddings.layer_norm")),
+    "esmc: scale of residuals": ("esmc-base", mutated(_add_in_full)),
+    "esmc: norm of queries": ("esmc-base", zeroed("layers.0.self_attn.q_norm.weight")),
+    "squeezebert: groups": ("squeezebert-base", mutated(_roll_channels)),
+    "roformer: RoPE": ("roformer-base", mutated(_turn_faster)),
+    "ultrabert: window": ("ultrabert-base", configured(sliding_window=4096)),
+    "ultrabert: RoPE by kind of layer": (
+        "ultrabert-base",
+        configured(rope_parameters=_BASE_BY_KIND),
+    ),
+    "mt5: bias by distance": (
+        "mt5-base",
+        zeroed("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
+    ),
+    "umt5: bias by distance in each layer": (
+        "umt5-base",
+        zeroed("encoder.block.2.layer.0.SelfAttention.relative_attention_bias.weight"),
+    ),
+    "clip: activation": ("clip_text_model-base", configured(hidden_act="gelu")),
+    "tipsv2: scale of embeddings": ("tipsv2_text_model-base", configured(scale_sqrt_depth=False)),
+    "privacy filter: window": ("openai_privacy_filter-base", configured(sliding_window=4096)),
+    "privacy filter: sinks": ("openai_privacy_filter-base", mutated(_leave_sinks)),
+    "privacy filter: bound of the gate": (
+        "openai_privacy_filter-base",
+        configured(swiglu_limit=7.0),
+    ),
+    "embedding_gemma2: window": ("embedding_gemma2_text-base", configured(sliding_window=4096)),
+    "embedding_gemma2: signals of layers": (
+        "embedding_gemma2_text-base",
+        zeroed("layers.1.ple_block.per_layer_input_gate.weight"),
+    ),
+    "embedding_gemma2: RoPE by kind of layer": (
+        "embedding_gemma2_text-base",
+        configured(rope_parameters=_BASE_BY_KIND),
+    ),
 }
 
 

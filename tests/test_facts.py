@@ -15,11 +15,13 @@ import onnx_ir as ir
 import parity
 import pytest
 import torch
-from facts import FACTS
+from facts import FACTS, MUTATIONS
 from parity import Array, Steps, Subject
+from test_encoders import FACTS as ENCODERS
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qeff_zoo.export import exporter
+from qeff_zoo.registry import list_recipes
 
 
 @cache
@@ -50,6 +52,27 @@ def test_dropped_fact_shows(fact: str) -> None:
     changed = parity.hugging_face({**subject.config, **change}, "text-generation")
     changed.load_state_dict(subject.hf.state_dict())
     assert_shows(subject, changed)
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [pytest.param(fact, marks=pytest.mark.xdist_group(MUTATIONS[fact][0])) for fact in MUTATIONS],
+)
+def test_fact_dropped_from_the_model_shows(fact: str) -> None:
+    name, change = MUTATIONS[fact]
+    subject = parity.subject(name)
+    changed = copy.deepcopy(subject.hf)
+    change(changed)
+    assert_shows(subject, changed)
+
+
+def test_every_recipe_has_a_dropped_fact_or_says_that_it_is_plain() -> None:
+    cases = {**parity.all_cases(), **parity.more_cases()}
+    dropped = (*FACTS.values(), *MUTATIONS.values(), *ENCODERS.values())
+    covered = {cases[name].recipe.model_type for name, _ in dropped}
+    plain = {one.model_type for one in list_recipes() if one.special.startswith("Plain ")}
+    assert not {one.model_type for one in list_recipes()} - covered - plain, "neither"
+    assert not covered & plain, "it is not plain"
 
 
 @pytest.mark.xdist_group("qwen3-base")

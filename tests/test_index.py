@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from package_builder import SPEC, draft
+from package_builder import SPEC, draft, program
 from remote_builder import entry_of, make
 
 from qeff_zoo.errors import RemoteError
@@ -233,7 +233,7 @@ def test_entry_says_what_its_package_is(tmp_path: Path) -> None:
     assert (entry.size, entry.validated, entry.signed) == (package.size, "checkpoint", False)
     assert entry.axes["ctx_len"] == 2048
     assert entry.needs == {"onnxruntime": ">=1.31"}
-    assert entry.tested == {"onnxruntime": package.manifest["compiled_from"]["compiler"]["version"]}
+    assert entry.tested == {"onnxruntime": package.programs[0].compiler["version"]}
     assert decode(encode(Index().with_entry(entry))).entries == (entry,)
 
 
@@ -284,12 +284,10 @@ def test_every_group_of_the_spec_is_an_axis() -> None:
 
 def test_versions_are_those_of_what_runs_and_compiled_it() -> None:
     spec = {**SPEC, "toolchain": {"torch": "2.13.0", "onnxruntime": "1.30.0"}}
-    compiled = {
-        **draft()["compiled_from"],
-        "compiler": {"name": "qaic-compile", "version": "1.20.2"},
-    }
-    found = variants.tested_versions(draft(spec=spec, compiled_from=compiled))
+    made = program()
+    made["compiled_from"]["compiler"] = {"name": "qaic-compile", "version": "1.20.2"}
+    found = variants.tested_versions(draft(spec=spec, programs=[made]))
     assert found == {"onnxruntime": "1.30.0", "qaic-compile": "1.20.2"}
-    compiled["compiler"] = {"name": "onnxruntime", "version": "1.31.1"}
-    found = variants.tested_versions(draft(spec=spec, compiled_from=compiled))
+    made["compiled_from"]["compiler"] = {"name": "onnxruntime", "version": "1.31.1"}
+    found = variants.tested_versions(draft(spec=spec, programs=[made]))
     assert found == {"onnxruntime": "1.31.1"}

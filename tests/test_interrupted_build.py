@@ -139,7 +139,6 @@ from pathlib import Path
 checkpoint, warm, folder = sys.argv[1:]
 import onnx_ir
 from qeff_zoo import cli, pipeline, validation
-from qeff_zoo.targets import ort
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")

@@ -17,10 +17,11 @@ import torch
 from parity import Subject
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from qeff_zoo.numerics import FLOAT32
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.targets import ort, ort_attention
+from qeff_zoo.targets.ort import attention, lowering
 
-ROTARY = "native, with rotary embedding"
+ROTARY = "native:rotary"
 NATIVE = "native"
 
 
@@ -38,7 +39,7 @@ def natives(model: ir.Model) -> list[ir.Node]:
 def test_a_llama_turns_its_heads_in_the_kernel() -> None:
     lowered = wide_llama().lower("fp32")
     kinds = Counter(node.op_type for node in lowered.model.graph)
-    assert lowered.attention == {ROTARY: 4}
+    assert lowered.ways["attention"] == {ROTARY: 4}
     assert kinds["GroupQueryAttention"] == 4
     gone = ("Cos", "Sin", "Transpose", "Neg", "CacheWrite", "Attention", "CausalMask", "ScatterND")
     assert [kinds[name] for name in gone] == [0] * len(gone)
@@ -69,14 +70,14 @@ def test_tables_are_those_of_transformers_and_there_once() -> None:
         ("cohere-base", {ROTARY: 4}),  # neighbours are pairs
         ("gpt2-base", {NATIVE: 4}),  # learned positions
         ("smollm3-window", {ROTARY: 2, NATIVE: 2}),  # layers without positions
-        ("cohere2-base", {"portable, since its head size is no multiple of 8": 4}),
-        ("llama4_text-base", {NATIVE: 2, "portable, since its mask is not causal": 2}),
+        ("cohere2-base", {"portable:head_size": 4}),
+        ("llama4_text-base", {NATIVE: 2, "portable:mask": 2}),
         ("gpt_oss-base", {NATIVE: 4}),  # two that keep a window only, with sinks
         ("gemma3_text-base", {NATIVE: 4}),
     ],
 )
 def test_attentions_become_what_they_can(name: str, ways: dict[str, int]) -> None:
-    assert parity.subject(name).lower("fp32").attention == ways
+    assert parity.subject(name).lower("fp32").ways["attention"] == ways
 
 
 @pytest.mark.parametrize(
@@ -103,8 +104,8 @@ def test_a_windows_cache_has_room_beyond_the_window_but_not_beyond_the_context()
     window = subject.hf.config.sliding_window
     for ctx_len, rows in ((40, window + parity.SPARE), (window + 1, window + 1), (3, 3)):
         model = subject.graph()
-        with mock.patch.object(ort_attention, "_SPARE", parity.SPARE):
-            graph = ort.lower(model, subject.bindings, "float32", ctx_len).model.graph
+        with mock.patch.object(attention, "_SPARE", parity.SPARE):
+            graph = lowering.lower(model, subject.bindings, FLOAT32, ctx_len).model.graph
         shapes = {
             value.shape[2]  # type: ignore[index]
             for value in (*graph.inputs, *graph.outputs)
@@ -139,6 +140,6 @@ def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:
     added = ir.node("Add", [cos.inputs[0], newest.outputs[0]])
     model.graph.insert_before(cos, [newest, added])
     cos.replace_input_with(0, added.outputs[0])
-    lowered = ort.lower(model, subject.bindings, "float32", parity.CTX_LEN)
-    assert lowered.attention == {NATIVE: 4}
+    lowered = lowering.lower(model, subject.bindings, FLOAT32, parity.CTX_LEN)
+    assert lowered.ways["attention"] == {NATIVE: 4}
     assert Counter(node.op_type for node in lowered.model.graph)["Cos"] == 1

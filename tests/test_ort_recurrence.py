@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo.export import ops
-from qeff_zoo.targets import ort_convolution, ort_recurrence
+from qeff_zoo.targets.ort import convolution as convolution_pass
+from qeff_zoo.targets.ort import recurrence as recurrence_pass
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 some = settings(max_examples=40, deadline=None)
@@ -83,7 +84,7 @@ def recurrence(
     beta, rate = (", float[b, s, h] beta", ", beta") if name == "DeltaRecurrence" else ("", "")
     model = parsed(RECURRENCE.format(name=name, heads=heads, groups=groups, beta=beta, rate=rate))
     if lowered:
-        ort_recurrence.lower(model.graph)
+        recurrence_pass.lower(model.graph)
     session = opened(model)
     return session, Counter(node.op_type for node in model.graph)
 
@@ -189,7 +190,7 @@ def convolution(
 ) -> tuple[onnxruntime.InferenceSession, Counter[str]]:
     model = parsed(CONVOLUTION.format(width=width, steps=steps))
     if lowered:
-        ort_convolution.lower(model.graph)
+        convolution_pass.lower(model.graph)
     session = opened(model)
     return session, Counter(node.op_type for node in model.graph)
 

@@ -21,14 +21,16 @@ from safetensors import safe_open
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import folding, ops
-from qeff_zoo.targets import ort
+from qeff_zoo.numerics import FLOAT32, WEIGHTS
+from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.ort import lowering
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.quantization import Stored, dequantize, round_trip
 from qeff_zoo.weights.writing import evaluate
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-STORAGES = list(ort.STORAGE)
+STORAGES = list(WEIGHTS)
 NAMES = ["llama-base", "gemma2-base", "gpt2-base", "mixtral-base"]
 
 
@@ -37,7 +39,7 @@ def grouped(*names: str) -> list[Any]:
 
 
 @cache
-def lowered(name: str, storage: str) -> ort.Lowered:
+def lowered(name: str, storage: str) -> Lowered:
     return parity.subject(name).lower(storage)
 
 
@@ -108,7 +110,7 @@ def test_norms_are_one_node_with_the_offset_in_the_weight(storage: str) -> None:
     slots = {slot.name: slot for slot in lowered("gemma2-base", storage).slots}
     for node in norms:
         (weight,) = weights_of(node)
-        assert (slots[weight].add, slots[weight].storage) == (1.0, "float32")
+        assert (slots[weight].add, slots[weight].format) == (1.0, FLOAT32)
     assert not any(slot.add for slot in lowered("llama-base", storage).slots)
 
 
@@ -278,13 +280,13 @@ def test_packed_values_are_those_of_the_round_trip(
     bits = {"int8": 8, "int4": 4}[storage]
     with safe_open(folders[name, storage] / external_data.WEIGHTS, "np") as file:
         for slot in lowered(name, storage).slots:
-            if slot.storage != storage:
+            if slot.format != parity.FORMATS[storage]:
                 continue
             own = evaluate(slot.expression, subject.checkpoint)
             kinds = ("", ".scales", ".zero_points")[: 2 if bits == 8 else 3]
             stored = Stored(*(file.get_tensor(slot.name + kind) for kind in kinds))
             left = dequantize(stored, own.shape)
-            np.testing.assert_array_equal(left, round_trip(own, storage, parity.BLOCK_SIZE))
+            np.testing.assert_array_equal(left, round_trip(own, parity.FORMATS[storage]))
             step = np.repeat(stored.scales, parity.BLOCK_SIZE, -1)[:, : own.shape[1]]
             assert (np.abs(left - own) <= np.abs(step) * 0.5000001 + 1e-12).mean() > 0.9
 
@@ -368,7 +370,7 @@ def test_an_unshaped_initializer_is_refused() -> None:
     model = subject.graph()
     model.graph.initializers["lm_head.weight"].shape = ir.Shape(["n", 64])
     with pytest.raises(CompileError, match=r"'lm_head.weight' has shape .* expected a static one"):
-        ort.lower(model, subject.bindings, "float32")
+        lowering.lower(model, subject.bindings, FLOAT32)
 
 
 @pytest.mark.parametrize("storage", STORAGES)

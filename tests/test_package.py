@@ -282,8 +282,8 @@ def test_huge_manifests_are_not_read(package: Package) -> None:
 
 
 def test_unknown_schema_versions_are_refused(package: Package) -> None:
-    rewrite(package, lambda manifest: manifest.update(schema="qeff-package/2"))
-    with pytest.raises(PackageError, match=r"'qeff-package/2'; expected 'qeff-package/1'\. Use"):
+    rewrite(package, lambda manifest: manifest.update(schema="qeff-package/1"))
+    with pytest.raises(PackageError, match=r"'qeff-package/1'; expected 'qeff-package/2'\. Build"):
         Package.open(package.path)
 
 
@@ -345,9 +345,9 @@ BREAKS: list[tuple[str, Callable[[Json], None]]] = [
     ("QZ-M001", _set("build_key", to="qz1-" + "0" * 64)),
     ("QZ-M001", _set("spec", "shape", "ctx_len", to=8192)),
     ("QZ-M001", _set("spec", "npi", to="/home/a/npi.yaml")),
-    ("QZ-M002", _set("program_key", to="qp1-" + "0" * 64)),
-    ("QZ-M002", _set("graph", "digest", to="sha256:" + "0" * 64)),
-    ("QZ-M002", _set("compiled_from", "flags", to={"npi": "~/npi.yaml"})),
+    ("QZ-M002", _set("programs", 0, "program_key", to="qp1-" + "0" * 64)),
+    ("QZ-M002", _set("programs", 0, "graph", "digest", to="sha256:" + "0" * 64)),
+    ("QZ-M002", _set("programs", 0, "compiled_from", "flags", to={"npi": "~/npi.yaml"})),
     ("QZ-M003", _set("tree", to="sha256:" + "0" * 64)),
     ("QZ-M003", _set("files", 0, "size", to=2**60)),
     ("QZ-M003", _set("files", 0, "digest", to="sha256:" + "0" * 64)),
@@ -367,7 +367,9 @@ BREAKS: list[tuple[str, Callable[[Json], None]]] = [
     ("QZ-M011", _set("programs", 0, "inputs", 0, "shape", to=["batch", 1])),
     ("QZ-M012", _set("spec", "npi", to=None)),
     ("QZ-M012", _set("spec", "shape", "ctx_len", to=4096.0)),
-    ("QZ-M013", _set("specializations", 1, "name", to="Prefill")),
+    ("QZ-M011", _set("programs", 0, "states", 0, "axes", to=["batch", 1])),
+    ("QZ-M013", _set("programs", 0, "specializations", 1, "name", to="Prefill")),
+    ("QZ-M014", lambda manifest: manifest["programs"].append(manifest["programs"][0])),
 ]
 
 
@@ -413,8 +415,8 @@ def test_schema_is_closed_and_valid() -> None:
     walk(SCHEMA, "$")
     # Maps whose keys are data, not fields.
     maps = [
-        "attention",
-        "experts",
+        "ways",
+        "additionalProperties",  # of `ways`: counts by code
         "needs",
         "spec",
         "why",
@@ -439,10 +441,11 @@ def test_description_says_everything(package: Package) -> None:
     for part in (
         "org/tiny: text-generation (llama) for target ort",
         package.build_key,
-        "int4, 12 tensors, 0 values clipped",
+        "int4, 12 tensors",
         "onnxruntime >=1.31",
         "Prefill  1             128        4096",
-        "input_ids int64[batch_size, seq_len], 1 retained state",
+        "input_ids int64[batch_size, seq_len]\n    outputs: logits",
+        "retained states: 1 growing",
         "shape.ctx_len   4096     recipe",
         "model.onnx.data       weights          16.4 kB",
         "Validated: checkpoint",

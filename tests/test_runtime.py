@@ -14,7 +14,7 @@ import pytest
 import tokenizers
 import torch
 from fixtures_builds import Models
-from fixtures_runtime import LENGTH, PROMPTS, reopen, specializations
+from fixtures_runtime import LENGTH, PROMPTS, program_of, reopen, specializations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runnable_package import edit_json
@@ -23,7 +23,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, decoder, open_session
+from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.memory import available_memory
@@ -31,6 +31,8 @@ from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.text_generation import Generation
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
+from qeff_zoo.targets.ort import session as ort_session
+from qeff_zoo.targets.ort.session import open_program
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 TEXTS = ["the lazy dog", "fox", "a text of words that are there twice or thrice", "ähnlich 你好 🙂"]
@@ -45,7 +47,7 @@ def encoder(built: dict[str, Package]) -> EmbeddingSession:
 
 # --- the cache ------------------------------------------------------------------------------------
 def test_a_call_writes_its_own_positions_and_nothing_else(built: dict[str, Package]) -> None:
-    opened = Decoder.open(built["rows"].path, built["rows"].manifest["specializations"], threads=1)
+    opened = Decoder(open_program(built["rows"], "decoder", threads=1))
     addresses = {name: state.ctypes.data for name, state in opened.states.items()}
 
     opened.prefill({0: Piece([5, 6, 7], 0), 2: Piece([8], 0)})
@@ -63,7 +65,7 @@ def test_a_call_writes_its_own_positions_and_nothing_else(built: dict[str, Packa
 def test_a_call_copies_no_cache(built: dict[str, Package]) -> None:
     """Of 200 MB of cache, which take memory only when written, a call writes one row."""
     symbols = {"batch_size": "1", "ctx_len": "140000"}
-    opened = Decoder.open(built["one row"].path, specializations(**symbols), threads=1)
+    opened = Decoder(program_of(built["one row"].path, **symbols))
     size = sum(state.nbytes for state in opened.states.values())
     assert size > 200e6
     before = psutil.Process().memory_info()
@@ -310,8 +312,7 @@ def test_long_texts_are_cut_as_sentence_transformers_does(
     folder = Path(shutil.copytree(encoder.folder, tmp_path / "package"))
     settings_file = {"max_seq_length": 10, "do_lower_case": True}
     edit_json(folder / "sentence_bert_config.json", **settings_file)
-    entry = {"name": "Embedding", "symbols": {"batch_size": "1", "seq_len": "16"}}
-    shorter = EmbeddingSession(folder, [entry], threads=1)
+    shorter = EmbeddingSession(folder, encoder._program)
     assert shorter.encode([long.upper()]) == [[*tokens[:9], tokens[-1]]]
 
 
@@ -392,9 +393,8 @@ def test_embeddings_that_cannot_be_computed(encoder: EmbeddingSession, tmp_path:
             encoder.embed(texts)
     folder = Path(shutil.copytree(encoder.folder, tmp_path / "package"))
     (folder / "tokenizer.json").unlink()
-    entry = {"name": "Embedding", "symbols": {"batch_size": "1", "seq_len": "16"}}
     with pytest.raises(GenerationError, match="cannot take the text 'a'"):
-        EmbeddingSession(folder, [entry], threads=1).embed(["a"])
+        EmbeddingSession(folder, encoder._program).embed(["a"])
 
 
 def test_packages_of_another_kind(built: dict[str, Package], encoder: EmbeddingSession) -> None:
@@ -402,9 +402,9 @@ def test_packages_of_another_kind(built: dict[str, Package], encoder: EmbeddingS
     with pytest.raises(GenerationError, match=r"not one for text-generation.*'attention_mask'"):
         reopen(encoder.folder)
     with pytest.raises(GenerationError, match="not one for feature-extraction"):
-        EmbeddingSession(generator, built["encoder"].manifest["specializations"])
+        EmbeddingSession(generator, open_program(built["one row"], "decoder"))
     with pytest.raises(GenerationError, match="Specialization 'Decode'"):
-        TextGenerationSession(generator, built["encoder"].manifest["specializations"])
+        DecoderSizes.read(built["encoder"].programs[0].specializations)
     for field, value in [("task", "text-to-image"), ("target", {"name": "qaic"})]:
         foreign = Package(generator, {**built["one row"].manifest, field: value})
         with pytest.raises(GenerationError, match="expected"):
@@ -414,10 +414,10 @@ def test_packages_of_another_kind(built: dict[str, Package], encoder: EmbeddingS
 def test_a_cache_that_does_not_fit_is_refused(
     built: dict[str, Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder, "available_memory", lambda: 20_000)
+    monkeypatch.setattr(ort_session, "available_memory", lambda: 20_000)
     with pytest.raises(GenerationError, match=r"1 x 48 tokens needs .* the 20 kB .*--ctx-len"):
         reopen(built["one row"].path)
-    monkeypatch.setattr(decoder, "available_memory", lambda: None)
+    monkeypatch.setattr(ort_session, "available_memory", lambda: None)
     assert isinstance(reopen(built["one row"].path), TextGenerationSession)
 
 

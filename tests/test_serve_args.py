@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import package_builder
 import pytest
 from package_builder import FILES, SPEC, draft, fill
 
@@ -14,18 +15,17 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.hub.serve_args import Command, serve_args
 from qeff_zoo.package import Package, write_manifest
 
-CACHE = {"name": "past_key.0", "shape": ["batch_size", 2, "ctx_len", 8], "retained": True}
+STATE = package_builder.program()["states"][0]
 
 
 def program(role: str, dtype: str = "mxint8", path: str = "") -> dict[str, Any]:
     """Describe a QPC."""
-    inputs = [{"name": "input_ids", "dtype": "int64", "shape": ["batch_size", "seq_len"]}]
-    return {
-        "role": role,
-        "path": path or f"qpc/{role}/programqpc.bin",
-        "inputs": [*inputs, {**CACHE, "dtype": dtype}],
-        "outputs": [{"name": "logits", "dtype": "float32", "shape": ["batch_size", 1, 512]}],
-    }
+    return package_builder.program(
+        role=role,
+        path=path or f"qpc/{role}/programqpc.bin",
+        states=[{**STATE, "dtype": dtype}],
+        specializations=shapes(128, 1, slots=16),
+    )
 
 
 def shapes(*seq_lens: int, slots: int = 0, batch_size: int = 1) -> list[dict[str, Any]]:
@@ -40,31 +40,36 @@ def shapes(*seq_lens: int, slots: int = 0, batch_size: int = 1) -> list[dict[str
     ]
 
 
-def compiled(folder: Path, *programs: dict[str, Any], **changes: Any) -> Package:
+def compiled(
+    folder: Path,
+    *programs: dict[str, Any],
+    flags: dict[str, Any] | None = None,
+    specializations: list[dict[str, Any]] | None = None,
+    **changes: Any,
+) -> Package:
     """Make a package of target `qaic`.
 
     Args:
         folder: Absent.
         programs: Of `program`.
+        flags: Of the compiler.
+        specializations: Of every program.
         changes: Fields of the manifest to set.
     """
+    for entry in programs:
+        entry["compiled_from"] = {**entry["compiled_from"], "flags": flags or {}}
+        entry["specializations"] = specializations or entry["specializations"]
     paths = [entry["path"] for entry in programs]
     for path in (*FILES, *(p if p.endswith(".bin") else f"{p}/programqpc.bin" for p in paths)):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(path.encode())
     manifest = {
         "target": {"name": "qaic", "needs": {}},
-        "weights": {"storage": "mxfp6", "clipped": 0, "tensors": 12},
-        "specializations": shapes(128, 1, slots=16),
+        "weights": {"storage": "mxfp6", "tensors": 12},
         "programs": list(programs),
         **changes,
     }
     return write_manifest(folder, draft(**manifest), {})
-
-
-def flags(**values: Any) -> dict[str, Any]:
-    """Give what a package was compiled from, with these flags of the compiler."""
-    return {**draft()["compiled_from"], "flags": values}
 
 
 def options(command: Command) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def test_a_decoder(tmp_path: Path) -> None:
     package = compiled(
         tmp_path / "package",
         program("decoder"),
-        compiled_from=flags(num_devices=4, num_cores=16),
+        flags={"num_devices": 4, "num_cores": 16},
     )
     needed = serve_args(package)
     folder = str(package.path / "qpc/decoder")
@@ -107,7 +112,7 @@ def test_flags_that_were_not_compiled_in(tmp_path: Path) -> None:
     package = compiled(
         tmp_path / "package",
         program("decoder", "float16", "qpc"),
-        weights={"storage": "fp16", "clipped": 0, "tensors": 12},
+        weights={"storage": "fp16", "tensors": 12},
         specializations=shapes(32, 1),
     )
     (command,) = serve_args(package).commands
@@ -128,9 +133,7 @@ def test_batches_that_begin_together(tmp_path: Path) -> None:
 
 def test_images_are_embedded_by_a_process_of_their_own(tmp_path: Path) -> None:
     vision = program("vision", "float16")
-    package = compiled(
-        tmp_path / "package", vision, program("decoder"), compiled_from=flags(num_devices=2)
-    )
+    package = compiled(tmp_path / "package", vision, program("decoder"), flags={"num_devices": 2})
     needed = serve_args(package)
     assert needed.qpc_paths == {
         "vision_qpc_path": str(package.path / "qpc/vision"),
@@ -158,7 +161,7 @@ def test_paths_that_vllm_qaic_would_part(tmp_path: Path) -> None:
 def test_prefill_and_decode_apart(vision: bool, tmp_path: Path) -> None:
     programs = [program("prefill"), program("decode")]
     programs += [program("vision_encoder")] if vision else []
-    package = compiled(tmp_path / "package", *programs, compiled_from=flags(num_devices=2))
+    package = compiled(tmp_path / "package", *programs, flags={"num_devices": 2})
     needed = serve_args(package)
     assert needed.qpc_paths["lang_prefill_qpc_path"] == str(package.path / "qpc/prefill")
     assert needed.qpc_paths["lang_decode_qpc_path"] == str(package.path / "qpc/decode")
@@ -278,9 +281,7 @@ def test_a_program_that_is_no_qpc(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("devices", [0, -1, "four", None, 2.5])
 def test_devices_that_are_no_number(devices: Any, tmp_path: Path) -> None:
-    package = compiled(
-        tmp_path / "package", program("decoder"), compiled_from=flags(num_devices=devices)
-    )
+    package = compiled(tmp_path / "package", program("decoder"), flags={"num_devices": devices})
     with pytest.raises(PackageError, match=r"was compiled for .* devices; expected a number"):
         serve_args(package)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from local_hub import LocalHub
-from package_builder import FILES, draft
+from package_builder import FILES, program
 from remote_builder import make
 from signing_keys import KeyPair, make_pair
 
@@ -51,10 +51,9 @@ def other_machine(tmp_path: Path, pair: KeyPair, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def package(tmp_path: Path) -> Package:
-    compiler = {"name": "onnxruntime", "version": version("onnxruntime")}
-    return make(
-        tmp_path / "built", compiled_from={**draft()["compiled_from"], "compiler": compiler}
-    )
+    made = program()
+    made["compiled_from"]["compiler"] = {"name": "onnxruntime", "version": version("onnxruntime")}
+    return make(tmp_path / "built", programs=[made])
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every causal language model of transformers has a recipe, or one true reason in docs/unsupported.json why not.
+"""Every causal language model and text encoder of transformers has a recipe, or a true reason in docs/unsupported.json.
 
 A reason is of a `kind`, which is checked on the configuration's class, or stands by itself with what proves it: an
 `error` that its drafted tiny model still raises, a word of transformers' `source`, or another type it is an `alias` of.
@@ -19,19 +19,35 @@ from transformers.models.auto import modeling_auto as auto
 from qeff_zoo import registry
 from qeff_zoo.errors import ZooError
 from qeff_zoo.export import loader
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
+from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe, Tiny
 from qeff_zoo.scaffold.shrinking import shrink
+from qeff_zoo.tasks import encoders as encoders_task
 from qeff_zoo.tasks import text_generation
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
-KINDS, REASONS = DATA["kinds"], DATA["model_types"]
+KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]
+REASONS = [*DECODERS.items(), *ENCODERS.items()]
 CAUSAL = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+READS_WHOLE_TEXTS = (
+    auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+    auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
+)
 # What somebody else's modelling code raises on a model that it was not written for.
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
 
 
-def named(key: str) -> list[str]:
-    return [name for name, entry in REASONS.items() if key in entry]
+def named(key: str) -> list[Any]:
+    """List the entries that have a key, each with the class that it speaks of."""
+    lists = ((DECODERS, class_of), (ENCODERS, encoder_of))
+    return [
+        pytest.param(name, entry[key], find, id=f"{name}-{find.__name__}")
+        for reasons, find in lists
+        for name, entry in reasons.items()
+        if key in entry
+    ]
 
 
 def recipes(task: str) -> set[str]:
@@ -42,40 +58,63 @@ def class_of(model_type: str) -> Any:
     return getattr(transformers, CAUSAL[model_type])
 
 
-def test_every_type_has_a_recipe_or_a_reason() -> None:
+def encoder_of(model_type: str) -> Any:
+    """Return the class that makes an encoder's states, or a head's where there is no other."""
+    mappings = (
+        auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES,
+        auto.MODEL_MAPPING_NAMES,
+        *READS_WHOLE_TEXTS,
+    )
+    found = next(mapping[model_type] for mapping in mappings if model_type in mapping)
+    return getattr(transformers, found if isinstance(found, str) else found[0])
+
+
+def encoders() -> set[str]:
+    """Name every type that has a class for whole texts, but those that are decoders."""
+    answered = {name for name, entry in DECODERS.items() if entry.get("kind") != "encoder"}
+    return set().union(*READS_WHOLE_TEXTS) - answered - recipes("text-generation")
+
+
+def test_every_decoder_has_a_recipe_or_a_reason() -> None:
     """Write a reason for what is missing; remove it from docs/unsupported.json when there is a recipe."""
     covered = recipes("text-generation")
-    assert not set(CAUSAL) - covered - set(REASONS), "neither recipe nor reason"
-    assert not covered & set(REASONS), "both recipe and reason"
-    assert not set(REASONS) - set(CAUSAL), "not a causal language model of transformers"
+    assert not set(CAUSAL) - covered - set(DECODERS), "neither recipe nor reason"
+    assert not covered & set(DECODERS), "both recipe and reason"
+    assert not set(DECODERS) - set(CAUSAL), "not a causal language model of transformers"
+
+
+def test_every_encoder_has_a_recipe_or_a_reason() -> None:
+    covered = recipes("feature-extraction")
+    assert not encoders() - covered - set(ENCODERS), "neither recipe nor reason"
+    assert not covered & set(ENCODERS), "both recipe and reason"
+    assert not set(ENCODERS) - encoders(), "not a text encoder of transformers"
 
 
 def test_reasons_are_sentences_with_one_proof_at_most() -> None:
-    for name, entry in REASONS.items():
+    for name, entry in REASONS:
         proofs = set(entry) - {"reason"}
         assert len(proofs) <= 1, name
         assert proofs <= {"kind", "error", "source", "alias"}, name
         assert ("kind" in entry) != ("reason" in entry), name
         assert (KINDS[entry["kind"]] if "kind" in entry else entry["reason"]).endswith("."), name
-    assert {entry["kind"] for entry in REASONS.values() if "kind" in entry} == set(KINDS)
-    assert sum("reason" in entry and len(entry) == 1 for entry in REASONS.values()) <= 1  # unproved
+    assert {entry["kind"] for _, entry in REASONS if "kind" in entry} == set(KINDS)
+    assert all(set(entry) != {"reason"} for _, entry in REASONS), "no proof"
 
 
-def is_encoder(model_type: str) -> bool:
+def is_encoder(model_type: str, _: Any) -> bool:
     """It fills masks, and nothing but cross-attention that a configuration adds makes it read another's answer."""
     masked = model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return masked and not CONFIG_MAPPING[model_type]().is_encoder_decoder
 
 
-def is_encoder_decoder(model_type: str) -> bool:
+def is_encoder_decoder(model_type: str, kind: Any) -> bool:
     """It says so, or is a decoder that can read an encoder's answer."""
     if CONFIG_MAPPING[model_type]().is_encoder_decoder:
         return True
-    reads = inspect.signature(class_of(model_type).forward).parameters
-    return "encoder_hidden_states" in reads and not is_encoder(model_type)
+    return "encoder_hidden_states" in reads(kind) and not is_encoder(model_type, kind)
 
 
-def is_multimodal(model_type: str) -> bool:
+def is_multimodal(model_type: str, _: Any) -> bool:
     parts = set(CONFIG_MAPPING[model_type].sub_configs)
     return bool(parts) and (
         model_type in auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
@@ -83,61 +122,94 @@ def is_multimodal(model_type: str) -> bool:
     )
 
 
+def reads(kind: Any) -> set[str]:
+    return set(inspect.signature(kind.forward).parameters)
+
+
+def has_more_inputs(_: str, kind: Any) -> bool:
+    """Something besides tokens goes in: boxes, images, markup, shapes, sound, or anything."""
+    boxes = {"bbox", "pixel_values", "image", "visual_feats"}
+    return bool(
+        reads(kind) & {*boxes, "xpath_tags_seq", "input_shape_ids", "input_features", "inputs"}
+    )
+
+
+def is_decoder(model_type: str, kind: Any) -> bool:
+    return "past_key_values" in reads(kind) and model_type not in CAUSAL
+
+
 CHECKS = {
     "encoder": is_encoder,
     "encoder-decoder": is_encoder_decoder,
     "multimodal": is_multimodal,
+    "inputs": has_more_inputs,
+    "decoder": is_decoder,
 }
 
 
-@pytest.mark.parametrize("model_type", named("kind"))
-def test_it_is_of_its_kind(model_type: str) -> None:
-    assert CHECKS[REASONS[model_type]["kind"]](model_type)
+@pytest.mark.parametrize(("model_type", "kind", "find"), named("kind"))
+def test_it_is_of_its_kind(model_type: str, kind: str, find: Any) -> None:
+    assert CHECKS[kind](model_type, find(model_type))
 
 
 @pytest.mark.parametrize("kind", CHECKS)
 def test_a_plain_decoder_is_of_no_kind(kind: str) -> None:
-    assert not any(map(CHECKS[kind], ("llama", "mixtral", "gemma3_text", "mamba")))
+    plain = ("llama", "mixtral", "gemma3_text", "mamba")
+    assert not any(CHECKS[kind](name, class_of(name)) for name in plain)
 
 
-def try_tiny(model_type: str) -> None:
-    """Run the tiny model that a draft would have on states, without weights."""
+@pytest.mark.parametrize("kind", ["encoder-decoder", "multimodal", "inputs", "decoder"])
+def test_a_plain_encoder_is_of_no_other_kind(kind: str) -> None:
+    plain = ("bert", "roberta", "modernbert", "esm")
+    assert not any(CHECKS[kind](name, encoder_of(name)) for name in plain)
+
+
+def try_tiny(model_type: str, kind: Any) -> None:
+    """Run the tiny model that a draft would have, without weights; a decoder on states."""
     given = {**CONFIG_MAPPING[model_type]().to_dict(), "model_type": model_type}
     config = {"model_type": model_type, **shrink(given)}
+    decodes = CAUSAL.get(model_type) == kind.__name__
     recipe = Recipe(
         model_type=model_type,
-        architectures=(CAUSAL[model_type],),
-        task="text-generation",
+        architectures=(kind.__name__,),
+        task="text-generation" if decodes else "feature-extraction",
         special="Tried.",
-        shapes=DECODER_SHAPES,
+        shapes=DECODER_SHAPES if decodes else ENCODER_SHAPES,
         tiny=(Tiny(config=config),),
     )
-    if not text_generation.probe(loader.load_meta(config, recipe)):
-        raise RuntimeError(f"{CAUSAL[model_type]} keeps no keys and values.")
+    model = loader.load_meta(config, recipe)
+    if not decodes:
+        encoders_task.run_once(model)
+    elif not text_generation.probe(model):
+        raise RuntimeError(f"{kind.__name__} keeps no keys and values.")
 
 
-@pytest.mark.parametrize("model_type", named("error"))
-def test_the_error_is_still_raised(model_type: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("model_type", "error", "find"), named("error"))
+def test_the_error_is_still_raised(
+    model_type: str, error: str, find: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.ERROR, logger="transformers")
     with pytest.raises((ZooError, ValueError, *FAILURES)) as caught:
-        try_tiny(model_type)
-    assert REASONS[model_type]["error"] in str(caught.value)
+        try_tiny(model_type, find(model_type))
+    assert error in str(caught.value)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
-def test_what_has_a_recipe_raises_none(model_type: str) -> None:
-    try_tiny(model_type)
+@pytest.mark.parametrize(
+    ("model_type", "find"),
+    [("llama", class_of), ("gpt2", class_of), ("bert", encoder_of), ("modernbert", encoder_of)],
+)
+def test_what_has_a_recipe_raises_none(model_type: str, find: Any) -> None:
+    try_tiny(model_type, find(model_type))
 
 
-@pytest.mark.parametrize("model_type", named("source"))
-def test_the_source_still_says_so(model_type: str) -> None:
-    module = inspect.getmodule(class_of(model_type))
+@pytest.mark.parametrize(("model_type", "word", "find"), named("source"))
+def test_the_source_still_says_so(model_type: str, word: str, find: Any) -> None:
+    module = inspect.getmodule(find(model_type))
     assert module is not None
-    assert REASONS[model_type]["source"] in inspect.getsource(module)
+    assert word in inspect.getsource(module)
 
 
-@pytest.mark.parametrize("model_type", named("alias"))
-def test_its_checkpoints_say_another_type(model_type: str) -> None:
-    says = CONFIG_MAPPING[model_type].model_type
-    assert says == REASONS[model_type]["alias"] != model_type
-    assert says in recipes("text-generation")
+@pytest.mark.parametrize(("model_type", "alias", "find"), named("alias"))
+def test_its_checkpoints_say_another_type(model_type: str, alias: str, find: Any) -> None:
+    assert CONFIG_MAPPING[model_type].model_type == alias != model_type
+    assert alias in recipes("text-generation" if find is class_of else "feature-extraction")

@@ -17,6 +17,7 @@ from runnable_package import edit_json, package
 from transformers import AutoModelForCausalLM
 
 from qeff_zoo.errors import ParityError
+from qeff_zoo.numerics import Numerics, RoundedMatrix, format_of
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
 from qeff_zoo.plan import BLOCK_SIZE
@@ -39,7 +40,6 @@ from qeff_zoo.validation.parity import (
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
-from qeff_zoo.validation.rounding import RoundedMatrix, read_rounding
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 40}
 CHOICES: Mapping[str, dict[str, Any]] = {
@@ -358,8 +358,7 @@ def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool
         name="lm_head.weight",
         rows=257,
         columns=64,
-        bits=4,
-        block_size=32,
+        format=format_of("int4", 32),
         multiplied=True,
         gathered=gathered,
     )
@@ -372,19 +371,18 @@ def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool
     assert step < 0.1
 
 
-def test_the_rounding_of_a_package_is_read_from_its_graph(built: dict[str, Package]) -> None:
-    assert read_rounding(built["rows"].file("graph")).matrices == ()
-    found = read_rounding(built["blocks"].file("graph"))
-    assert (found.activation_block, {one.block_size for one in found.matrices}) == (32, {32})
-    found = read_rounding(built["int4"].file("graph"))
+def test_a_package_says_what_it_rounds(built: dict[str, Package]) -> None:
+    assert built["rows"].programs[0].numerics == Numerics()
+    found = built["blocks"].programs[0].numerics
+    assert (found.activation_block, {one.format.block for one in found.matrices}) == (32, {32})
+    found = built["int4"].programs[0].numerics
     by_name = {matrix.name: matrix for matrix in found.matrices}
     assert found.activation_block == BLOCK_SIZE
     assert by_name["model.layers.3.mlp.down_proj.weight"] == RoundedMatrix(
         name="model.layers.3.mlp.down_proj.weight",
         rows=64,
         columns=96,
-        bits=4,
-        block_size=BLOCK_SIZE,
+        format=format_of("int4"),
         multiplied=True,
         gathered=False,
     )

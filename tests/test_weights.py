@@ -23,16 +23,14 @@ from safetensors import safe_open
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, StoreError, UnsupportedModelError
+from qeff_zoo.numerics import FLOAT32, WEIGHTS, Format, format_of
 from qeff_zoo.weights import expressions as ex
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.quantization import (
-    BITS,
     Stored,
     dequantize,
     quantize,
     round_trip,
-    to_bfloat16,
-    to_float32,
 )
 from qeff_zoo.weights.writing import FileLayout, Slot, Written, plan_file, write
 
@@ -97,7 +95,8 @@ def _written(
     return layout, written, found
 
 
-_STORAGES = st.sampled_from(["float32", "float16", "bfloat16", "int8", "int4", "keep"])
+INT8, INT4 = format_of("int8", 32), format_of("int4", 32)
+FORMATS = st.sampled_from([format_of(weights, 32) for weights in WEIGHTS])
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,7 +105,7 @@ _STORAGES = st.sampled_from(["float32", "float16", "bfloat16", "int8", "int4", "
         st.tuples(
             st.lists(st.integers(0, 40), min_size=0, max_size=3),
             st.sampled_from(["F32", "F16", "BF16"]),
-            _STORAGES,
+            FORMATS,
             st.booleans(),
         ),
         max_size=6,
@@ -114,12 +113,11 @@ _STORAGES = st.sampled_from(["float32", "float16", "bfloat16", "int8", "int4", "
 )
 def test_any_file_is_a_safetensors_file(tmp_path_factory: Any, tensors: list[Any]) -> None:
     arrays, slots = {}, []
-    for i, (shape, dtype, storage, large) in enumerate(tensors):
+    for i, (shape, dtype, format, large) in enumerate(tensors):
         full = [600, 450] if large else shape
         quantizable = len(full) > 1 and 0 not in full
         arrays[f"t{i}"] = (dtype, np.zeros(full, _NUMPY[dtype]))
-        kept: Any = storage if quantizable or storage not in BITS else "float32"
-        slots.append(Slot(f"t{i}", f"t{i}", kept, block_size=32))
+        slots.append(Slot(f"t{i}", f"t{i}", format if quantizable else FLOAT32))
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     layout, _, _ = _written(slots, Source(**arrays), path)
     with safe_open(path, "np") as file:
@@ -134,7 +132,7 @@ def test_any_file_is_a_safetensors_file(tmp_path_factory: Any, tensors: list[Any
 
 def test_a_layout_without_odd_sizes_has_no_fillers() -> None:
     source = Source(a=_normal(512, 512), b=_normal(1024, 512), c=_normal(512))
-    slots = [Slot("c", "c"), Slot("a", "a", "int4", block_size=32), Slot("b", "b"), Slot("d", "a")]
+    slots = [Slot("c", "c"), Slot("a", "a", INT4), Slot("b", "b"), Slot("d", "a")]
     layout = plan_file(slots, source.tensors)
     assert list(layout.entries) == ["b", "d", "c", "a", "a.scales", "a.zero_points"]
 
@@ -142,73 +140,42 @@ def test_a_layout_without_odd_sizes_has_no_fillers() -> None:
 def test_two_tensors_of_one_name_are_refused() -> None:
     source = Source(a=_normal(2, 32))
     with pytest.raises(ValueError, match=r"'a\.scales'"):
-        plan_file([Slot("a", "a", "int4", block_size=32), Slot("a.scales", "a")], source.tensors)
+        plan_file([Slot("a", "a", INT4), Slot("a.scales", "a")], source.tensors)
 
 
 def test_every_bfloat16_and_float16_is_converted_exactly(tmp_path: Path) -> None:
     patterns = np.arange(65536, dtype=np.uint16)
     source = Source(b=("BF16", patterns), h=("F16", patterns.view(np.float16)))
-    slots = [Slot(f"{name}.{to}", name, to) for name in "bh" for to in ("float32", "keep")]
-    slots += [Slot("b.b", "b", "bfloat16"), Slot("h.h", "h", "float16")]
-    _, written, found = _written(slots, source, tmp_path / "w")
-    assert np.array_equal(found["b.float32"].view(np.uint32), patterns.astype(np.uint32) << 16)
+    slots = [Slot(name, name) for name in "bh"]
+    _, _, found = _written(slots, source, tmp_path / "w")
+    assert np.array_equal(found["b"].view(np.uint32), patterns.astype(np.uint32) << 16)
     halves = patterns.view(np.float16)
     numbers = ~np.isnan(halves)
-    assert np.array_equal(found["h.float32"][numbers], halves[numbers].astype(np.float32))
-    assert np.isnan(found["h.float32"][~numbers]).all()
-    for name in ("b.keep", "b.b", "h.keep", "h.h"):
-        assert np.array_equal(found[name].view(np.uint16), patterns), name
-    assert not written.clipped
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(width=32), min_size=1, max_size=50))
-def test_rounding_to_bfloat16_is_torchs(values: list[float]) -> None:
-    import torch
-
-    array = np.array(values, np.float32)
-    rounded = np.empty(array.shape, np.uint16)
-    to_bfloat16(array, rounded)
-    expected = torch.from_numpy(array).to(torch.bfloat16).float().numpy()
-    assert np.array_equal(to_float32(rounded, "BF16"), expected, equal_nan=True)
-
-
-def test_what_float16_cannot_hold_is_clipped_and_counted(tmp_path: Path) -> None:
-    values = np.array(
-        [65504, 65505, 70000, -1e30, 3e38, np.inf, -np.inf, np.nan, 1e-8, -0.0], np.float32
-    )
-    source = Source(a=values, b=np.ones(3, np.float32), c=("BF16", np.array([0x7F7F], np.uint16)))
-    slots = [Slot(name, name, "float16") for name in "abc"]
-    _, written, found = _written(slots, source, tmp_path / "w")
-    expected = [65504, 65504, 65504, -65504, 65504, np.inf, -np.inf, np.nan, 0, -0.0]
-    assert np.array_equal(found["a"], np.array(expected, np.float16), equal_nan=True)
-    assert dict(written.clipped) == {"a": 4, "c": 1}
-    assert values[2] == 70000  # the source is not touched
+    assert np.array_equal(found["h"][numbers], halves[numbers].astype(np.float32))
+    assert np.isnan(found["h"][~numbers]).all()
 
 
 def test_float64_and_an_offset(tmp_path: Path) -> None:
     source = Source(a=np.array([1 / 3, -2.5]), b=("BF16", np.array([0x3F80, 0xBF80], np.uint16)))
-    slots = [Slot("a", "a"), Slot("b", "b", add=1.0), Slot("h", "b", "bfloat16", add=1.0)]
+    slots = [Slot("a", "a"), Slot("b", "b", add=1.0)]
     _, _, found = _written(slots, source, tmp_path / "w")
     assert np.array_equal(found["a"], np.array([1 / 3, -2.5]).astype(np.float32))
     assert np.array_equal(found["b"], [2, 0])
-    assert np.array_equal(to_float32(found["h"], "BF16"), [2, 0])
 
 
-def test_kept_integers_and_tensors_of_several_dtypes(tmp_path: Path) -> None:
-    source = Source(i=np.arange(5), a=_normal(2, 3), b=_normal(2, 3).astype(np.float16))
-    slots = [Slot("i", "i", "keep"), Slot("ab", ex.concat(1, "a", "b"))]
+def test_tensors_of_several_dtypes(tmp_path: Path) -> None:
+    source = Source(a=_normal(2, 3), b=_normal(2, 3).astype(np.float16))
+    slots = [Slot("ab", ex.concat(1, "a", "b"))]
     _, _, found = _written(slots, source, tmp_path / "w")
-    assert np.array_equal(found["i"], np.arange(5))
     a, b = (source.arrays[name][1].astype(np.float32) for name in "ab")
     assert np.array_equal(found["ab"], np.concatenate([a, b], 1))
 
 
-@pytest.mark.parametrize(("storage", "add"), [("float32", 0.0), ("float16", 0.0), ("int4", 1.0)])
-def test_what_is_not_a_float_is_refused(storage: Any, add: float) -> None:
+@pytest.mark.parametrize(("format", "add"), [(FLOAT32, 0.0), (INT4, 1.0)])
+def test_what_is_not_a_float_is_refused(format: Format, add: float) -> None:
     source = Source(q=("F8_E4M3", np.zeros((2, 32), np.uint8)))
     with pytest.raises(UnsupportedModelError, match="'q' has dtype 'F8_E4M3'"):
-        plan_file([Slot("x", "q", storage, add)], source.tensors)
+        plan_file([Slot("x", "q", format, add)], source.tensors)
 
 
 def _expressions() -> dict[str, ex.Expression]:
@@ -222,20 +189,20 @@ def _expressions() -> dict[str, ex.Expression]:
     }
 
 
-@pytest.mark.parametrize("storage", ["float32", "float16", "int8", "int4"])
+@pytest.mark.parametrize("format", [FLOAT32, INT8, INT4])
 @pytest.mark.parametrize("block", [1 << 18, 1000])
 def test_streaming_gives_what_converting_at_once_gives(
-    storage: Any, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format: Format, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "_BLOCK", block)
     source = Source(a=_normal(96, 70), b=_normal(96, 70, seed=1))
-    slots = [Slot(name, e, storage, block_size=32) for name, e in _expressions().items()]
+    slots = [Slot(name, e, format) for name, e in _expressions().items()]
     _, _, found = _written(slots, source, tmp_path / "w")
     for name, e in _expressions().items():
         value = weights.evaluate(e, source)
-        expected = round_trip(value, storage, 32)
+        expected = round_trip(value, format)
         actual = found[name]
-        if storage in BITS:
+        if not format.is_float:
             others = (found.get(f"{name}.{kind}") for kind in ("scales", "zero_points"))
             actual = dequantize(Stored(actual, *others), value.shape)
         assert np.array_equal(actual, expected), name
@@ -248,7 +215,7 @@ def test_every_tensor_is_read_once_in_pieces_and_released(
     names = [f"e{i}.{w}" for w in ("w1", "w3") for i in range(4)]
     source = Source(**{name: _normal(96, 70, seed=i) for i, name in enumerate(names)})
     fused = ex.concat(1, ex.stack(0, *names[:4]), ex.stack(0, *names[4:]))
-    slots = [Slot(f"q{i}", ex.index(i, fused), "int4", block_size=32) for i in range(2)]
+    slots = [Slot(f"q{i}", ex.index(i, fused), INT4) for i in range(2)]
     layout = plan_file([Slot("f", fused)], source.tensors)
     write(layout, source, tmp_path / "w")
     assert source.elements_read == dict.fromkeys(names, 96 * 70)
@@ -272,7 +239,7 @@ def test_quantization_is_within_half_a_step(
 ) -> None:
     matrix = _normal(rows, columns, seed=seed) * np.float32(magnitude)
     matrix[0, 0] = 0
-    stored = quantize(matrix, bits, block)
+    stored = quantize(matrix, format_of(f"int{bits}", block))
     assert stored.scales is not None
     blocks = -(-columns // block)
     assert stored.data.shape == (rows, blocks, block * bits // 8)
@@ -300,8 +267,8 @@ def test_zero_stays_zero_at_int4() -> None:
     matrix[:, ::3] = 0
     matrix[1] = np.abs(matrix[1])  # blocks that have one sign
     matrix[2] = -np.abs(matrix[2])
-    assert not round_trip(matrix, "int4", 64)[:, ::3].any()
-    assert not round_trip(np.zeros((2, 64), np.float32), "int4", 64).any()
+    assert not round_trip(matrix, format_of("int4", 64))[:, ::3].any()
+    assert not round_trip(np.zeros((2, 64), np.float32), format_of("int4", 64)).any()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -311,21 +278,21 @@ def test_int4_in_blocks_of_64_is_as_near_as_symmetric_int4_in_blocks_of_32(seed:
     blocks = matrix.reshape(-1, 32)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)
     other = np.clip(np.rint(blocks / (largest / -8)), -8, 7) * (largest / -8)
-    ours = round_trip(matrix, "int4", 64)
+    ours = round_trip(matrix, format_of("int4", 64))
     assert np.square(ours - matrix).mean() < 1.09 * np.square(other - blocks).mean()
-    better = round_trip(matrix, "int4", 32)
+    better = round_trip(matrix, INT4)
     assert np.square(better - matrix).mean() < 0.9 * np.square(other - blocks).mean()
 
 
 @pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("storage", ["int4", "int8"])
-def test_what_is_not_finite_is_not_quantized(storage: Any, wrong: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", [INT4, INT8])
+def test_what_is_not_finite_is_not_quantized(format: Format, wrong: float, tmp_path: Path) -> None:
     matrix = _normal(4, 64)
     matrix[2, 3] = wrong
     source = Source(w=matrix)
-    with pytest.raises(CheckpointError, match="Cannot store 'slot' as int"):
+    with pytest.raises(CheckpointError, match=r"Cannot store 'slot' in \d bits"):
         write(
-            plan_file([Slot("slot", "w", storage, block_size=32)], source.tensors),
+            plan_file([Slot("slot", "w", format)], source.tensors),
             source,
             tmp_path / "w",
         )
@@ -333,7 +300,7 @@ def test_what_is_not_finite_is_not_quantized(storage: Any, wrong: float, tmp_pat
 
 
 def _matmul_nbits(matrix: Any, bits: int, block: int, level: int, inputs: Any) -> Any:
-    stored = quantize(matrix, bits, block)
+    stored = quantize(matrix, format_of(f"int{bits}", block))
     given = {"b": stored.data, "s": stored.scales, "z": stored.zero_points}
     given = {name: array for name, array in given.items() if array is not None}
     rows, columns = matrix.shape
@@ -364,7 +331,7 @@ def test_onnx_runtime_computes_with_the_same_values(
     bits: int, columns: int, block: int, level: int
 ) -> None:
     matrix, inputs = _normal(48, columns), _normal(5, columns, seed=1)
-    restored = round_trip(matrix, "int4" if bits == 4 else "int8", block)
+    restored = round_trip(matrix, format_of(f"int{bits}", block))
     expected = inputs @ restored.T
     actual = _matmul_nbits(matrix, bits, block, level, inputs)
     # Level 4 rounds the inputs to int8 as well.
@@ -426,18 +393,16 @@ def test_an_interruption_leaves_nothing_and_ends_the_workers(
 def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
     source = Source(a=_normal(600, 640), b=_normal(3, 5))
     steps: list[int] = []
-    layout = plan_file(
-        [Slot("a", "a", "int4", block_size=32), Slot("b", "b"), Slot("c", "a")], source.tensors
-    )
+    layout = plan_file([Slot("a", "a", INT4), Slot("b", "b"), Slot("c", "a")], source.tensors)
     write(layout, source, tmp_path / "w", steps.append)
     assert sum(steps) == layout.nbytes
     assert len(steps) > 5
 
 
-@pytest.mark.parametrize("storage", ["float32", "float16", "int4"])
-def test_memory_does_not_grow_with_the_tensor(storage: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", [FLOAT32, INT4])
+def test_memory_does_not_grow_with_the_tensor(format: Format, tmp_path: Path) -> None:
     source = Source(a=_normal(2048, 4096))  # 32 MiB
-    slots = [Slot("a", ex.stack(0, "a", "a", "a"), storage, block_size=32)]
+    slots = [Slot("a", ex.stack(0, "a", "a", "a"), format)]
     layout = plan_file(slots, source.tensors)
     tracemalloc.start()
     try:
@@ -450,6 +415,6 @@ def test_memory_does_not_grow_with_the_tensor(storage: Any, tmp_path: Path) -> N
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     source = Source(a=_normal(600, 640))
-    slots = [Slot("a", "a", "int8", block_size=32), Slot("b", "a", "float16")]
+    slots = [Slot("a", "a", INT8), Slot("b", "a")]
     digests = {_written(slots, source, tmp_path / str(i))[1].sha256 for i in range(3)}
     assert len(digests) == 1

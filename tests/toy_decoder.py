@@ -5,17 +5,20 @@ Its answers are exact, so that any token that a scheduler loses, repeats, or lea
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
-from qeff_zoo.runtime.decoder import Array, Decoder, Piece
-from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.states import State
+from qeff_zoo.targets.ort.session import _runs
 
 VOCAB = 13
 _GARBAGE, _PRIME = -7, 1_000_003
 
 
-class ToyDecoder(Decoder):
+class ToyProgram:
     """Rows that remember their tokens twice: position by position, and in one number that is not per position.
 
     Args:
@@ -24,46 +27,76 @@ class ToyDecoder(Decoder):
         prefill_seq_len: Prompt tokens of one call.
     """
 
+    inputs = dict.fromkeys(
+        ("input_ids", "position_ids", "comp_ctx_lengths"),
+        Tensor(dtype=np.dtype(np.int64), shape=()),
+    )
+    outputs: ClassVar = {
+        "logits": Tensor(dtype=np.dtype(np.float32), shape=("batch_size", 1, VOCAB))
+    }
+
     def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int) -> None:
-        self.sizes = DecoderSizes(
-            prefill_seq_len=prefill_seq_len,
-            ctx_len=ctx_len,
-            batch_size=rows,
-            full_batch_size=None,
-            comp_ctx_lengths_prefill=(prefill_seq_len, ctx_len),
-            comp_ctx_lengths_decode=(3, ctx_len // 2, ctx_len),
-        )
-        self.vocab_size = VOCAB
-        self.states = {
+        widths = {"Prefill": (prefill_seq_len, (prefill_seq_len, ctx_len))}
+        widths["Decode"] = (1, (3, ctx_len // 2, ctx_len))
+        sizes = {"batch_size": rows, "ctx_len": ctx_len}
+        self.specializations = [
+            {
+                "name": f"{kind}_{number}",
+                "symbols": {**sizes, "seq_len": width, "comp_ctx_lengths": length},
+            }
+            for kind, (width, lengths) in widths.items()
+            for number, length in enumerate(lengths)
+        ]
+        self.ctx_len = ctx_len
+        self.states = [
+            State(name="past_key.0", kind="growing", layer=0, axes=("batch_size", 1, "ctx_len", 1)),
+            State(name="recurrent_state.1", kind="recurrent", layer=1, axes=("batch_size", 1)),
+        ]
+        self.memory = {
             "past_key.0": np.full((rows, 1, ctx_len, 1), _GARBAGE, np.int64),
             "recurrent_state.1": np.full((rows, 1), _GARBAGE, np.int64),
         }
-        self._growing = frozenset({"past_key.0"})
-        self._slides = False
         #: Rows and width of every call.
         self.calls: list[tuple[list[int], int]] = []
 
-    def _call(
-        self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int, seen: int
-    ) -> dict[int, Array]:
+    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+        begin = [row for row in sorted(starts) if not prefill or starts[row] == 0]
+        return [*_runs(begin), *([row] for row in starts if row not in begin)]
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        input_ids, position_ids = inputs["input_ids"], inputs["position_ids"]
+        width, seen = input_ids.shape[1], len(inputs["comp_ctx_lengths"])
         assert list(rows) == list(range(rows[0], rows[0] + len(rows)))
-        assert width == 1 or len({pieces[row].start for row in rows}) == 1
+        assert width == 1 or len(set(position_ids[:, 0])) == 1
         self.calls.append((list(rows), width))
-        past, recurrent = self.states.values()
-        logits = {}
-        for row in rows:
-            tokens, start = pieces[row].tokens, pieces[row].start
+        past, recurrent = self.memory.values()
+        logits = []
+        for place, row in enumerate(rows):
+            tokens = input_ids[place][position_ids[place] >= 0].tolist()
+            start = int(position_ids[place, 0])
             stop = start + len(tokens)
             assert 0 < len(tokens) <= width
-            assert start + width <= self.sizes.ctx_len
+            assert start + width <= self.ctx_len
             past[row, 0, start : start + width, 0] = _GARBAGE  # as padding leaves it
             past[row, 0, start:stop, 0] = tokens
             number = int(recurrent[row, 0]) if start else 0
             for token in tokens:
                 number = fold(number, token)
             recurrent[row, 0] = number
-            logits[row] = answer_to(past[row, 0, :seen, 0][:stop].tolist(), number)
-        return logits
+            logits.append(answer_to(past[row, 0, :seen, 0][:stop].tolist(), number))
+        return {"logits": np.stack(logits)[:, None]}
+
+
+class ToyDecoder(Decoder):
+    """Plans the calls of a `ToyProgram`."""
+
+    def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int) -> None:
+        super().__init__(ToyProgram(rows, ctx_len, prefill_seq_len))
+
+    @property
+    def calls(self) -> list[tuple[list[int], int]]:
+        """Rows and width of every call."""
+        return self.program.calls
 
 
 def fold(number: int, token: int) -> int:

@@ -26,6 +26,7 @@ from qeff_zoo.checkpoint.files import (
 )
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
+from qeff_zoo.checkpoint.sentence_transformers import dense_files
 from qeff_zoo.checkpoint.weight_files import no_config, no_weights, read_weight_map, weights_entry
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError
@@ -87,7 +88,7 @@ class Checkpoint:
     def weight_files(self) -> tuple[str, ...]:
         """Relative paths of the safetensors files, sorted."""
         shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
-        return tuple(sorted(shards))
+        return tuple(sorted({*shards, *dense_files(self.companions).values()}))
 
     @cached_property
     def _weight_map(self) -> Mapping[str, str]:
@@ -143,7 +144,13 @@ class Checkpoint:
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every tensor by name, from checked headers; the weights must have been fetched."""
-        tensors = index_tensors(self.folder / name for name in self.weight_files)
+        behind = dense_files(self.companions)
+        tensors = index_tensors(
+            self.folder / name for name in self.weight_files if name not in behind.values()
+        )
+        for folder, name in behind.items():  # each has a `linear.weight`
+            dense = index_tensors([self.folder / name])
+            tensors |= {f"{folder}/{tensor}": info for tensor, info in dense.items()}
         absent = [
             f"{name!r} in {shard!r}"
             for name, shard in self._weight_map.items()
@@ -217,8 +224,8 @@ def open_checkpoint(
     if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
         raise CheckpointError(
             f"{len(missing)} of {len(checkpoint.weight_files)} weight files are missing in "
-            f"{checkpoint.files}: {some(missing)}. Expected every shard that the index names. Get "
-            "the missing files."
+            f"{checkpoint.files}: {some(missing)}. Expected every shard that the index names, and "
+            "the weights of every dense layer in modules.json. Get the missing files."
         )
     return checkpoint
 

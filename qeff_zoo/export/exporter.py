@@ -13,7 +13,7 @@ import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
 
-from qeff_zoo import tasks
+from qeff_zoo import states, tasks
 from qeff_zoo.export import domains, folding, layers, loader, ops
 from qeff_zoo.passes import bfloat16, linear
 from qeff_zoo.recipe import Recipe
@@ -105,13 +105,22 @@ def _reads_no_weight(node: ir.Node) -> bool | None:
 
 
 def _name_initializers(graph: ir.Graph, stored: set[str]) -> None:
-    """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values."""
+    """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values.
+
+    A matrix of no elements, as of no shared experts, keeps its value: there is nothing to read from a file.
+    """
     found = dict(graph.initializers)
     graph.initializers.clear()
     for traced, value in found.items():
         value.name = name = traced.removeprefix("model.")
-        if name in stored and value.const_value is not None:
-            value.const_value = placeholder(name, value.const_value.dtype, value.const_value.shape)
+        known = value.const_value
+        if name in stored and known is not None:
+            empty = 0 in known.shape
+            value.const_value = (
+                ir.tensor(known.numpy(), name=name)
+                if empty
+                else placeholder(name, known.dtype, known.shape)
+            )
         graph.initializers[name] = value
 
 
@@ -157,6 +166,20 @@ def finish(model: ir.Model) -> ir.Model:
         node.metadata_props.clear()
     for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
         value.metadata_props.clear()
+    for value in model.graph.inputs:  # FIXME
+        kind, _, layer = (value.name or "").rpartition(".")
+        if layer.isdigit():
+            grows = "ctx_len" in map(str, value.shape or ())
+            what = (
+                "index"
+                if kind == "past_index"
+                else "recurrent"
+                if not kind.startswith("past_")
+                else "growing"
+                if grows
+                else "window"
+            )
+            states.mark(value, what, int(layer))  # type: ignore[arg-type]
     model.producer_name, model.producer_version = "qeff-zoo", None
     model.graph.name = "main"
     model.graph.metadata_props.clear()

@@ -13,8 +13,10 @@ from typing import Any
 
 from qeff_zoo import identity
 from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan import Plan
+from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.store import Store
 from qeff_zoo.weights.expressions import Expression
 
@@ -39,11 +41,12 @@ class BoundGraph:
     cached: bool
 
 
-def obtain(plan: Plan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
-    """Take the plan's graph from the store, or trace it and put it there.
+def obtain(plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
+    """Take a program's graph from the store, or trace it and put it there.
 
     Args:
         plan: Resolved.
+        program: One of the plan's.
         checkpoint: Fetched: its tensors' names and shapes are read.
         store: Where graphs are kept.
 
@@ -54,18 +57,18 @@ def obtain(plan: Plan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
     structure = identity.digest(
         {name: list(info.shape) for name, info in checkpoint.tensors.items()}, "qz-structure-1"
     )
-    key = plan.graph_key(structure)
+    key = plan.graph_key(program, structure)
     folder = store.graph(key)
     cached = folder is not None
     if folder is None:
         with store.stage("graph") as staged:
-            _trace_and_bind(staged, plan, checkpoint)
+            _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
     return _read(folder, checkpoint, store, cached=cached)
 
 
-def trace(folder: Path, plan: Plan, checkpoint: Checkpoint) -> Any:
-    """Trace a plan's graph into a folder; the config is enough.
+def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> Any:
+    """Trace a program's graph into a folder; the config is enough.
 
     Returns:
         The `onnx_ir.Model`.
@@ -74,22 +77,33 @@ def trace(folder: Path, plan: Plan, checkpoint: Checkpoint) -> Any:
 
     from qeff_zoo.export import exporter
 
-    model = exporter.export_graph(checkpoint.config, plan.recipe, **plan.variant)
+    model = exporter.export_graph(checkpoint.config, plan.recipe, **program.variant)
     ir.save(model, folder / GRAPH)
     return model
 
 
-def _trace_and_bind(folder: Path, plan: Plan, checkpoint: Checkpoint) -> None:
+def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> None:
     from qeff_zoo.export import loader
     from qeff_zoo.weights import bindings
     from qeff_zoo.weights.external_data import is_placeholder
 
     meta = loader.build_meta(checkpoint.config, plan.recipe.task)
     bindings.bind(meta, checkpoint.tensors, needed=())  # shapes that disagree show before the trace
-    model = trace(folder, plan, checkpoint)
+    model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bindings.bind(meta, checkpoint.tensors, needed)
-    content = {"expressions": bound.expressions, "shapes": bound.shapes, "doubled": bound.doubled}
+    behind = dense_bindings(checkpoint.companions) if "dense" in plan.variant else {}
+    shapes = {name: [*model.graph.initializers[name].shape] for name in behind}
+    if problems := bindings.problems_of(behind, shapes, checkpoint.tensors):
+        raise CheckpointError(
+            f"{checkpoint.name!r} has dense layers that differ from their configs: {' '.join(problems)} Expected the "
+            f"shapes that the configs name. Get the files again, from one revision."
+        )
+    content = {
+        "expressions": {**bound.expressions, **behind},
+        "shapes": {**bound.shapes, **shapes},
+        "doubled": bound.doubled,
+    }
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -104,8 +118,9 @@ def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -
             f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with values of their own, although its config "
             f"ties them to others. Expected equal values; set `tie_word_embeddings` to false in config.json."
         )
+    model = ir.load(folder / GRAPH)
     return BoundGraph(
-        model=ir.load(folder / GRAPH),
+        model=model,
         bindings=bound.expressions,
         digest=f"sha256:{store.file_digest(folder / GRAPH)}",
         cached=cached,

@@ -22,16 +22,15 @@ class Compiled:
     def __init__(self, package: Package, folders: Mapping[str, str]) -> None:
         self.package, self.folders = package, folders
         manifest = package.manifest
-        self._flags: Mapping[str, Any] = manifest["compiled_from"]["flags"]
-        symbols = [entry["symbols"] for entry in manifest["specializations"]]
+        # All programs of a package are compiled alike.
+        self._flags = package.programs[0].flags
+        every = [entry for program in package.programs for entry in program.specializations]
+        symbols = [entry["symbols"] for entry in every]
         self._sizes = {
             name: sorted({int(entry[name]) for entry in symbols if name in entry})
             for name in ("batch_size", "full_batch_size", "seq_len", "ctx_len")
         }
-        programs = manifest["programs"]
-        states = [
-            state for program in programs for state in program["inputs"] if state.get("retained")
-        ]
+        states = [state for program in manifest["programs"] for state in program["states"]]
         self.mxint8_kv_cache = any(state["dtype"] == "mxint8" for state in states)
         self.mxfp6 = manifest["weights"]["storage"] == "mxfp6"
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import ResolutionError
-from qeff_zoo.hub import buildable, sources, versions
+from qeff_zoo.hub import buildable, sources
 from qeff_zoo.hub.decision import Candidate, Wanted, decide, is_key_of
 from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.remotes import Snapshot
 from qeff_zoo.store import Store
+from qeff_zoo.versions import installed
 
 USE, USE_WITH_WARNING, BUILD, FAIL = "USE", "USE_WITH_WARNING", "BUILD", "FAIL"
 #: What the command line exits with.
@@ -117,7 +118,7 @@ def resolve(
     commit = sources.commit_of(found.model, revision) if revision else None
     model_type = found.candidates[0].entry.model_type if found.candidates else None
     wanted = _wanted(asked, model_type, commit, key)
-    candidates = tuple(decide(found.candidates, wanted, found.notices, versions.installed))
+    candidates = tuple(decide(found.candidates, wanted, found.notices, installed))
     verdict, problems = _verdict(found, candidates, asked, wanted)
     return Resolution(
         verdict=verdict,

@@ -83,9 +83,10 @@ def _slug(value: Any) -> str:
 
 def tested_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Give the versions of what a package was compiled by and needs, as they were when it was made."""
-    compiler = manifest["compiled_from"]["compiler"]
     tools = manifest["spec"].get("toolchain", {})
     tested = {name: str(tools[name]) for name in manifest["target"]["needs"] if name in tools}
-    if "name" in compiler and "version" in compiler:
-        tested[str(compiler["name"])] = str(compiler["version"])
+    for program in manifest["programs"]:
+        compiler = program["compiled_from"]["compiler"]
+        if "name" in compiler and "version" in compiler:
+            tested[str(compiler["name"])] = str(compiler["version"])
     return tested

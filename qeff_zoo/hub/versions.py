@@ -5,18 +5,9 @@ In: an index entry's needs and tested versions. Out: what stands in the way, and
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 #: From a tool's name to its version here, or None.
 Installed = Callable[[str], str | None]
-
-
-def installed(name: str) -> str | None:
-    """Give the version of an installed Python package without its local part (`+cpu`); None if there is none."""
-    try:
-        return version(name).partition("+")[0]
-    except PackageNotFoundError:
-        return None
 
 
 def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, str]]:

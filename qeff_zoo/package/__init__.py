@@ -10,13 +10,14 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.disk.staging import settle, write_durably
 from qeff_zoo.errors import PackageError
-from qeff_zoo.identity import build_key, canonical, program_key, tree_digest
+from qeff_zoo.identity import build_key, canonical, tree_digest
 from qeff_zoo.package import files as package_files
 from qeff_zoo.package.manifest import (
     MANIFEST_LIMIT,
@@ -28,8 +29,9 @@ from qeff_zoo.package.manifest import (
     parse,
     problems,
 )
+from qeff_zoo.package.programs import CompiledProgram, key_of
 
-SPECIALIZATIONS_NAME = "specializations.json"
+_SPECIALIZATIONS = "specializations.json"
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,25 @@ class Package:
     def build_key(self) -> str:
         return str(self.manifest["build_key"])
 
-    @property
-    def program_key(self) -> str:
-        return str(self.manifest["program_key"])
+    @cached_property
+    def programs(self) -> tuple[CompiledProgram, ...]:
+        """What can be run of it."""
+        return tuple(CompiledProgram.from_entry(entry) for entry in self.manifest["programs"])
+
+    def program(self, role: str) -> CompiledProgram:
+        """Find a program by its role.
+
+        Raises:
+            PackageError: There is none of that role.
+        """
+        found = next((program for program in self.programs if program.role == role), None)
+        if found is None:
+            known = ", ".join(program.role for program in self.programs)
+            raise PackageError(
+                f"Package {str(self.path)!r} has no program {role!r}; expected one of: {known}. Build or pull a "
+                "package that has it."
+            )
+        return found
 
     @property
     def task(self) -> str:
@@ -180,19 +198,18 @@ def write_manifest(
     folder: Path,
     manifest: Manifest,
     digests: Mapping[str, tuple[int, str]],
-    roles: Mapping[str, str] | None = None,
 ) -> Package:
     """Make a folder a package: digest its files, check everything, write manifest.json last.
 
-    Written too: `specializations.json`, if it is not there. Filled in, if absent: `schema`,
-    `build_key`, `program_key`. Every file reaches the disk before the manifest does.
+    Written too: the specializations of every program, in `specializations.json`, or where there are
+    several programs in `ROLE.specializations.json`. Filled in: `schema`, `build_key`, each program's
+    `program_key`. Every file reaches the disk before the manifest does.
 
     Args:
         folder: Holds all files of the package and no other.
         manifest: The manifest without `files` and `tree`.
         digests: (size, SHA-256 in hexadecimal) by path, of files hashed while they were written, so
             that they are not read again.
-        roles: Role by path, for files whose name does not tell it.
 
     Raises:
         PackageError: The manifest would be refused by `Package.open`.
@@ -201,12 +218,12 @@ def write_manifest(
     body = {"schema": SCHEMA_ID, **manifest}
     body["spec"] = json.loads(canonical(body["spec"]))
     body.setdefault("build_key", build_key(body["spec"]))
-    if "program_key" not in body:
-        compiled_from = body["compiled_from"]
-        body["program_key"] = program_key(graph=body["graph"]["digest"], **compiled_from)
-    _write_specializations(folder, body["specializations"])
+    body["programs"] = [{"program_key": key_of(entry), **entry} for entry in body["programs"]]
+    for entry in body["programs"]:
+        prefix = f"{entry['role']}." if len(body["programs"]) > 1 else ""
+        _write_specializations(folder / (prefix + _SPECIALIZATIONS), entry["specializations"])
     body["files"] = [
-        package_files.entry(folder, name, digests.get(name), (roles or {}).get(name))
+        package_files.entry(folder, name, digests.get(name))
         for name in sorted(package_files.walk(folder))
         if name != MANIFEST_NAME
     ]
@@ -222,8 +239,7 @@ def _seal(package: Package) -> Package:
     return Package.open(package.path)
 
 
-def _write_specializations(folder: Path, specializations: list[Mapping[str, Any]]) -> None:
-    path = folder / SPECIALIZATIONS_NAME
+def _write_specializations(path: Path, specializations: list[Mapping[str, Any]]) -> None:
     content = {"specializations": specializations}
     if not path.exists():
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -254,7 +270,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("schema") != SCHEMA_ID:
         raise PackageError(
             f"Package {str(folder)!r} has manifest schema {manifest.get('schema')!r}; expected "
-            f"{SCHEMA_ID!r}. Use the qeff-zoo that wrote it, or build it again with this one."
+            f"{SCHEMA_ID!r}. Build it again with this qeff-zoo, or use the one that wrote it."
         )
     return manifest
 

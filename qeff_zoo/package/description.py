@@ -5,9 +5,11 @@ In: a `Package`. Out: text.
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from qeff_zoo import targets
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest
 
@@ -28,8 +30,9 @@ def describe(package: Package) -> str:
     sections = [
         title,
         _table([], _facts(package)),
-        "Shapes\n" + _shapes(manifest["specializations"]),
-        "Programs\n" + "\n".join(_program(program, manifest) for program in manifest["programs"]),
+        *(_shapes(program, manifest) for program in manifest["programs"]),
+        "Programs\n"
+        + "\n".join(_program(program, package.target) for program in manifest["programs"]),
         "Choices\n" + _choices(manifest),
         f"Files, {human_size(package.size)}\n" + _table(["path", "role", "size"], _files(manifest)),
         _evidence(manifest),
@@ -53,12 +56,12 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     weights, made = manifest["weights"], manifest["provenance"]
     stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in made["seconds"].items())
     peak = f"{human_size(made['peak_rss_bytes'])} of memory at most"
-    clipped = f"{weights['clipped']:,} values clipped to float16's range"
     needs = manifest["target"]["needs"]
     yield "path", str(package.path)
     yield "build key", package.build_key
-    yield "weights", f"{weights['storage']}, {weights['tensors']} tensors, {clipped}"
-    yield "graph", f"opset {manifest['graph']['opset']}, {manifest['graph']['digest']}"
+    yield "weights", f"{weights['storage']}, {weights['tensors']} tensors"
+    for program in manifest["programs"]:
+        yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"
     if needs:
         yield "needs", ", ".join(f"{name} {version}".strip() for name, version in needs.items())
     yield "license", manifest["license"] or "not stated by the source"
@@ -67,27 +70,30 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     yield "took", ", ".join(text for text in (stages, peak) if text)
 
 
-def _shapes(specializations: Sequence[Mapping[str, Any]]) -> str:
+def _shapes(program: Mapping[str, Any], manifest: Manifest) -> str:
+    specializations = program["specializations"]
     symbols = list(dict.fromkeys(key for entry in specializations for key in entry["symbols"]))
     rows = [
         [entry["name"], *(entry["symbols"].get(symbol, "") for symbol in symbols)]
         for entry in specializations
     ]
-    return _table(["name", *symbols], rows)
+    title = "Shapes" if len(manifest["programs"]) == 1 else f"Shapes of {program['role']}"
+    return f"{title}\n{_table(['name', *symbols], rows)}"
 
 
-def _program(program: Mapping[str, Any], manifest: Manifest) -> str:
+def _program(program: Mapping[str, Any], target: str) -> str:
     lines = [f"  {program['role']}: {program['path']}"]
     for kind in ("inputs", "outputs"):
-        plain = [_tensor(item) for item in program[kind] if not item.get("retained")]
-        states = sum(bool(item.get("retained")) for item in program[kind])
-        if states:
-            plain.append(f"{states} retained state{'s' * (states > 1)}")
-        lines.append(f"    {kind}: {', '.join(plain)}")
-    for kind in ("attention", "experts"):
-        ways = [f"{count} {how}" for how, count in program.get(kind, {}).items()]
-        lines += [f"    {kind}: {'; '.join(ways)}"] if ways else []
-    shaped = any(_SEEN in entry["symbols"] for entry in manifest["specializations"])
+        lines.append(f"    {kind}: {', '.join(map(_tensor, program[kind]))}")
+    kinds = Counter(state["kind"] for state in program["states"])
+    if kinds:
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        lines.append(f"    retained states: {counts}")
+    words = targets.find(target).ways if target in targets.NAMES else {}
+    for what, counts in program.get("ways", {}).items():
+        ways = [f"{count} {words.get(code, code)}" for code, count in counts.items()]
+        lines.append(f"    {what}: {'; '.join(ways)}")
+    shaped = any(_SEEN in entry["symbols"] for entry in program["specializations"])
     if shaped and all(tensor["name"] != _SEEN for tensor in program["inputs"]):
         lines.append(f"    {_SEEN}: not asked for, since attention looks at the tokens there are")
     return "\n".join(lines)

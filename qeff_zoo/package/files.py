@@ -18,7 +18,7 @@ from qeff_zoo.disk.digests import Progress, sha256_file
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"evidence/", "evidence"),
     (r"qpc/", "program"),
-    (r"specializations\.json$", "specializations"),
+    (r"([a-z0-9_-]+\.)?specializations\.json$", "specializations"),
     (r"(custom_io\.yaml|mdp_.*\.json)$", "compile-config"),
     (r".*\.onnx$", "graph"),
     (r".*(\.safetensors|\.data|\.bin)$", "weights"),
@@ -30,19 +30,17 @@ _ROLES: tuple[tuple[str, str], ...] = (
 )
 
 
-def entry(folder: Path, name: str, known: tuple[int, str] | None, role: str | None) -> Any:
+def entry(folder: Path, name: str, known: tuple[int, str] | None) -> Any:
     """Describe a file as a manifest does.
 
     Args:
         folder: The package.
         name: The file's path in it.
         known: Size and SHA-256, if the file need not be read for them.
-        role: What it is for, if its name does not tell.
     """
     path = folder / name
     size, digest = known or (path.lstat().st_size, sha256_file(path))
-    role = role or role_of(name)
-    return {"path": name, "size": size, "digest": f"sha256:{digest}", "role": role}
+    return {"path": name, "size": size, "digest": f"sha256:{digest}", "role": role_of(name)}
 
 
 def role_of(name: str) -> str:

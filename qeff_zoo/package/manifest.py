@@ -16,9 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.identity import build_key, canonical, program_key, tree_digest
+from qeff_zoo.identity import build_key, canonical, tree_digest
+from qeff_zoo.package.programs import key_of
 
-SCHEMA_ID = "qeff-package/1"
+SCHEMA_ID = "qeff-package/2"
 MANIFEST_NAME = "manifest.json"
 MANIFEST_LIMIT = 64 << 20
 #: What a package can be validated to, weakest first.
@@ -147,14 +148,15 @@ def _build_key(manifest: Manifest) -> Iterator[str]:
 
 
 def _program_key(manifest: Manifest) -> Iterator[str]:
-    try:
-        expected = program_key(graph=manifest["graph"]["digest"], **manifest["compiled_from"])
-    except ValueError as error:
-        yield f"compiled_from has no identity: {error}"
-        return
-    if expected != manifest["program_key"]:
-        made = "graph and compiled_from make it"
-        yield f"program_key is {manifest['program_key']!r} but {made} {expected!r}"
+    for program in manifest["programs"]:
+        try:
+            expected = key_of(program)
+        except ValueError as error:
+            yield f"compiled_from of program {program['role']!r} has no identity: {error}"
+            continue
+        if expected != program["program_key"]:
+            made = "graph and compiled_from make it"
+            yield f"program_key of {program['role']!r} is {program['program_key']!r} but {made} {expected!r}"
 
 
 def _tree(manifest: Manifest) -> Iterator[str]:
@@ -236,12 +238,14 @@ def _revisions(manifest: Manifest) -> Iterator[str]:
 
 
 def _symbols(manifest: Manifest) -> Iterator[str]:
-    known = {symbol for entry in manifest["specializations"] for symbol in entry["symbols"]}
     for program in manifest["programs"]:
-        for tensor in program["inputs"]:
-            for size in tensor["shape"]:
+        known = {symbol for entry in program["specializations"] for symbol in entry["symbols"]}
+        sizes = [(tensor["name"], tensor["shape"]) for tensor in program["inputs"]]
+        sizes += [(state["name"], state["axes"]) for state in program["states"]]
+        for name, axes in sizes:
+            for size in axes:
                 if isinstance(size, str) and size not in known:
-                    yield f"input {tensor['name']!r} has size {size!r}, set by no specialization"
+                    yield f"input {name!r} has size {size!r}, set by no specialization"
 
 
 def _canonical_spec(manifest: Manifest) -> Iterator[str]:
@@ -257,10 +261,18 @@ def _canonical_spec(manifest: Manifest) -> Iterator[str]:
 
 
 def _specialization_names(manifest: Manifest) -> Iterator[str]:
-    counts = Counter(entry["name"] for entry in manifest["specializations"])
-    for name, count in counts.items():
+    for program in manifest["programs"]:
+        counts = Counter(entry["name"] for entry in program["specializations"])
+        for name, count in counts.items():
+            if count > 1:
+                yield f"specialization {name!r} of {program['role']!r} is there {count} times"
+
+
+def _roles(manifest: Manifest) -> Iterator[str]:
+    counts = Counter(program["role"] for program in manifest["programs"])
+    for role, count in counts.items():
         if count > 1:
-            yield f"specialization {name!r} is there {count} times"
+            yield f"program {role!r} is there {count} times"
 
 
 #: Stable ids: a rule may be dropped or added, its number never means another.
@@ -279,5 +291,6 @@ RULES: Mapping[str, Callable[[Manifest], Iterator[str]]] = MappingProxyType(
         "QZ-M011": _symbols,
         "QZ-M012": _canonical_spec,
         "QZ-M013": _specialization_names,
+        "QZ-M014": _roles,
     }
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.decoder import Array
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer

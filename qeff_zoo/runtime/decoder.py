@@ -1,32 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A text-generation graph with its KV states: tokens at positions in, logits out.
+"""The calls of a text-generation program: tokens at positions in, logits out.
 
-Every state is one buffer, of which the rows of a call are bound both as the graph's input and as its output, so that a
-call writes its new tokens in place and never copies a cache. Of states that grow with the context a call looks at the
-first rows alone where the graph lets it say how many: at the least compute context that the package has for such a call
-and that holds all tokens of its rows. What it does not look at, its mask would hide.
+Of states that grow with the context a call looks at the first rows alone where the program lets it say how many: at the
+least compute context that the package has for such a call and that holds all tokens of its rows. What it does not look
+at, its mask would hide.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
-import onnxruntime
 
-from qeff_zoo.errors import GenerationError
-from qeff_zoo.package.description import human_size
-from qeff_zoo.runtime.memory import available_memory
-from qeff_zoo.runtime.onnx_session import dtype_of, open_graph
-from qeff_zoo.runtime.sizes import DecoderSizes, Specializations
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
-_RETAINED = "_RetainedState"
 _SEEN = "comp_ctx_lengths"
 
 
@@ -44,63 +32,30 @@ class Piece:
 
 
 class Decoder:
-    """A graph and the states it retains. One call at a time: the states belong to the calls.
+    """Plans the calls of a program. One call at a time: the states belong to the calls.
 
     Rows are what the states have: batch rows, or the slots of continuous batching. What an earlier
     request left in a row is never seen by a later one that starts at position 0.
 
     Args:
-        session: Of a lowered graph of the task `text-generation`.
-        sizes: Of the states.
-
-    Raises:
-        GenerationError: The KV cache does not fit into memory.
+        program: Of the task `text-generation`.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession, sizes: DecoderSizes) -> None:
-        self._says_seen = any(value.name == _SEEN for value in session.get_inputs())
+    def __init__(self, program: Program) -> None:
+        sizes = DecoderSizes.read(program.specializations)
+        self._says_seen = _SEEN in program.inputs
         if not self._says_seen:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
-        self._session, self.sizes = session, sizes
-        logits = next(value for value in self._session.get_outputs() if value.name == "logits")
-        self.vocab_size = int(logits.shape[2])
-        self._logits_dtype = dtype_of(logits)
-        self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
-        #: The retained states by input name, rows first, the very memory that the graph reads and writes.
-        self.states = self._new_states()
-        self._slides = any(
-            name.startswith("past_") and name not in self._growing for name in self.states
-        )
+        self.program, self.sizes = program, sizes
+        vocab_size = program.outputs["logits"].shape[2]
+        assert isinstance(vocab_size, int)
+        self.vocab_size = vocab_size
+        self._growing = frozenset(state.name for state in program.states if state.grows)
 
-    @classmethod
-    def open(
-        cls,
-        folder: Path,
-        specializations: Specializations,
-        *,
-        threads: int | None = None,
-        prepack: bool = False,
-    ) -> "Decoder":
-        """Open a package of the task `text-generation`.
-
-        Args:
-            folder: The package.
-            specializations: As in its manifest.
-            threads: That compute one operator; None for one per physical core.
-            prepack: See `open_graph`.
-
-        Raises:
-            GenerationError: Another task's package, or the KV cache does not fit into memory.
-        """
-        session = open_graph(
-            folder,
-            task="text-generation",
-            inputs={"input_ids", "position_ids"},
-            outputs={"logits"},
-            threads=threads,
-            prepack=prepack,
-        )
-        return cls(session, DecoderSizes.read(specializations))
+    @property
+    def states(self) -> Mapping[str, Array]:
+        """The retained states by input name, rows first; nothing where the host may not read them."""
+        return self.program.memory or {}
 
     def prefill(
         self, pieces: Mapping[int, Piece], *, padded: bool = False, context: int = 0
@@ -118,15 +73,12 @@ class Decoder:
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
         lengths = [n for n in self.sizes.comp_ctx_lengths_prefill if n >= context]
-        # The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
-        # where a window slides.
-        together = {
-            row: piece for row, piece in pieces.items() if piece.start == 0 and not self._slides
-        }
-        logits = self._each_run(together, lengths, min(widest, ctx_len) if padded else None)
-        for row in pieces.keys() - together.keys():
-            width = min(widest, ctx_len - pieces[row].start) if padded else None
-            logits |= self._each_run({row: pieces[row]}, lengths, width)
+        starts = {row: piece.start for row, piece in pieces.items()}
+        logits: dict[int, Array] = {}
+        for rows in self.program.together(starts, prefill=True):
+            room = ctx_len - max(starts[row] for row in rows)
+            width = min(widest, room) if padded else None
+            logits |= self._one_call(pieces, rows, lengths, width)
         return logits
 
     def decode(self, pieces: Mapping[int, Piece], *, context: int = 0) -> dict[int, Array]:
@@ -136,9 +88,17 @@ class Decoder:
             pieces: By row.
             context: Look at no fewer rows of the cache than so many.
         """
-        return self._each_run(
-            pieces, [n for n in self.sizes.comp_ctx_lengths_decode if n >= context]
-        )
+        lengths = [n for n in self.sizes.comp_ctx_lengths_decode if n >= context]
+        starts = {row: piece.start for row, piece in pieces.items()}
+        logits: dict[int, Array] = {}
+        for rows in self.program.together(starts, prefill=False):
+            logits |= self._one_call(pieces, rows, lengths)
+        return logits
+
+    @property
+    def movable(self) -> bool:
+        """Whether states can be read and written, which `save`, `restore` and `exchange` do."""
+        return self.program.memory is not None
 
     def size_of(self, length: int) -> int:
         """Return the bytes of what a row retains of `length` tokens, as `save` returns it."""
@@ -197,17 +157,17 @@ class Decoder:
         if moved:
             self.restore(one, 0, moved, latest=True)
 
-    def _each_run(
-        self, pieces: Mapping[int, Piece], lengths: Sequence[int], width: int | None = None
+    def _one_call(
+        self,
+        pieces: Mapping[int, Piece],
+        rows: Sequence[int],
+        lengths: Sequence[int],
+        width: int | None = None,
     ) -> dict[int, Array]:
-        """Call once for every run of neighbouring rows: a call's states are one block of memory."""
-        logits: dict[int, Array] = {}
-        for rows in _runs(sorted(pieces)):
-            widest = max(len(pieces[row].tokens) for row in rows)
-            held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
-            seen = self.sizes.covering(lengths, held)
-            logits.update(self._call(pieces, rows, width or widest, seen))
-        return logits
+        """Call as wide as told, or as the longest piece, and look at the least length that holds all tokens."""
+        widest = max(len(pieces[row].tokens) for row in rows)
+        held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
+        return self._call(pieces, rows, width or widest, self.sizes.covering(lengths, held))
 
     def _call(
         self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int, seen: int
@@ -218,66 +178,10 @@ class Decoder:
             tokens, start = pieces[row].tokens, pieces[row].start
             input_ids[place, : len(tokens)] = tokens
             position_ids[place, : len(tokens)] = np.arange(start, start + len(tokens))
-        binding = self._binding(rows[0], len(rows))
-        binding.bind_cpu_input("input_ids", input_ids)
-        binding.bind_cpu_input("position_ids", position_ids)
+        inputs: dict[str, Array] = {"input_ids": input_ids, "position_ids": position_ids}
         if self._says_seen:
-            binding.bind_cpu_input(_SEEN, np.zeros(seen, np.int64))
-        logits = np.empty((len(rows), 1, self.vocab_size), self._logits_dtype)
-        binding.bind_ortvalue_output("logits", _value(logits))
-        self._session.run_with_iobinding(binding)
+            inputs[_SEEN] = np.zeros(seen, np.int64)
+        logits = self.program.run(inputs, rows)["logits"]
         return {
             row: logits[place, 0].astype(np.float32, copy=False) for place, row in enumerate(rows)
         }
-
-    def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
-        """Bind so many neighbouring rows of every state, as what a call reads and what it writes."""
-        if (first, count) not in self._bindings:
-            binding = self._bindings[first, count] = self._session.io_binding()
-            for name, state in self.states.items():
-                bound = _value(state[first : first + count])
-                binding.bind_ortvalue_input(name, bound)
-                binding.bind_ortvalue_output(name + _RETAINED, bound)
-        return self._bindings[first, count]
-
-    def _new_states(self) -> dict[str, Array]:
-        """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written."""
-        outputs = {value.name for value in self._session.get_outputs()}
-        inputs = {value.name: value for value in self._session.get_inputs()}
-        retained = {name: value for name, value in inputs.items() if name + _RETAINED in outputs}
-        sizes = {"batch_size": self.sizes.rows, "ctx_len": self.sizes.ctx_len}
-        shapes = {
-            name: [sizes.get(dim, dim) for dim in value.shape] for name, value in retained.items()
-        }
-        self._check_room(
-            sum(math.prod(shapes[name]) * dtype_of(retained[name]).itemsize for name in retained)
-        )
-        self._growing = frozenset(
-            name for name, value in retained.items() if "ctx_len" in value.shape
-        )
-        self._slides = any(
-            name.startswith("past_") and name not in self._growing for name in shapes
-        )
-        return {name: np.zeros(shapes[name], dtype_of(value)) for name, value in retained.items()}
-
-    def _check_room(self, needed: int) -> None:
-        available = available_memory()
-        if available is None or needed <= available:
-            return
-        raise GenerationError(
-            f"The KV cache of {self.sizes.rows} x {self.sizes.ctx_len:,} tokens needs "
-            f"{human_size(needed)}; expected at most the {human_size(available)} of memory that "
-            "are free. Free some, or build with a smaller --ctx-len, --batch-size or "
-            "--full-batch-size."
-        )
-
-
-def _runs(rows: Sequence[int]) -> Iterator[list[int]]:
-    """Cut ascending numbers into runs without a gap."""
-    for _, run in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
-        yield [row for _, row in run]
-
-
-def _value(array: Array) -> onnxruntime.OrtValue:
-    """Wrap an array; on the CPU both share the memory."""
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)

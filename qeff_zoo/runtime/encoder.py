@@ -8,9 +8,8 @@ from typing import ClassVar, TypeAlias, TypeGuard
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.decoder import Array
-from qeff_zoo.runtime.onnx_session import open_graph
-from qeff_zoo.runtime.sizes import EncoderSizes, Specializations
+from qeff_zoo.runtime.program import Array, Program, require
+from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer, read_json
 
 #: Text, or token ids.
@@ -24,9 +23,7 @@ class EncoderSession:
 
     Args:
         folder: The package.
-        specializations: As in its manifest.
-        threads: That compute one operator; None for one per physical core.
-        prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
+        program: Of the package, opened.
 
     Raises:
         GenerationError: Another task's package.
@@ -37,27 +34,12 @@ class EncoderSession:
     output: ClassVar[str]
     takes_pairs: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        folder: Path,
-        specializations: Specializations,
-        *,
-        threads: int | None = None,
-        prepack: bool = False,
-    ) -> None:
-        self.folder = folder
-        self._session = open_graph(
-            folder,
-            task=self.task,
-            inputs={"input_ids", "attention_mask"},
-            outputs={self.output},
-            threads=threads,
-            prepack=prepack,
-        )
-        names = {value.name for value in self._session.get_inputs()}
-        #: Whether the graph tells the second text of a pair from the first by its token types.
-        self.has_token_types = "token_type_ids" in names
-        self.sizes = EncoderSizes.read(specializations)
+    def __init__(self, folder: Path, program: Program) -> None:
+        require(program, folder, self.task, {"input_ids", "attention_mask"}, {self.output})
+        self.folder, self._program = folder, program
+        #: Whether the program tells the second text of a pair from the first by its token types.
+        self.has_token_types = "token_type_ids" in program.inputs
+        self.sizes = EncoderSizes.read(program.specializations)
         self.tokenizer = Tokenizer.find(folder)
         settings = read_json(folder / "sentence_bert_config.json")
         self._lowercase = bool(settings.get("do_lower_case"))
@@ -107,8 +89,8 @@ class EncoderSession:
             feeds["token_type_ids"] = np.zeros(shape, np.int64)
             for row, kinds in enumerate(_filled(types, self.sizes.batch_size) if types else ()):
                 feeds["token_type_ids"][row, : len(kinds)] = kinds
-        (output,) = self._session.run([self.output], feeds)
-        answers: Array = np.asarray(output)[: len(rows)].astype(np.float32)
+        output = self._program.run(feeds)[self.output]
+        answers: Array = output[: len(rows)].astype(np.float32, copy=False)
         return answers
 
     def _answer(self, encoded: Sequence[Encoded]) -> list[Array]:

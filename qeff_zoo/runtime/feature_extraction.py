@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qeff_zoo.runtime.decoder import Array
 from qeff_zoo.runtime.encoder import EncoderSession, Text
+from qeff_zoo.runtime.program import Array
 
 
 class EmbeddingSession(EncoderSession):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.decoder import Array
+from qeff_zoo.runtime.program import Array
 
 
 @dataclass(frozen=True, kw_only=True)

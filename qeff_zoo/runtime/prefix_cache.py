@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.decoder import Array, Decoder
+from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.program import Array
 
 _LEAST = 16  # tokens of a block: what is smaller costs more to find than to compute
 
@@ -40,7 +41,7 @@ class PrefixCache:
         #: Bytes in use.
         self.used = 0
         self._decoder, self._budget = decoder, budget
-        self._keeps = decoder.size_of(self.block) <= budget
+        self._keeps = decoder.movable and decoder.size_of(self.block) <= budget
         self._blocks: OrderedDict[bytes, dict[str, Array]] = OrderedDict()  # longest unused first
 
     def keys(self, prompt: Sequence[int]) -> list[bytes]:

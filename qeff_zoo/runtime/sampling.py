@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.decoder import Array
+from qeff_zoo.runtime.program import Array
 
 _SEEDS = 1 << 64
 _BLOCK = 512  # shares that are added up at once

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qeff_zoo.runtime.answers import Answer
-from qeff_zoo.runtime.decoder import Array, Decoder, Piece
+from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.prefix_cache import PrefixCache
+from qeff_zoo.runtime.program import Array
 
 
 @dataclass
@@ -205,7 +206,9 @@ class Scheduler:
         self._seats = [seat for seat in self._seats if not seat.answer.ended]
 
     def _pack(self, decoding: Sequence[_Seat]) -> None:
-        """Make neighbours of the rows that decode, since only neighbours are run in one call."""
+        """Make neighbours of the rows that decode, where states can be moved: one call may take neighbours alone."""
+        if not self._decoder.movable:
+            return
         rows = [seat.row for seat in decoding]
         count = len(rows)
         if max(rows) - min(rows) < count:

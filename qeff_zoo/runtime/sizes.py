@@ -3,11 +3,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from qeff_zoo.errors import GenerationError
-
-Specializations = Sequence[Mapping[str, Any]]
+from qeff_zoo.runtime.program import Specializations
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession, Texts
 from qeff_zoo.runtime.labels import Score
-from qeff_zoo.runtime.sizes import Specializations
+from qeff_zoo.runtime.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +52,9 @@ class TextClassificationSession(EncoderSession):
     output = "logits"
     takes_pairs = True
 
-    def __init__(
-        self,
-        folder: Path,
-        specializations: Specializations,
-        *,
-        threads: int | None = None,
-        prepack: bool = False,
-    ) -> None:
-        super().__init__(folder, specializations, threads=threads, prepack=prepack)
-        (logits,) = self._session.get_outputs()
-        self.labels = labels.names_of(self.config, int(logits.shape[-1]))
+    def __init__(self, folder: Path, program: Program) -> None:
+        super().__init__(folder, program)
+        self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
         self._activate = labels.activation_of(self.config, len(self.labels))
 
     def classify(self, texts: str | tuple[str, str] | Sequence[Texts]) -> list[Classification]:

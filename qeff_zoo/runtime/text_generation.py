@@ -14,9 +14,9 @@ from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.prefix_cache import PrefixCache
+from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler, Timings
-from qeff_zoo.runtime.sizes import Specializations
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 
 #: Bytes that the prefix cache of a session may take, unless it is told otherwise.
@@ -93,9 +93,7 @@ class TextGenerationSession:
 
     Args:
         folder: The package.
-        specializations: As in its manifest.
-        threads: That compute one operator; None for one per physical core.
-        prepack: See `qeff_zoo.runtime.onnx_session.open_graph`.
+        program: Of the package, opened.
         prefix_cache_bytes: Memory for prompts that begin alike, also from one `generate` to the next; 0 for none.
 
     Raises:
@@ -110,14 +108,13 @@ class TextGenerationSession:
     def __init__(
         self,
         folder: Path,
-        specializations: Specializations,
+        program: Program,
         *,
-        threads: int | None = None,
-        prepack: bool = False,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ) -> None:
+        require(program, folder, "text-generation", {"input_ids", "position_ids"}, {"logits"})
         self.folder = folder
-        self.decoder = Decoder.open(folder, specializations, threads=threads, prepack=prepack)
+        self.decoder = Decoder(program)
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)

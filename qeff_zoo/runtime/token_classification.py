@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession, Text
-from qeff_zoo.runtime.sizes import Specializations
+from qeff_zoo.runtime.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +43,9 @@ class TokenClassificationSession(EncoderSession):
     task = "token-classification"
     output = "logits"
 
-    def __init__(
-        self,
-        folder: Path,
-        specializations: Specializations,
-        *,
-        threads: int | None = None,
-        prepack: bool = False,
-    ) -> None:
-        super().__init__(folder, specializations, threads=threads, prepack=prepack)
-        (logits,) = self._session.get_outputs()
-        self.labels = labels.names_of(self.config, int(logits.shape[-1]))
+    def __init__(self, folder: Path, program: Program) -> None:
+        super().__init__(folder, program)
+        self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
 
     def classify(self, texts: str | Sequence[Text]) -> list[list[TokenLabel]]:
         """Label every token of each text but the special ones that its tokenizer added.

@@ -13,7 +13,7 @@ from itertools import product
 from operator import attrgetter
 from typing import Any
 
-from qeff_zoo.recipe import Recipe
+from qeff_zoo.recipe import Recipe, sparse_layers
 from qeff_zoo.scaffold.shrinking import DEPTHS, PERIODS
 
 _LAYERS = "config.num_hidden_layers"
@@ -140,6 +140,8 @@ def _declare(
     if not any(numbers):
         return []
     points = tuple((model.config, number) for model, number in zip(models, numbers, strict=True))
+    if name == "experts" and all(sparse_layers(config) == number for config, number in points):
+        return [Counted(name=name, source="experts()", points=points)]
     expression = _fit(points)
     if expression is None:
         expression = str(numbers[0])

@@ -9,7 +9,7 @@ from typing import Any
 
 from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import EmbeddingSession, Stats
-from qeff_zoo.runtime.decoder import Array
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.serving.errors import shutting_down
 from qeff_zoo.serving.schemas import EmbeddingRequest
 

@@ -27,6 +27,7 @@ from qeff_zoo.disk.digests import DigestCache, Progress
 from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
+from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.store import housekeeping
 from qeff_zoo.store.housekeeping import Entry, Layout
 from qeff_zoo.store.origins import Origin, read_origin, write_origin
@@ -223,6 +224,21 @@ class Store:
         """Find a complete package by the SHA-256 of its manifest.json, and note that it was used."""
         key = housekeeping.key_of_manifest(self._layout, digest)
         return self.lookup(key) if key else None
+
+    def program(self, key: str) -> tuple[Package, CompiledProgram] | None:
+        """Find a compiled program of a complete package, and note that the package was used.
+
+        Args:
+            key: See `qeff_zoo.identity.program_key`.
+        """
+        for build_key in housekeeping.keys_of_program(self._layout, key):
+            package = self.lookup(build_key)
+            found = (
+                [program for program in package.programs if program.key == key] if package else []
+            )
+            if package and found:
+                return package, found[0]
+        return None
 
     def files_by_digest(self) -> Mapping[str, list[Path]]:
         """List the files of all packages, damaged ones too, by the SHA-256 that they ought to have."""

@@ -214,6 +214,14 @@ def key_of_manifest(layout: Layout, digest: str) -> str | None:
     return None
 
 
+def keys_of_program(layout: Layout, key: str) -> Iterator[str]:
+    """Name the packages whose manifest.json has a program of that key."""
+    for folder in _children(layout.packages):
+        with suppress(OSError):
+            if key.encode() in (folder / MANIFEST_NAME).read_bytes():
+                yield folder.name
+
+
 def files_by_digest(layout: Layout) -> dict[str, list[Path]]:
     """List the packages' files by the SHA-256 that their manifests promise; none is read."""
     found: dict[str, list[Path]] = {}

@@ -1,2 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets: how a portable graph is lowered to what a compiler likes best, and compiled. One file per target."""
+"""Targets: what a package is compiled for and runs on. One folder or file a target, found by its name.
+
+A target resolves what a plan leaves to it, lowers the portable graph of a program to what its compiler likes best,
+compiles that, and opens the program to run it. The pipeline, the runtime and validation know this protocol alone.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from qeff_zoo.numerics import Numerics
+
+if TYPE_CHECKING:
+    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.package import Package
+    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.layout import FileLayout, Slot
+
+#: Every target, the default first: a module of this package with a value `TARGET`, `-` written `_`.
+NAMES = ("ort",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What a target adds to a plan.
+
+    Args:
+        toolchain: Versions of what lowers and compiles, by distribution; they are part of a package's identity.
+        needs: What a machine must have to run the package: versions by name.
+        flags: Of its compiler.
+    """
+
+    toolchain: Mapping[str, str]
+    needs: Mapping[str, str]
+    flags: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """The graph of one program as a target's compiler takes it, and what its weights are made of.
+
+    Args:
+        model: An `onnx_ir.Model`; initializers have no data until the data file is laid out.
+        slots: What the data file must hold.
+        numerics: What the program rounds.
+        ways: How attentions and blocks of experts are computed, by codes of `Target.ways`, and how many each way:
+            `{"attention": {"native": 4}}`.
+    """
+
+    model: Any
+    slots: Sequence["Slot"]
+    numerics: Numerics
+    ways: Mapping[str, Mapping[str, int]]
+
+
+class Target(Protocol):
+    """What every target says and does. Importing one imports nothing heavy."""
+
+    @property
+    def name(self) -> str:
+        """As in `--target` and the manifest."""
+
+    @property
+    def revision(self) -> int:
+        """Raised when the same graph comes to be lowered or compiled otherwise: part of a package's identity."""
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the formats that it takes weights in, from `qeff_zoo.numerics.WEIGHTS`."""
+
+    @property
+    def ways(self) -> Mapping[str, str]:
+        """How it may compute a part of a graph: a code for programs, a sentence's end for people."""
+
+    def resolve(self) -> Resolved:
+        """Return the versions and flags of a build on this machine."""
+
+    def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
+        """Turn a portable graph, in place, into what the compiler takes.
+
+        Raises:
+            CompileError: The graph cannot be lowered.
+        """
+
+    def compile(self, lowered: Lowered, layout: "FileLayout", folder: Path, name: str) -> Path:
+        """Compile a lowered graph whose weights lie in the folder's data file.
+
+        Args:
+            lowered: By `lower`.
+            layout: Of the data file.
+            folder: Of the package that is being built.
+            name: Of the program's file or folder, without what its name ends with.
+
+        Returns:
+            The program's path in the folder.
+
+        Raises:
+            CompileError: The compiler refused.
+        """
+
+    def open(self, package: "Package", role: str, *, threads: int | None = None) -> "Program":
+        """Open a program to run it.
+
+        Args:
+            package: Compiled for this target.
+            role: Of the program.
+            threads: CPU threads that compute one operator; None for one per physical core.
+
+        Raises:
+            GenerationError: It cannot be opened, or its states do not fit into memory.
+        """
+
+
+def find(name: str) -> Target:
+    """Return a target by its name, one of `NAMES`."""
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    target: Target = module.TARGET
+    return target

@@ -67,6 +67,15 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
     )
 
 
+def looks_ahead(config: Mapping[str, Any]) -> bool:
+    """Tell whether tokens of a decoder see those behind them, as in embedding models that were made of one.
+
+    Args:
+        config: Raw config.json.
+    """
+    return config.get("use_bidirectional_attention") in (True, "all")
+
+
 def module_of(task: str) -> ModuleType:
     """Return the module that defines a task, by its pipeline tag."""
     return importlib.import_module(f"{__name__}.{task.replace('-', '_')}")

@@ -2,10 +2,12 @@
 """The `feature-extraction` contract: one embedding per text.
 
 IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders`
-OUT  output (batch_size, hidden)            pooled over the tokens, normalized if asked for
+OUT  output (batch_size, hidden)            pooled over the tokens, through the dense layers that a checkpoint has
+                                            behind its encoder, normalized if asked for
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,9 @@ from qeff_zoo.tasks import Tracing, encoders
 from qeff_zoo.tasks.encoders import run_once as probe
 
 __all__ = ["Embed", "pool", "probe", "tracing"]
+
+#: A dense layer: `in_features`, `out_features`, `bias` and `activation`, the name of a class of torch.
+Layer: TypeAlias = Mapping[str, Any]
 
 
 def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
@@ -45,19 +50,46 @@ class Embed(nn.Module):
         model: Hugging Face encoder whose attention is `qeff_zoo`.
         pooling: See `pool`.
         normalize: Scale each embedding to length 1.
+        activations: Behind each of `model.dense`, names of torch's classes.
     """
 
-    def __init__(self, model: Any, pooling: str, normalize: bool) -> None:
+    def __init__(
+        self, model: Any, pooling: str, normalize: bool, activations: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.model, self.pooling, self.normalize = model, pooling, normalize
+        self.activations = [getattr(nn, name)() for name in activations]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return one embedding per row."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         pooled = pool(hidden, attention_mask, self.pooling)
+        for number, activation in enumerate(self.activations):
+            pooled = activation(self.model.dense[number](pooled))
         return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
-def tracing(model: Any, *, pooling: str = "mean", normalize: bool = False) -> Tracing:
-    """Describe how to trace `model`: wrapped module, example inputs, names and symbols."""
-    return encoders.describe(model, Embed(model, pooling, normalize), "output")
+def tracing(
+    model: Any, *, pooling: str = "mean", normalize: bool = False, dense: Sequence[Layer] = ()
+) -> Tracing:
+    """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
+
+    Args:
+        model: From `loader.load_meta`; gets the dense layers as its `dense`, so that their weights are named.
+        pooling: See `pool`.
+        normalize: Scale each embedding to length 1.
+        dense: Layers behind the pooling.
+    """
+    if dense:
+        model.dense = nn.ModuleList(map(_linear, dense))
+    module = Embed(model, pooling, normalize, [layer["activation"] for layer in dense])
+    return encoders.describe(model, module, "output")
+
+
+def _linear(layer: Layer) -> nn.Linear:
+    """Make a layer whose parameters take no memory, as `loader.hollow` does."""
+    made = nn.Linear(layer["in_features"], layer["out_features"], layer["bias"], device="meta")
+    for name, parameter in list(made.named_parameters()):
+        hollow = nn.Parameter(torch.empty(()).expand(parameter.shape), requires_grad=False)
+        setattr(made, name, hollow)
+    return made

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo.errors import ExportError
+from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.transforms.modules import give, of_class
 
 
@@ -44,7 +44,7 @@ def mask(
 def apply(model: nn.Module) -> int:
     """Change every `DogeAttention`; return their number."""
     if of_class(model, "DogeCDMoE"):
-        raise ExportError(
+        raise UnsupportedModelError(
             "DogeCDMoE chooses the experts of a token by other tokens of the same call, so that its result would be "
             "another one with a cache. Expected a Doge without experts; no graph of this checkpoint would be right."
         )

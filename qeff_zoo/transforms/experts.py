@@ -33,6 +33,8 @@ def mix_experts(
         raise NotImplementedError(
             f"{type(self).__name__} normalizes after each expert, which is not computed here."
         )
+    if top_k_index.shape[1] == 0:  # no token has an expert
+        return torch.zeros_like(hidden_states)
     interleaved = bool(self.is_transposed)
     gate = _gate(self, interleaved=interleaved) if self.has_gate else None
     routed = hidden_states, top_k_index, top_k_weights

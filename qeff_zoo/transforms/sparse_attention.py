@@ -57,7 +57,7 @@ def attend_chosen(
     value: Tensor,
     attention_mask: Tensor,
     *,
-    indices: Tensor,
+    indices: Tensor | None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention to the chosen keys; stands in for any attention function.
@@ -68,9 +68,11 @@ def attend_chosen(
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
         attention_mask: Additive and causal, (batch, 1, seq, ctx).
-        indices: As `choose` returns them.
+        indices: As `choose` returns them; None in a layer that looks at all keys.
         **others: As `attend` takes them.
     """
+    if indices is None:
+        return attend(module, query, key, value, attention_mask, **others)
     batch, seq, spare = indices.shape
     ctx = attention_mask.shape[-1]
     hidden = torch.ones(batch, seq, ctx + spare, dtype=torch.bool, device=query.device)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.numerics import Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.validation.parity import (
     KINDS,
@@ -26,7 +27,6 @@ from qeff_zoo.validation.parity import (
 )
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers, ask
-from qeff_zoo.validation.rounding import Rounding, read_rounding
 from qeff_zoo.validation.trials import Progress, Trial, try_package
 
 __all__ = ["Record", "validate"]
@@ -61,7 +61,8 @@ def validate(
     """
     step = progress or (lambda steps: None)
     trial = try_package(package, threads, step)
-    rounding = read_rounding(package.file("graph"))
+    (program,) = package.programs
+    rounding = program.numerics
     reference = ask(_request(package, checkpoint, trial, rounding), threads, step)
     judges = _judges(package, reference, rounding, level)
     return Record(
@@ -75,26 +76,20 @@ def validate(
 
 
 def _request(
-    package: Package, checkpoint: Path, trial: Trial, rounding: Rounding
+    package: Package, checkpoint: Path, trial: Trial, rounding: Numerics
 ) -> dict[str, Any]:
     """Write down what the reference is asked: see `qeff_zoo.validation.reference`."""
     return {
         "checkpoint": str(checkpoint.absolute()),
         "task": package.task,
-        "ctx_len": _ctx_len(package),
+        "ctx_len": max(program.ctx_len for program in package.programs),
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
         "pooling": _chosen_pooling(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
-        **asdict(rounding),
+        "numerics": rounding.as_dict(),
     }
-
-
-def _ctx_len(package: Package) -> int:
-    """Return the rows of the package's cache; 0 without one."""
-    symbols = [entry["symbols"] for entry in package.manifest["specializations"]]
-    return max(int(found.get("ctx_len", 0)) for found in symbols)
 
 
 def _versions(reference: Answers) -> dict[str, str]:
@@ -113,7 +108,7 @@ def _chosen_pooling(package: Package) -> dict[str, Any]:
 
 
 def _judges(
-    package: Package, reference: Answers, rounding: Rounding, level: str
+    package: Package, reference: Answers, rounding: Numerics, level: str
 ) -> dict[str, Judge]:
     """Make a judge for each variant that the package is held against.
 

@@ -23,13 +23,16 @@ from tabulate import tabulate
 
 from qeff_zoo import pipeline
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
 from qeff_zoo.plan import Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
-from qeff_zoo.runtime.decoder import Array, Decoder, Piece
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import open_session
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.targets.ort.session import open_portable
 from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.reference_answers import ask
 from qeff_zoo.validation.trials import Progress
@@ -179,7 +182,7 @@ def compare(
     """
     watch = Stopwatch(reporter or Silent())
     source, *_ = [source_of(package, checkpoint) for package in packages.values()]
-    specializations = next(iter(packages.values())).manifest["specializations"]
+    specializations = next(iter(packages.values())).programs[0].specializations
     ctx_len = DecoderSizes.read(specializations).ctx_len
     scores = {}
     with watch.stage("hugging-face", unit="call") as step:
@@ -189,12 +192,13 @@ def compare(
             folder = Path(name, "graph")
             choices = Request(task="text-generation", ctx_len=ctx_len)
             pipeline.export(str(source.folder), folder, request=choices)
-            scores["graph"] = score(scoring, Decoder.open(folder, specializations), step)
+            program = open_portable(folder / graphs.GRAPH, specializations)
+            scores["graph"] = score(scoring, Decoder(program), step)
     for name, package in packages.items():
         with watch.stage(name, unit="call") as step:
-            session: Any = open_session(package)
-            scores[name] = score(scoring, session.decoder, step)
-            del session  # its memory is free again before the next is opened
+            opened: Any = open_session(package)
+            scores[name] = score(scoring, opened.decoder, step)
+            del opened  # its memory is free again before the next is opened
     return Comparison(name=source.name, scoring=scoring, scores=scores)
 
 
@@ -223,7 +227,7 @@ def prepare(
             f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
             "'text-generation' and 'ort', which has a perplexity here. Name such a package."
         )
-    ctx_len = DecoderSizes.read(package.manifest["specializations"]).ctx_len
+    ctx_len = DecoderSizes.read(package.programs[0].specializations).ctx_len
     window = ctx_len if window is None else window
     stride = max(1, window // 2) if stride is None else stride
     for name, value, least, most in (

@@ -26,11 +26,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from qeff_zoo import tasks
+from qeff_zoo.numerics import Numerics
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
-from qeff_zoo.validation.rounding import RoundedMatrix
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,9 +108,10 @@ def _run_variants(
 ) -> tuple[dict[str, Array], str]:
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone()}
-    matrices = [RoundedMatrix(**matrix) for matrix in request["matrices"]]
+    numerics = Numerics.from_dict(request["numerics"])
+    matrices = numerics.matrices
     multiplied = round_weights(model, matrices)
-    as_the_package = Arithmetic(multiplied, request["activation_block"], halved=False)
+    as_the_package = Arithmetic(multiplied, numerics.activation_block, halved=False)
     if matrices:
         with as_the_package:
             runs["rounded"] = answers.alone()
@@ -184,6 +186,10 @@ class _Whole:
         if self._embeds:
             told = {**_read_pooling(Path(request["checkpoint"])), **request["pooling"]}
             self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
+            behind = _read_dense(Path(request["checkpoint"]))
+            self._activations = [activation for _, activation in behind]
+            if behind:  # part of the model, so that all variants are of them too
+                model.dense = nn.ModuleList(layer for layer, _ in behind)
 
     def alone(self) -> list[Array]:
         """Run each sequence by itself, without padding; return (1 or tokens, values) each."""
@@ -224,6 +230,8 @@ class _Whole:
             "mean": lambda: states.sum(0) / len(states),
         }
         pooled = by_mode[self._pooling]()
+        for number, activation in enumerate(self._activations):
+            pooled = activation(self._model.dense[number](pooled[None])[0])
         return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
 
 
@@ -238,6 +246,24 @@ def _read_pooling(folder: Path) -> dict[str, Any]:
     chosen = [name for name, value in settings.items() if "pooling_mode_" in name and value]
     mode = settings.get("pooling_mode") or chosen[0].split("_")[2]
     return {"pooling": mode, "normalize": "Normalize" in paths}
+
+
+def _read_dense(folder: Path) -> list[tuple[nn.Linear, Callable[[Tensor], Tensor]]]:
+    """Read the dense layers that sentence-transformers would apply to what was pooled, each with its activation."""
+    listed = folder / "modules.json"
+    modules = json.loads(listed.read_bytes()) if listed.is_file() else []
+    found = []
+    for module in modules:
+        if not module["type"].endswith(".Dense"):
+            continue
+        place = folder / PurePosixPath(module["path"])
+        settings = json.loads((place / "config.json").read_bytes())
+        stored = load_file(place / "model.safetensors")
+        layer = nn.Linear(settings["in_features"], settings["out_features"], settings["bias"])
+        layer.load_state_dict({name.removeprefix("linear."): stored[name] for name in stored})
+        name = settings["activation_function"].rpartition(".")[2]
+        found.append((layer.float(), getattr(nn, name)()))
+    return found
 
 
 def _padded(sequences: Sequence[Sequence[int]], padding: int = 0) -> dict[str, Tensor]:

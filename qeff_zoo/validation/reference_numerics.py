@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.pytorch_utils import Conv1D
 
-from qeff_zoo.validation.rounding import RoundedMatrix
-from qeff_zoo.weights.quantization import Storage, round_trip
+from qeff_zoo.numerics import RoundedMatrix
+from qeff_zoo.weights.quantization import round_trip
 
-_STORAGES: Mapping[int, Storage] = {4: "int4", 8: "int8"}
 _INT8_MAX = 127
 _aten = torch.ops.aten
 _PRODUCTS = {
@@ -69,7 +68,7 @@ def _parameter(model: nn.Module, matrix: RoundedMatrix) -> nn.Parameter:
 
 def _rounded(stored: Tensor, matrix: RoundedMatrix, *, input_major: bool) -> Tensor:
     values = (stored.T if input_major else stored).contiguous().numpy()
-    rounded = round_trip(values, _STORAGES[matrix.bits], matrix.block_size)
+    rounded = round_trip(values, matrix.format)
     return torch.from_numpy(rounded.T.copy() if input_major else rounded)
 
 

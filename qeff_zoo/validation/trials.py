@@ -9,8 +9,9 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession, open_session
-from qeff_zoo.runtime.decoder import Array, Decoder, Piece
+from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.validation import cases, sample_texts
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -48,6 +49,19 @@ def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
     if isinstance(session, EncoderSession):
         return _try_encoder(session, step)
     return _try_decoder(session, step)
+
+
+def call_once(package: Package) -> None:
+    """Open a package and run the least call: what cannot be opened or called is no package.
+
+    Raises:
+        GenerationError: It cannot be opened.
+    """
+    session = open_session(package)
+    if isinstance(session, EncoderSession):
+        session.run([[0]])
+    else:
+        session.decoder.decode({0: Piece([0], 0)})
 
 
 def _try_decoder(session: TextGenerationSession, step: Progress) -> Trial:

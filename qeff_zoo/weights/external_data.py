@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initializers <-> the data file: which slot each one reads, and where its bytes lie once the file is laid out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -34,6 +34,18 @@ def slots_read(graph: ir.Graph) -> set[str]:
     return {
         value.metadata_props.get(_SLOT, "") for value in graph.initializers.values() if value.uses()
     }
+
+
+def together(every: Iterable[Sequence[Slot]]) -> list[Slot]:
+    """Return the slots of several programs, each once: what they read alike they share.
+
+    Args:
+        every: Slots of each program.
+    """
+    slots: dict[str, Slot] = {}
+    for slot in (slot for one in every for slot in one):
+        assert slots.setdefault(slot.name, slot) == slot, f"{slot.name!r} is two things."
+    return list(slots.values())
 
 
 def as_they_are(model: ir.Model, bindings: Mapping[str, Expression]) -> list[Slot]:

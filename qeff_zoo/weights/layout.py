@@ -13,14 +13,9 @@ from types import MappingProxyType
 
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.numerics import FLOAT32, Format
 from qeff_zoo.weights.expressions import Expression, Tensors, shape_of, sources_of
-from qeff_zoo.weights.quantization import (
-    BITS,
-    FLOAT_DTYPES,
-    FLOATS,
-    Storage,
-    block_count,
-)
+from qeff_zoo.weights.quantization import FLOATS, block_count
 
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors
@@ -32,18 +27,16 @@ class Slot:
     """One initializer and what it is made of.
 
     Args:
-        name: Name in the file; int8 and int4 also have `<name>.scales`, int4 `<name>.zero_points`.
+        name: Name in the file; integers also have `<name>.scales`, and `<name>.zero_points` if their format has any.
         expression: Its value, over checkpoint tensors.
-        storage: How it is stored.
+        format: How it is stored.
         add: Added to every value in float32 (Gemma's norms store weight - 1).
-        block_size: Columns that share a scale, for int8 and int4 alone.
     """
 
     name: str
     expression: Expression
-    storage: Storage = "float32"
+    format: Format = FLOAT32
     add: float = 0.0
-    block_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,33 +116,25 @@ def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
 
 
 def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
-    shape = shape_of(slot.expression, tensors)
+    shape, format = shape_of(slot.expression, tensors), slot.format
     found = {name: tensors[name].dtype for name in sources_of(slot.expression)}
-    if slot.storage == "keep":
-        dtype = found[next(iter(found))]
-        refused = [name for name in found if found[name] != dtype or DTYPE_BITS[dtype] < 8]
-    else:
-        dtype = FLOAT_DTYPES.get(slot.storage, "U8")
-        refused = [name for name in found if found[name] not in FLOATS]
+    refused = [name for name in found if found[name] not in FLOATS]
     if refused:
         raise UnsupportedModelError(
-            f"Cannot store {slot.name!r} as {slot.storage}: "
-            f"tensor {refused[0]!r} has dtype {found[refused[0]]!r}. "
+            f"Cannot store {slot.name!r}: tensor {refused[0]!r} has dtype {found[refused[0]]!r}. "
             f"Expected one of {', '.join(sorted(FLOATS))}. Use an unquantized checkpoint."
         )
-    if slot.storage in BITS:
-        if len(shape) < 2:
-            raise ValueError(
-                f"Slot {slot.name!r} has shape {list(shape)}, {slot.storage} needs a matrix."
-            )
-        *lead, columns = shape
-        blocks = block_count(columns, slot.block_size)
-        yield slot.name, _size(dtype, (*lead, blocks, slot.block_size * BITS[slot.storage] // 8))
-        yield f"{slot.name}.scales", _size("F32", (*lead, blocks))
-        if slot.storage == "int4":
-            yield f"{slot.name}.zero_points", _size("U8", (*lead, (blocks + 1) // 2))
-    else:
-        yield slot.name, _size(dtype, shape)
+    if format.is_float:
+        yield slot.name, _size("F32", shape)
+        return
+    if len(shape) < 2:
+        raise ValueError(f"Slot {slot.name!r} has shape {list(shape)}, {format} needs a matrix.")
+    *lead, columns = shape
+    blocks = block_count(columns, format.block)
+    yield slot.name, _size("U8", (*lead, blocks, format.block * format.bits // 8))
+    yield f"{slot.name}.scales", _size("F32", (*lead, blocks))
+    if format.zero_points:
+        yield f"{slot.name}.zero_points", _size("U8", (*lead, (blocks + 1) // 2))
 
 
 def _size(dtype: str, shape: tuple[int, ...]) -> Entry:

@@ -1,35 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """What weights become when stored: floats, or blockwise int4 and int8 as MatMulNBits wants them.
 
-A matrix of N rows and K columns is cut into blocks of `block_size` columns; the last one is filled
-up with zeros. A block keeps one float32 scale, and unsigned integers around a zero point: 128 for
-int8, one of its own for int4.
+A matrix of N rows and K columns is cut into blocks of `format.block` columns; the last one is filled
+up with zeros. A block keeps one float32 scale, and unsigned integers around a zero point: the middle
+of their range, or one of its own where the format has zero points.
 
-    data        (N, blocks, block_size * bits / 8) uint8; of two int4 values the first in the low half
+    data        (N, blocks, block * bits / 8) uint8; of two 4-bit values the first in the low half
     scales      (N, blocks) float32;             value = (integer - zero point) * scale
-    zero_points (N, blocks / 2 rounded up) uint8, of int4, packed alike
+    zero_points (N, blocks / 2 rounded up) uint8, of 4 bits, packed alike
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.numerics import Format
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-#: How a tensor is stored; "keep" is the checkpoint's own dtype.
-Storage = Literal["float32", "float16", "bfloat16", "int8", "int4", "keep"]
-
-#: Bits of an element of the blockwise storages.
-BITS = {"int4": 4, "int8": 8}
-
-#: Safetensors dtype of the float storages.
-FLOAT_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 #: Safetensors dtypes that `to_float32` takes.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
-_FLOAT16_MAX = 65504.0
 #: Steps of int4 in the range of a block, of which 15 are there: shorter ones clip both extremes, and serve all others.
 #: This is best for normal and for trained weights in blocks of 64 (2 % less error than 15).
 _STEPS = 15.625
@@ -57,42 +49,6 @@ def to_float32(raw: Array, dtype: str, out: Array | None = None) -> Array:
     return out
 
 
-def to_float16(values: Array, out: Array) -> int:
-    """Round float32 to float16; what is finite stays finite.
-
-    Args:
-        values: Float32; overwritten where clipped.
-        out: Where to put the result: float16, same shape.
-
-    Returns:
-        How many values were beyond ±65504 and were clipped to it.
-    """
-    clipped = 0
-    if not (values.max(initial=0) <= _FLOAT16_MAX and values.min(initial=0) >= -_FLOAT16_MAX):
-        beyond = (np.abs(values) > _FLOAT16_MAX) & np.isfinite(values)
-        clipped = int(beyond.sum())
-        values[beyond] = np.copysign(np.float32(_FLOAT16_MAX), values[beyond])
-    np.copyto(out, values, casting="same_kind")
-    return clipped
-
-
-def to_bfloat16(values: Array, out: Array) -> None:
-    """Round float32 to bfloat16, ties to even.
-
-    Args:
-        values: Float32.
-        out: Where to put the result: uint16, same shape.
-    """
-    bits = values.view(np.uint32)
-    rounded = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded += np.uint32(0x7FFF)
-    rounded += bits
-    rounded >>= np.uint32(16)
-    if (nan := np.isnan(values)).any():
-        rounded[nan] = (bits[nan] >> np.uint32(16)) | np.uint32(0x40)  # stay a NaN
-    np.copyto(out, rounded, casting="same_kind")
-
-
 def block_count(columns: int, block_size: int) -> int:
     """Count the blocks of a row."""
     return -(-columns // block_size)
@@ -103,30 +59,29 @@ class Stored:
     """A piece of a tensor as it is stored.
 
     Args:
-        data: The values, or the packed integers, as bytes in order; BF16 as uint16.
-        scales: Of int4 and int8.
-        zero_points: Of int4.
-        clipped: How many values were beyond float16.
+        data: The values, or the packed integers, as bytes in order.
+        scales: Of integers.
+        zero_points: Of integers whose format has them.
     """
 
     data: Array
     scales: Array | None = None
     zero_points: Array | None = None
-    clipped: int = 0
 
 
-def quantize(matrix: Array, bits: int, block_size: int) -> Stored:
+def quantize(matrix: Array, format: Format) -> Stored:
     """Quantize blockwise.
 
     Args:
         matrix: Float32, (…, K); leading axes stay.
-        bits: 4 or 8.
-        block_size: Columns that share a scale; a power of two, at least 16.
+        format: 8 bits without zero points, or 4 bits with them, in blocks along the last axis; a block is a power
+            of two, at least 16.
 
     Raises:
         ValueError: A value is infinite or not a number.
     """
     *lead, columns = matrix.shape
+    bits, block_size = format.bits, format.block
     blocks = block_count(columns, block_size)
     values = matrix.reshape(-1, columns)
     if columns % block_size:
@@ -210,54 +165,35 @@ def dequantize(stored: Stored, shape: tuple[int, ...]) -> Array:
 
 
 def store(
-    raw: Array,
-    dtype: str,
-    storage: Storage,
-    add: float = 0.0,
-    block_size: int = 0,
-    buffer: Array | None = None,
+    raw: Array, dtype: str, format: Format, add: float = 0.0, buffer: Array | None = None
 ) -> Stored:
     """Convert what was read from a checkpoint to what is stored; no copy where nothing changes.
 
     Args:
         raw: Values; BF16 as uint16.
         dtype: Safetensors dtype of the values.
-        storage: How they are stored.
+        format: How they are stored.
         add: Added in float32.
-        block_size: Columns that share a scale, for int4 and int8 alone.
         buffer: Float32, one axis, room for the values; the result may lie in it.
 
     Raises:
         ValueError: A value to be quantized is infinite or not a number.
     """
-    if storage == "keep" or (dtype == FLOAT_DTYPES.get(storage) and not add):
+    if format.is_float and dtype == "F32" and not add:
         return Stored(np.ascontiguousarray(raw))
     out = None if buffer is None else buffer[: raw.size].reshape(raw.shape)
     values = to_float32(raw, dtype, out)
     if add:
         values += np.float32(add)
-    if storage in BITS:
-        return quantize(values, BITS[storage], block_size)
-    if storage == "float16":
-        half = np.empty(values.shape, np.float16)
-        clipped = to_float16(values, half)
-        return Stored(half, clipped=clipped)
-    if storage == "bfloat16":
-        upper = np.empty(values.shape, np.uint16)
-        to_bfloat16(values, upper)
-        return Stored(upper)
-    return Stored(values)
+    return Stored(values) if format.is_float else quantize(values, format)
 
 
-def round_trip(matrix: Array, storage: Storage, block_size: int = 0) -> Array:
+def round_trip(matrix: Array, format: Format) -> Array:
     """Give the float32 values that are left of a float32 tensor once it is stored.
 
     Args:
         matrix: Float32.
-        storage: How it is stored.
-        block_size: Columns that share a scale, for int4 and int8 alone.
+        format: How it is stored.
     """
-    stored = store(matrix, "F32", storage, block_size=block_size)
-    if stored.scales is not None:
-        return dequantize(stored, matrix.shape)
-    return to_float32(stored.data, FLOAT_DTYPES.get(storage, "F32"))
+    stored = store(matrix, "F32", format)
+    return stored.data if format.is_float else dequantize(stored, matrix.shape)

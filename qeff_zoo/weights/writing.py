@@ -3,7 +3,7 @@
 
 `plan_file` says where every tensor will lie; `write` fills the file and digests it on the way.
 
-    layout = plan_file([Slot("w", "model.w", "int4")], checkpoint.tensors)
+    layout = plan_file([Slot("w", "model.w", format_of("int4"))], checkpoint.tensors)
     written = write(layout, checkpoint, Path("weights.safetensors"))
 """
 
@@ -11,14 +11,13 @@ import hashlib
 import math
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from types import MappingProxyType
 
 import numpy as np
 
@@ -61,13 +60,11 @@ class Written:
     Args:
         sha256: Digest of the whole file, hexadecimal.
         nbytes: Length of the file.
-        clipped: How many values were too large for float16, by name, where there were any.
         seconds: Wall time.
     """
 
     sha256: str
     nbytes: int
-    clipped: Mapping[str, int]
     seconds: float
 
 
@@ -107,9 +104,7 @@ def write(
             ) from error
         raise
     seconds = time.perf_counter() - begun
-    return Written(
-        filling.digest.hexdigest(), layout.nbytes, MappingProxyType(dict(filling.clipped)), seconds
-    )
+    return Written(filling.digest.hexdigest(), layout.nbytes, seconds)
 
 
 def _reserve(descriptor: int, nbytes: int) -> None:
@@ -142,7 +137,6 @@ class _Filling:
         self.source = source
         self.descriptor = descriptor
         self.digest = hashlib.sha256()
-        self.clipped: Counter[str] = Counter()
         # Pieces are converted in these: memory from the heap is given back and cleared over again.
         self.buffers: SimpleQueue[Array] = SimpleQueue()
         for _ in range(_PENDING + 1):
@@ -176,7 +170,7 @@ class _Filling:
         tensor = _tensor(slot, self.source)
         first = 0  # element
         for piece in blocks(slot.expression, tensors, _BLOCK):
-            yield partial(self._finish, slot.name, pool.submit(self._fill, tensor, piece, first))
+            yield partial(self._finish, pool.submit(self._fill, tensor, piece, first))
             part, start, stop = piece
             first += (stop - start) * math.prod(shape_of(part, tensors)[1:])
         yield partial(self._release, sources_of(slot.expression))
@@ -189,10 +183,10 @@ class _Filling:
         if buffer.size < raw.size:
             buffer = np.empty(raw.size, np.float32)
         try:
-            stored = store(raw, tensor.dtype, slot.storage, slot.add, slot.block_size, buffer)
+            stored = store(raw, tensor.dtype, slot.format, slot.add, buffer)
         except ValueError as error:
             raise CheckpointError(
-                f"Cannot store {slot.name!r} as {slot.storage}: {error} "
+                f"Cannot store {slot.name!r} in {slot.format.bits} bits: {error} "
                 f"Expected finite numbers in {', '.join(map(repr, sources_of(part)))}. "
                 "Get the checkpoint again from its source."
             ) from error
@@ -201,17 +195,15 @@ class _Filling:
         for name, array in (("scales", stored.scales), ("zero_points", stored.zero_points)):
             if array is not None:
                 self._place(f"{slot.name}.{name}", _bytes(array), first, tensor.elements)
-        return _Filled(data, buffer, stored.clipped)
+        return _Filled(data, buffer)
 
     def _place(self, name: str, data: memoryview, first: int, elements: int) -> None:
         # Where elements share bytes a piece is whole rows: its share of elements is that of bytes.
         entry = self.layout.entries[name]
         _write_at(self.descriptor, data, entry.offset + entry.nbytes * first // elements)
 
-    def _finish(self, name: str, future: "Future[_Filled]") -> int:
+    def _finish(self, future: "Future[_Filled]") -> int:
         filled = future.result()
-        if filled.clipped:
-            self.clipped[name] += filled.clipped
         self._add(filled.data)
         self.buffers.put(filled.buffer)
         return len(filled.data)
@@ -234,11 +226,10 @@ class _Filling:
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """The bytes of a piece, the buffer they may lie in, and how many values were clipped."""
+    """The bytes of a piece, and the buffer they may lie in."""
 
     data: memoryview
     buffer: Array
-    clipped: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded default: ONNX Runtime on the CPU.
+"""The portable graph becomes one for ONNX Runtime, whose weights are used as they lie in the file.
 
-`lower` turns the portable graph into one whose weights are used as they lie in the file: float32 matrices through
-FusedMatMul (which reads them row by row, so that they stay mapped), int8 and int4 ones through MatMulNBits and
-GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `ort_attention`; else cache
-writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one buffer. So do
-the kernels of recurrences, see `ort_recurrence`. Slots of continuous batching are rows that a session binds, so no
-graph here has `batch_index`.
+Float32 matrices go through FusedMatMul (which reads them row by row, so that they stay mapped), integers through
+MatMulNBits and GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `attention`;
+else cache writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one
+buffer. So do the kernels of recurrences, see `recurrence`. Slots of continuous batching are rows that a session binds,
+so no graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,64 +16,44 @@ from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import domains
+from qeff_zoo.numerics import FLOAT32, Format, Numerics, RoundedMatrix
 from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.targets import ort_attention, ort_convolution, ort_experts, ort_recurrence, stacks
+from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.ort import attention as attention_pass
+from qeff_zoo.targets.ort import convolution, recurrence, stacks
+from qeff_zoo.targets.ort import experts as experts_pass
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.weights.layout import Slot
-from qeff_zoo.weights.quantization import BITS
-
-#: A plan's `weights` -> how the weight file stores matrices.
-STORAGE = {"fp32": "float32", "int8": "int8", "int4": "int4"}
+from qeff_zoo.weights.quantization import block_count
 
 _CONTRIB = "com.microsoft"
-_ACCURACY_LEVEL = 4  # activations in int8 blocks: the fast kernels
+_INT8_ACTIVATIONS = 4
+_ACCURACY_LEVEL = _INT8_ACTIVATIONS  # the fast kernels
 _DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lowered:
-    """A graph for ONNX Runtime and what its weights are made of.
-
-    Args:
-        model: Initializers have no data until `external_data.place`.
-        slots: What the data file must hold.
-        attention: How attentions are computed, in words, and how many each way.
-        experts: Likewise, how blocks of experts are.
-    """
-
-    model: ir.Model
-    slots: list[Slot]
-    attention: Mapping[str, int]
-    experts: Mapping[str, int]
-
-
 def lower(
-    model: ir.Model,
-    bindings: Mapping[str, Expression],
-    storage: str,
-    ctx_len: int = 0,
-    block_size: int = 0,
+    model: ir.Model, bindings: Mapping[str, Expression], format: Format, ctx_len: int = 0
 ) -> Lowered:
     """Lower a portable graph, in place.
 
     Args:
         model: As the exporter returns it.
         bindings: For every initializer without data, its value over checkpoint tensors.
-        storage: Of matrices that are multiplied or looked up: "float32", "int8" or "int4". All else is float32.
+        format: Of matrices that are multiplied or looked up. All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
-        block_size: Columns that share a scale, of int8 and int4 alone.
     """
     if slots_pass.remove(model):
         from qeff_zoo.export import exporter  # it imports torch, which other builds do without
 
         exporter.finish(model)  # with the bodies of what writes rows
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
-    lowering = _Lowering(model.graph, bindings, storage, block_size)
-    ort_recurrence.lower(model.graph)
-    ort_convolution.lower(model.graph)
-    experts = ort_experts.lower(model.graph, lowering.weights, bindings, lowering.packing)
+    lowering = _Lowering(model.graph, bindings, format)
+    recurrence.lower(model.graph)
+    convolution.lower(model.graph)
+    experts = experts_pass.lower(model.graph, lowering.weights, bindings, lowering.packing)
     for node in list(model.graph):
         rule = _RULES.get((node.domain, node.op_type))
         replacement = rule(lowering, node) if rule else None
@@ -83,19 +62,24 @@ def lower(
                 model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
             )
     onnx_passes.RemoveUnusedNodesPass()(model)
-    attention = ort_attention.lower(model.graph, ctx_len)
+    attention = attention_pass.lower(model.graph, ctx_len)
     for value, name in lowering.weights.items():
         if value.uses():
-            slot = lowering.slot(name, bindings[name], "float32")
+            slot = lowering.slot(name, bindings[name], FLOAT32)
             ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
     onnx_passes.RemoveUnusedNodesPass()(model)
     _keep_as_computed(model.graph)
-    ort_attention.drop_compute_context(model.graph)
+    attention_pass.drop_compute_context(model.graph)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
-    slots = lowering.used_slots()
-    return Lowered(model=model, slots=slots, attention=attention, experts=experts)
+    ways = {"attention": dict(attention), "experts": dict(experts)}
+    return Lowered(
+        model=model,
+        slots=lowering.used_slots(),
+        numerics=lowering.numerics(),
+        ways={what: counts for what, counts in ways.items() if counts},
+    )
 
 
 def _keep_as_computed(graph: ir.Graph) -> None:
@@ -113,10 +97,10 @@ class _Lowering:
 
     graph: ir.Graph
     bindings: Mapping[str, Expression]
-    storage: str
-    block_size: int
+    format: Format
     slots: dict[str, Slot] = field(default_factory=dict)
     weights: dict[ir.Value, str] = field(default_factory=dict)
+    rounded: dict[str, RoundedMatrix] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,14 +112,14 @@ class _Lowering:
         for name in self.weights.values():
             del initializers[name]
 
-    def slot(self, name: str, expression: Expression, storage: str, add: float = 0.0) -> Slot:
+    def slot(self, name: str, expression: Expression, format: Format, add: float = 0.0) -> Slot:
         """Return the slot for a value, the same one for tied weights."""
-        identity = f"{expression} {storage} {add}"
+        identity = f"{expression} {format} {add}"
         if identity not in self._same and name in self.slots:
-            name = f"{name}.{storage}"  # the same weight stored in two ways
+            name = f"{name}.bits{format.bits}"  # the same weight stored in two ways
         known = self._same.setdefault(identity, name)
         if known not in self.slots:
-            self.slots[known] = Slot(known, expression, storage, add, self.block_size)  # type: ignore[arg-type]
+            self.slots[known] = Slot(known, expression, format, add)
         return self.slots[known]
 
     def tensor(self, slot: Slot, shape: list[int], entry: str = "", dtype: str = "F32") -> ir.Value:
@@ -159,7 +143,7 @@ class _Lowering:
 
         Args:
             value: Perhaps a weight.
-            transposed: It is stored as (K, N) and shall be turned.
+            transposed: It is stored as (K, N) and is to be transposed.
         """
         if value is None:
             return None
@@ -186,26 +170,72 @@ class _Lowering:
         return name, expression, shape[0], shape[1]
 
     def product(self, x: ir.Value, matrix: tuple[str, Expression, int, int]) -> ir.Node:
-        """Multiply by a weight matrix (N, K) in the chosen storage."""
+        """Multiply by a weight matrix (N, K) in the chosen format."""
         name, expression, rows, columns = matrix
-        slot = self.slot(name, expression, self.storage)
-        if self.storage == "float32":
+        slot, format = self.slot(name, expression, self.format), self.format
+        if format.is_float:
             weight = self.tensor(slot, [rows, columns])
             return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
-        blocks = -(-columns // self.block_size)
-        width = self.block_size * BITS[self.storage] // 8
+        blocks = block_count(columns, format.block)
         attributes = {
             "K": columns,
             "N": rows,
-            "bits": BITS[self.storage],
-            "block_size": self.block_size,
+            "bits": format.bits,
+            "block_size": format.block,
             "accuracy_level": _ACCURACY_LEVEL,
         }
-        quantized = self.quantized(slot, [rows, blocks, width], [rows, blocks])
+        self.note(slot, rows, columns, multiplied=True)
+        packed = [rows, blocks, format.block * format.bits // 8]
+        quantized = self.quantized(slot, packed, [rows, blocks])
         return ir.node("MatMulNBits", [x, *quantized], attributes, domain=_CONTRIB)
 
+    def rows(self, indices: ir.Value, matrix: tuple[str, Expression, int, int]) -> ir.Node:
+        """Look up rows of a weight matrix (N, K) in the chosen format, which is none of floats."""
+        name, expression, rows, columns = matrix
+        slot, format = self.slot(name, expression, self.format), self.format
+        self.note(slot, rows, columns, gathered=True)
+        packed, *others = self.quantized(
+            slot, [rows, columns * format.bits // 8], [rows, columns // format.block]
+        )
+        attributes = {
+            "bits": format.bits,
+            "block_size": format.block,
+            "gather_axis": 0,
+            "quantize_axis": 1,
+        }
+        given = [packed, indices, *others]
+        return ir.node("GatherBlockQuantized", given, attributes, domain=_CONTRIB)
+
+    def note(
+        self,
+        slot: Slot,
+        rows: int,
+        columns: int,
+        *,
+        multiplied: bool = False,
+        gathered: bool = False,
+    ) -> None:
+        """Note that the graph reads a matrix, or a stack of them, in integers."""
+        known = self.rounded.get(slot.name)
+        self.rounded[slot.name] = RoundedMatrix(
+            name=slot.name,
+            rows=rows,
+            columns=columns,
+            format=slot.format,
+            multiplied=multiplied or (known is not None and known.multiplied),
+            gathered=gathered or (known is not None and known.gathered),
+        )
+
+    def numerics(self) -> Numerics:
+        """Return what the finished graph rounds: matrices, and the left sides of products with them."""
+        used = {slot.name for slot in self.used_slots()}
+        matrices = tuple(matrix for name, matrix in self.rounded.items() if name in used)
+        multiplies = any(matrix.multiplied for matrix in matrices)
+        rounds = multiplies and _ACCURACY_LEVEL == _INT8_ACTIVATIONS
+        return Numerics(matrices=matrices, activation_block=self.format.block if rounds else None)
+
     def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
-        """Return initializers with a slot's integers, scales and, of int4, zero points.
+        """Return initializers with a slot's integers, scales and, if its format has any, zero points.
 
         Args:
             slot: Of quantized matrices.
@@ -216,29 +246,27 @@ class _Lowering:
             self.tensor(slot, packed, dtype="U8"),
             self.tensor(slot, scales, f"{slot.name}.scales"),
         ]
-        if slot.storage == "int4":
+        if slot.format.zero_points:
             zeros = [*scales[:-1], (scales[-1] + 1) // 2]
             values.append(self.tensor(slot, zeros, f"{slot.name}.zero_points", "U8"))
         return values
 
     @property
-    def packing(self) -> ort_experts.Packing | None:
+    def packing(self) -> experts_pass.Packing | None:
         """How stacks of matrices are quantized, if they are."""
-        if self.storage == "float32":
+        if self.format.is_float:
             return None
-        return ort_experts.Packing(
-            bits=BITS[self.storage],
-            block_size=self.block_size,
-            accuracy_level=_ACCURACY_LEVEL,
-            pack=self._stack,
+        return experts_pass.Packing(
+            format=self.format, accuracy_level=_ACCURACY_LEVEL, pack=self._stack
         )
 
     def _stack(
         self, name: str, expression: Expression, count: int, rows: int, columns: int
     ) -> list[ir.Value]:
-        slot, width = self.slot(name, expression, self.storage), columns * BITS[self.storage] // 8
-        scales = [count, rows, columns // self.block_size]
-        return self.quantized(slot, [count, rows, width], scales)
+        slot, format = self.slot(name, expression, self.format), self.format
+        self.note(slot, rows, columns, multiplied=True)
+        packed = [count, rows, columns * format.bits // 8]
+        return self.quantized(slot, packed, [count, rows, columns // format.block])
 
     def used_slots(self) -> list[Slot]:
         """Return the slots that some initializer of the finished graph reads."""
@@ -252,11 +280,11 @@ def _linear(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 
 def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    """Multiply by a matrix stored input-major (GPT-2): quantized it is turned, in float32 it is used as it is.
+    """Multiply by a matrix stored input-major (GPT-2): quantized it is transposed, in float32 it is used as it is.
 
-    One of a stack (GPT-OSS) is turned in float32 too: it becomes a weight of its own.
+    One of a stack (GPT-OSS) is transposed in float32 too: it becomes a weight of its own.
     """
-    if lowering.storage == "float32" and node.inputs[1] in lowering.weights:
+    if lowering.format.is_float and node.inputs[1] in lowering.weights:
         return None
     matrix = lowering.matrix(node.inputs[1], transposed=True)
     return None if matrix is None else [lowering.product(_input(node, 0), matrix)]
@@ -264,10 +292,10 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
-    turned = bool(node.attributes.get_int("transB"))
-    if lowering.storage == "float32" or not plain or node.attributes.get_int("transA"):
+    output_major = bool(node.attributes.get_int("transB"))
+    if lowering.format.is_float or not plain or node.attributes.get_int("transA"):
         return None
-    matrix = lowering.matrix(node.inputs[1], transposed=not turned)
+    matrix = lowering.matrix(node.inputs[1], transposed=not output_major)
     if matrix is None:
         return None
     product = lowering.product(_input(node, 0), matrix)
@@ -279,24 +307,18 @@ def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """Look up rows of an embedding matrix."""
     if (
-        lowering.storage == "float32"
+        lowering.format.is_float
         or stacks.picked(node.outputs[0])[0]
         or node.attributes.get_int("axis", 0) != 0
     ):
         return None
     table = _input(node, 0)
-    if table.shape is None or len(table.shape) != 2 or _shape(table)[1] % lowering.block_size:
+    if table.shape is None or len(table.shape) != 2 or _shape(table)[1] % lowering.format.block:
         return None
     matrix = lowering.matrix(table)
     if matrix is None:
         return None
-    name, expression, rows, columns = matrix
-    slot = lowering.slot(name, expression, lowering.storage)
-    bits, size = BITS[lowering.storage], lowering.block_size
-    packed, *others = lowering.quantized(slot, [rows, columns * bits // 8], [rows, columns // size])
-    attributes = {"bits": bits, "block_size": size, "gather_axis": 0, "quantize_axis": 1}
-    given = [packed, _input(node, 1), *others]
-    return [ir.node("GatherBlockQuantized", given, attributes, domain=_CONTRIB)]
+    return [lowering.rows(_input(node, 1), matrix)]
 
 
 def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
@@ -305,7 +327,7 @@ def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
         return None
     name = lowering.weights[weight]
     slot = lowering.slot(
-        name, lowering.bindings[name], "float32", node.attributes.get_float("offset", 0.0)
+        name, lowering.bindings[name], FLOAT32, node.attributes.get_float("offset", 0.0)
     )
     scale = lowering.tensor(slot, _shape(weight))
     attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of experts with quantized matrices become one kernel of ONNX Runtime, QMoE, others products of routed tokens.
 
-Both ways a token reads the weights of its own experts, not of all. The kernel takes gates and ups in turns, sizes that
-are multiples of the blocks, and the shares of the experts as they were computed outside of it.
+Both ways a token reads the weights of its own experts, not of all. The kernel takes gates and ups interleaved, sizes
+that are multiples of the blocks, and the routing weights as they were computed outside of it.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.export.semantic_op import UNBOUNDED
+from qeff_zoo.numerics import Format
 from qeff_zoo.passes import experts as experts_pass
-from qeff_zoo.targets import ort_routing
+from qeff_zoo.targets.ort import routing
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 
 _CONTRIB = "com.microsoft"
-_FLOAT = "the kernel has no float32 matrices"
-_UNSTORED = "their matrices are not stored as they are used"
+_FLOAT, _UNSTORED, _SIZES, _KIND = "float32", "not_stored", "sizes", "kind"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +28,13 @@ class Packing:
     """How stacks of matrices are quantized.
 
     Args:
-        bits: 4 or 8.
-        block_size: Columns that share a scale.
+        format: Of every matrix.
         accuracy_level: As of MatMulNBits.
-        pack: Name, value (experts, outputs, inputs), experts, outputs, inputs -> the packed matrices, their scales and,
-            of 4 bits, zero points.
+        pack: Name, value (experts, outputs, inputs), experts, outputs, inputs -> the packed matrices, their scales and
+            zero points, if the format has any.
     """
 
-    bits: int
-    block_size: int
+    format: Format
     accuracy_level: int
     pack: Callable[[str, Expression, int, int, int], list[ir.Value]]
 
@@ -56,9 +54,9 @@ def lower(
         packing: Of quantized matrices; None for float32 ones.
 
     Returns:
-        How blocks are computed, in words, and how many each way.
+        How blocks are computed, by codes of `qeff_zoo.targets.ort.WAYS`, and how many each way.
     """
-    others = _FLOAT if packing is None else "the kernel computes none of their kind"
+    others = _FLOAT if packing is None else _KIND
     reasons = {node.inputs[1]: others for node in graph if experts_pass.is_routed_product(node)}
     ways: Counter[str] = Counter()
     for node in [node for node in graph if experts_pass.is_experts(node)]:
@@ -70,23 +68,20 @@ def lower(
         else:
             _fuse(graph, node, names, bindings, packing)
             ways["native"] += 1
-    left = ort_routing.lower(graph, weights)
+    left = routing.lower(graph, weights)
     for router, reason in reasons.items():
-        given, since = ("all", _UNSTORED) if router in left else ("its own", reason)
-        ways[f"by expert, each on {given} tokens, since {since}"] += 1
+        ways[f"all_tokens:{_UNSTORED}" if router in left else f"own_tokens:{reason}"] += 1
     return ways
 
 
 def _reason(node: ir.Node, names: list[str], packing: Packing | None) -> str:
-    """Say why the kernel cannot compute a block; nothing if it can."""
+    """Say why the kernel cannot compute a block, in a word; nothing if it can."""
     if packing is None:
         return _FLOAT
     if len(names) < 2:
         return _UNSTORED
     _, hidden, inner = _sizes(node)
-    if hidden % packing.block_size or inner % packing.block_size:
-        return f"{hidden} and {inner} are no multiples of the blocks of {packing.block_size}"
-    return ""
+    return _SIZES if hidden % packing.format.block or inner % packing.format.block else ""
 
 
 def _matrices(node: ir.Node) -> list[ir.Value]:
@@ -120,7 +115,7 @@ def _fuse(
         gate_up, down = (expressions.transpose(1, 2, one) for one in (gate_up, down))
         biases = [node.inputs[4], node.inputs[6]]
     else:
-        gate_up = _in_turns(gate_up, count, inner, hidden)
+        gate_up = _interleaved(gate_up, count, inner, hidden)
     first = packing.pack(names[0], gate_up, count, 2 * inner, hidden)
     second = packing.pack(names[1], down, count, hidden, inner)
     tape = Tape()
@@ -128,12 +123,12 @@ def _fuse(
     given = [node.inputs[0], chosen, *first[:2], biases[0], *second[:2], biases[1]]
     attributes: dict[str, int | float | str] = {
         "activation_type": "swiglu",
-        "swiglu_fusion": 1,  # in turns
+        "swiglu_fusion": 1,  # interleaved
         "activation_alpha": node.attributes.get_float("alpha", 1.0),
         "activation_beta": node.attributes.get_float("offset", 0.0),
         "k": node.attributes.get_int("k", 0),
-        "expert_weight_bits": packing.bits,
-        "block_size": packing.block_size,
+        "expert_weight_bits": packing.format.bits,
+        "block_size": packing.format.block,
         "accuracy_level": packing.accuracy_level,
         "weights_prepacked": 0,
     }
@@ -141,16 +136,16 @@ def _fuse(
     if limit < UNBOUNDED:
         attributes["swiglu_limit"] = limit
     third: list[ir.Value | None] = [None] * 3
-    zero_points = [first[2], second[2], None] if packing.bits == 4 else [None] * 3
+    zero_points = [first[2], second[2], None] if packing.format.zero_points else [None] * 3
     mixed = tape.op("QMoE", [*given, *third, *zero_points, share], attributes, domain=_CONTRIB)
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [mixed])
 
 
-def _in_turns(gate_up: Expression, count: int, inner: int, hidden: int) -> Expression:
-    """Put the rows of gates and ups (experts, 2 * inner, hidden) in turns."""
-    turned = []
+def _interleaved(gate_up: Expression, count: int, inner: int, hidden: int) -> Expression:
+    """Interleave the rows of gates and ups (experts, 2 * inner, hidden)."""
+    experts = []
     for number in range(count):
         both = expressions.index(number, gate_up)
         gate, up = (expressions.cut(0, start, start + inner, both) for start in (0, inner))
-        turned.append(expressions.reshape((2 * inner, hidden), expressions.stack(1, gate, up)))
-    return expressions.stack(0, *turned)
+        experts.append(expressions.reshape((2 * inner, hidden), expressions.stack(1, gate, up)))
+    return expressions.stack(0, *experts)

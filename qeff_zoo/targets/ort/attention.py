@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.export import domains
-from qeff_zoo.targets.rotary import Turns
+from qeff_zoo.targets.ort.rotary import Turns
 
 _CONTRIB = "com.microsoft"
 _READS = ("Identity", "ContextRead")
@@ -41,7 +41,7 @@ def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
         ctx_len: Rows of the cache: so many positions are tabulated for rotary embeddings.
 
     Returns:
-        How attentions are computed, in words, and how many each way.
+        How attentions are computed, by codes of `qeff_zoo.targets.ort.WAYS`, and how many each way.
     """
     lowering = _Lowering(graph, Turns(graph, ctx_len), ctx_len)
     attentions = (
@@ -88,18 +88,18 @@ class _Lowering:
     _seen: list[ir.Value] = field(default_factory=list)
 
     def attention(self, node: ir.Node) -> str:
-        """Replace one attention and the writes of its keys and values, or say why not."""
+        """Replace one attention and the writes of its keys and values; return the code of the way."""
         query, key, value, mask, *sinks = node.inputs
         window, keys, values = _window(mask), _cached(key, node), _cached(value, node)
         if window is None:
-            return "portable, since its mask is not causal"
+            return "portable:mask"
         if keys is None or values is None or query is None or keys.slides != values.slides:
-            return "portable, since its keys are no plain cache of its own"
+            return "portable:cache"
         if _sizes(keys.past) != _sizes(values.past):
-            return "portable, since keys and values differ in size"
+            return "portable:sizes"
         groups, width = _sizes(keys.past)
         if width % _UNIT:
-            return f"portable, since its head size is no multiple of {_UNIT}"
+            return "portable:head_size"
         count, new = node.attributes.get_int("num_heads"), keys.new
         turns = self.turns.of(query, count, width), self.turns.of(new, groups, width)
         turn = turns[0] if turns[0] and turns[1] and turns[0].alike(turns[1]) else None
@@ -134,7 +134,7 @@ class _Lowering:
         ir.convenience.replace_nodes_and_values(
             self.graph, node, [], tape.nodes, replaced, [heads, *present]
         )
-        return "native" if turn is None else "native, with rotary embedding"
+        return "native" if turn is None else "native:rotary"
 
     def _slide(self, keys: _Cached, values: _Cached, window: int) -> int:
         """Give the states of a window their rows; return how many tokens it shows."""

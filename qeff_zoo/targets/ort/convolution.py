@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short causal convolutions become one kernel of ONNX Runtime, CausalConvWithState, that pads nothing.
 
-It asks of a call what `ort_attention` does: a row's tokens come first, padding stands behind them. So what came before
+It asks of a call what `attention` does: a row's tokens come first, padding stands behind them. So what came before
 a call stands next to a row's first token as it is. An activation stays apart: the kernel has one, but slower.
 """
 

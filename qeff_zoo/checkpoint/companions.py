@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint's small files -> the folder of a package: its tokenizer, configs and licence."""
+
+import json
+import shutil
+from pathlib import Path
+
+from qeff_zoo.checkpoint import Checkpoint
+
+_OLDER_TOKENIZERS = {
+    "vocab.json",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+}
+
+
+def copy(checkpoint: Checkpoint, folder: Path) -> None:
+    """Copy the tokenizer and other small files; convert a tokenizer that only transformers can read.
+
+    Args:
+        checkpoint: Fetched.
+        folder: Of the package that is being built.
+    """
+    for name, source in checkpoint.companions.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    if _needs_conversion(checkpoint):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
+        tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _needs_conversion(checkpoint: Checkpoint) -> bool:
+    """Tell whether tokenizer.json alone would not tokenize as transformers does."""
+    companions = checkpoint.companions
+    if "tokenizer.json" not in companions:
+        return bool(_OLDER_TOKENIZERS & companions.keys())
+    if "tokenizer_config.json" not in companions:
+        return False
+    # transformers adds these tokens itself, whatever tokenizer.json says.
+    config = json.loads(companions["tokenizer_config.json"].read_text(encoding="utf-8"))
+    return any(name in config for name in ("add_bos_token", "add_eos_token"))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a build writes into the manifest of its package, before anything was validated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import Any
+
+from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.plan import Plan
+from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.progress import Stopwatch, peak_rss_bytes
+from qeff_zoo.source_tree import has_uncommitted_changes
+from qeff_zoo.states import State, state_of
+from qeff_zoo.targets import Lowered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One program on its way from the plan to the package.
+
+    Args:
+        plan: Of the program.
+        graph: Portable; its model may have become the lowered one.
+        lowered: For the target.
+    """
+
+    plan: ProgramPlan
+    graph: BoundGraph
+    lowered: Lowered
+
+
+def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
+    """Write the entry of a program, but for its path.
+
+    Args:
+        plan: Of the build.
+        made: The program.
+        tensors: "sha256:…" of the data file.
+    """
+    graph = made.lowered.model.graph
+    states = {value.name: state for value in graph.inputs if (state := state_of(value))}
+    written = {state.output for state in states.values()}
+    compiler = dict(plan.resolved.toolchain)
+    name, number = next(iter(compiler.items()))
+    specializations = [*made.plan.specializations]
+    return {
+        "role": made.plan.role,
+        "graph": {"digest": made.graph.digest, "opset": 18},
+        "compiled_from": {
+            "tensors": tensors,
+            "flags": {
+                "target": {"name": plan.target, "revision": plan.spec["target"]["revision"]},
+                "quantization": plan.spec["quantization"],
+                "specializations": specializations,
+                **made.plan.flags,
+            },
+            "compiler": {"name": name, "version": number},
+        },
+        "specializations": specializations,
+        "inputs": [_tensor(value) for value in graph.inputs if value.name not in states],
+        "outputs": [_tensor(value) for value in graph.outputs if value.name not in written],
+        "states": [
+            _state(states[value.name], value) for value in graph.inputs if value.name in states
+        ],
+        "numerics": made.lowered.numerics.as_dict(),
+        **({"ways": dict(made.lowered.ways)} if made.lowered.ways else {}),
+    }
+
+
+def _state(state: State, value: Any) -> dict[str, Any]:
+    return {**state.as_dict(), "dtype": _dtype(value)}
+
+
+def _tensor(value: Any) -> dict[str, Any]:
+    shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
+    return {"name": value.name, "dtype": _dtype(value), "shape": shape}
+
+
+def _dtype(value: Any) -> str:
+    """Return the name of a type as numpy has it; ONNX calls float32 FLOAT."""
+    name: str = value.dtype.name.lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def manifest(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    programs: Sequence[Mapping[str, Any]],
+    tensors: int,
+    watch: Stopwatch,
+) -> dict[str, Any]:
+    """Write the manifest of a package, but for what `write_manifest` fills in.
+
+    Args:
+        checkpoint: That it was made from.
+        plan: Of the build.
+        programs: Entries with their paths.
+        tensors: How many tensors of the checkpoint the programs read.
+        watch: Of the build so far.
+    """
+    return {
+        "name": checkpoint.name,
+        "task": plan.recipe.task,
+        "model_type": plan.recipe.model_type,
+        "target": {"name": plan.target, "needs": dict(plan.resolved.needs)},
+        "spec": plan.spec,
+        "why": plan.why,
+        "programs": [*programs],
+        "provenance": {
+            "version": version("qeff-zoo"),
+            **({"dirty": True} if has_uncommitted_changes() else {}),
+            "finished": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "seconds": dict(watch.seconds),
+            "peak_rss_bytes": peak_rss_bytes(),
+        },
+        "weights": {"storage": plan.spec["quantization"]["weights"], "tensors": tensors},
+        "validated": "none",
+        "validation": [],
+        "license": checkpoint.license,
+    }

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How numbers are stored and computed with: the format of a matrix, and all that a program rounds.
+
+A target states the numerics of what it lowered; the manifest records them, and validation rounds its reference alike.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How one matrix is stored: floats, or integers in blocks that share a scale.
+
+    Args:
+        bits: Of a value: 32 for float32, 8 or 4 for integers.
+        block: Values that share a scale; 0 for floats.
+        zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
+        scale: Type of the scales.
+        axis: Along which blocks lie, counted from the last.
+    """
+
+    bits: int = 32
+    block: int = 0
+    zero_points: bool = False
+    scale: str = "float32"
+    axis: int = -1
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are stored as they are, in float32."""
+        return self.bits == 32
+
+
+FLOAT32 = Format()
+#: Columns of a matrix that may share a scale, and how many do unless asked otherwise.
+BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
+#: Names of the formats that weights are rounded to.
+WEIGHTS = ("fp32", "int8", "int4")
+
+
+def format_of(weights: str, block_size: int = BLOCK_SIZE) -> Format:
+    """Return what the matrices of float checkpoints become.
+
+    Args:
+        weights: One of `WEIGHTS`.
+        block_size: One of `BLOCK_SIZES`; of floats any.
+    """
+    formats = {
+        "fp32": FLOAT32,
+        "int8": Format(bits=8, block=block_size),
+        "int4": Format(bits=4, block=block_size, zero_points=True),
+    }
+    return formats[weights]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundedMatrix:
+    """A matrix, or a stack of them, that a program reads in another format than float32.
+
+    Args:
+        name: As in the Hugging Face model; `name.3` is the fourth of a stack, a stack's own name all of it.
+        rows: Outputs, or entries of an embedding.
+        columns: Inputs.
+        format: How it is stored.
+        multiplied: Whether the program multiplies by it.
+        gathered: Whether the program looks rows up in it.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    format: Format
+    multiplied: bool = False
+    gathered: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """All that a program rounds; nothing for one that computes in float32.
+
+    Args:
+        matrices: Its weights, each once.
+        activation_block: Columns that share a scale where products round their left side to int8; None for not at all.
+    """
+
+    matrices: tuple[RoundedMatrix, ...] = ()
+    activation_block: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of a manifest."""
+        return {**asdict(self), "matrices": [asdict(matrix) for matrix in self.matrices]}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "Numerics":
+        """Read the entry of a manifest."""
+        matrices = (
+            RoundedMatrix(**{**matrix, "format": Format(**matrix["format"])})
+            for matrix in entry["matrices"]
+        )
+        return cls(matrices=tuple(matrices), activation_block=entry["activation_block"])

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of a package, read from its manifest, and the entries that a build writes there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qeff_zoo.identity import program_key
+from qeff_zoo.numerics import Numerics
+from qeff_zoo.states import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledProgram:
+    """One program of a package.
+
+    Args:
+        role: "decoder", "encoder", ….
+        path: In the package.
+        key: Names it by all that its compiler read, see `qeff_zoo.identity.program_key`.
+        specializations: Named sizes that it was compiled for.
+        states: What it retains from call to call.
+        numerics: What it rounds.
+        flags: Given to its compiler.
+        compiler: Name and version.
+    """
+
+    role: str
+    path: str
+    key: str
+    specializations: Sequence[Mapping[str, Any]]
+    states: tuple[State, ...]
+    numerics: Numerics
+    flags: Mapping[str, Any]
+    compiler: Mapping[str, Any]
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> "CompiledProgram":
+        """Read an entry of a manifest's `programs`."""
+        fields = ("name", "kind", "layer", "axes")
+        return cls(
+            role=entry["role"],
+            path=entry["path"],
+            key=entry["program_key"],
+            specializations=entry["specializations"],
+            states=tuple(
+                State.from_dict({name: state[name] for name in fields}) for state in entry["states"]
+            ),
+            numerics=Numerics.from_dict(entry["numerics"]),
+            flags=entry["compiled_from"]["flags"],
+            compiler=entry["compiled_from"]["compiler"],
+        )
+
+    @property
+    def ctx_len(self) -> int:
+        """Rows of its cache; 0 without one."""
+        return max(int(entry["symbols"].get("ctx_len", 0)) for entry in self.specializations)
+
+
+def key_of(entry: Mapping[str, Any]) -> str:
+    """Compute the program key of an entry of a manifest's `programs`."""
+    return program_key(graph=entry["graph"]["digest"], **entry["compiled_from"])

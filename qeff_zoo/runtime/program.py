@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled program, opened: it runs calls on its states. Each target has one of its own."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.states import State
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Specializations: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """An input or an output that is no state.
+
+    Args:
+        dtype: Of its values.
+        shape: A size or a symbol for each axis.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int | str, ...]
+
+
+class Program(Protocol):
+    """Runs calls, one at a time: the states belong to the calls.
+
+    A call is for some rows of the states: batch rows, or the slots of continuous batching. What another call left in a
+    row is never seen by one that starts at position 0.
+    """
+
+    @property
+    def specializations(self) -> Specializations:
+        """Sizes that it was compiled for, as in the manifest."""
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        """What a call is given, by name, besides states."""
+
+    @property
+    def outputs(self) -> Mapping[str, Tensor]:
+        """What a call returns, by name, besides states."""
+
+    @property
+    def states(self) -> Sequence[State]:
+        """What it retains."""
+
+    @property
+    def memory(self) -> Mapping[str, Array] | None:
+        """The states by name, rows first, which the host may read and write; None where the device keeps them."""
+
+    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+        """Cut rows into those that one call can take.
+
+        Args:
+            starts: Row -> position of its first new token.
+            prefill: Whether rows may have several new tokens.
+        """
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        """Run one call.
+
+        Args:
+            inputs: All of `inputs`.
+            rows: Of the states, those that the call is for, as `together` returns them; none without states.
+
+        Returns:
+            All of `outputs`.
+        """
+
+
+def require(program: Program, folder: Path, task: str, inputs: Set[str], outputs: Set[str]) -> None:
+    """Make sure that a program is one of a task.
+
+    Args:
+        program: Opened.
+        folder: Of its package, for the message.
+        task: Hub pipeline tag, for the message.
+        inputs: Names that the task's programs have.
+        outputs: Names that the task's programs have.
+
+    Raises:
+        GenerationError: It is one of another task.
+    """
+    if inputs <= program.inputs.keys() and outputs <= program.outputs.keys():
+        return
+    raise GenerationError(
+        f"Package {str(folder)!r} is not one for {task}: its program takes {_some(program.inputs)} and "
+        f"returns {_some(program.outputs)}. Expected {_some(inputs)} and {_some(outputs)}. Run a "
+        "package of that task."
+    )
+
+
+def _some(names: Mapping[str, Tensor] | Set[str]) -> str:
+    shown = sorted(names)[:4]
+    return ", ".join(map(repr, shown)) + (", …" if len(names) > len(shown) else "")

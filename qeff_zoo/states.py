@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a graph retains from call to call: one `State` for each tensor, from the probe to the runtime.
+
+The probe of a task finds states; the exporter writes on each input of the graph that is one what it is; targets read
+that, and the manifest lists what is left after lowering. Nobody guesses a state's kind from its name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+#: growing    keys and values of every position: one axis is `ctx_len`
+#: index      keys by which an indexer chooses, of every position
+#: window     keys and values of the newest positions
+#: recurrent  what a convolution or a recurrence needs for its next token
+StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent"]
+
+_KIND, _LAYER = "qeff_zoo.state", "qeff_zoo.layer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """One retained tensor.
+
+    Args:
+        name: Of the graph's input.
+        kind: What it holds.
+        layer: Index of the layer that it belongs to.
+        axes: A size or a symbol each, the rows first: `("batch_size", 2, "ctx_len", 64)`.
+    """
+
+    name: str
+    kind: StateKind
+    layer: int
+    axes: tuple[int | str, ...]
+
+    @property
+    def output(self) -> str:
+        """Name of the graph's output that holds it after the call."""
+        return f"{self.name}_RetainedState"
+
+    @property
+    def grows(self) -> bool:
+        """Whether it has a row for every position of the context."""
+        return "ctx_len" in self.axes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of a manifest."""
+        return {**asdict(self), "axes": list(self.axes)}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "State":
+        """Read the entry of a manifest."""
+        return cls(**{**entry, "axes": tuple(entry["axes"])})
+
+
+def mark(value: Any, kind: StateKind, layer: int) -> None:
+    """Write on an input of a graph which state it is.
+
+    Args:
+        value: An `onnx_ir.Value`.
+        kind: What it holds.
+        layer: Index of its layer.
+    """
+    value.metadata_props.update({_KIND: kind, _LAYER: str(layer)})
+
+
+def state_of(value: Any) -> State | None:
+    """Read which state an `onnx_ir.Value` is; None for one that is none."""
+    kind = value.metadata_props.get(_KIND)
+    if kind is None:
+        return None
+    assert kind in get_args(StateKind), f"{value.name!r} is marked as {kind!r}."
+    axes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+    return State(name=value.name, kind=kind, layer=int(value.metadata_props[_LAYER]), axes=axes)
+
+
+def states_of(inputs: Iterable[Any]) -> list[State]:
+    """Return the states among the inputs of a graph, in their order."""
+    return [state for value in inputs if (state := state_of(value)) is not None]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded default: ONNX Runtime on the CPU."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from qeff_zoo.numerics import WEIGHTS
+from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.versions import installed
+
+if TYPE_CHECKING:
+    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.package import Package
+    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.layout import FileLayout
+
+WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "native": "in one kernel",
+        "native:rotary": "in one kernel, with the rotary embedding",
+        "portable:mask": "portable, since the mask is not causal",
+        "portable:cache": "portable, since the keys are no plain cache of their own",
+        "portable:sizes": "portable, since keys and values differ in size",
+        "portable:head_size": "portable, since the head size is no multiple of 8",
+        "own_tokens:float32": "each expert on its own tokens, since the kernel takes no float32 matrices",
+        "own_tokens:sizes": "each expert on its own tokens, since the sizes are no multiples of the blocks",
+        "own_tokens:not_stored": "each expert on its own tokens, since the matrices are not stored as they are used",
+        "own_tokens:kind": "each expert on its own tokens, since the kernel computes none of their kind",
+        "all_tokens:not_stored": "each expert on all tokens, since the matrices are not stored as they are used",
+    }
+)
+
+
+@dataclass(frozen=True)
+class OrtTarget:
+    """See `qeff_zoo.targets.Target`."""
+
+    name: str = "ort"
+    revision: int = 1
+    weights: tuple[str, ...] = WEIGHTS
+    ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
+
+    def resolve(self) -> Resolved:
+        """Return the installed ONNX Runtime, which lowers, compiles and runs."""
+        version = installed("onnxruntime") or "absent"
+        return Resolved(toolchain={"onnxruntime": version}, needs={"onnxruntime": f">={version}"})
+
+    def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
+        """Turn a portable graph into one of ONNX Runtime's kernels, in place."""
+        from qeff_zoo.targets.ort import lowering
+
+        return lowering.lower(graph.model, graph.bindings, program.weights, program.shape.ctx_len)
+
+    def compile(self, lowered: Lowered, layout: "FileLayout", folder: Path, name: str) -> Path:
+        """Write the graph: ONNX Runtime compiles it when it is opened."""
+        import onnx_ir as ir
+
+        from qeff_zoo.weights import external_data
+
+        external_data.place(lowered.model, layout)
+        path = folder / f"{name}.onnx"
+        ir.save(lowered.model, path)
+        return path
+
+    def open(self, package: "Package", role: str, *, threads: int | None = None) -> "Program":
+        """Open a program in ONNX Runtime."""
+        from qeff_zoo.targets.ort import session
+
+        return session.open_program(package, role, threads=threads)
+
+
+TARGET = OrtTarget()

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs in ONNX Runtime: a graph in, calls on states out. The one place that sets a session's options.
+
+Every state is one buffer, of which the rows of a call are bound both as the graph's input and as its output, so that a
+call writes its new tokens in place and never copies a cache. Those rows are neighbours: one block of memory.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package import Package
+from qeff_zoo.package.description import human_size
+from qeff_zoo.runtime.memory import available_memory
+from qeff_zoo.runtime.program import Array, Specializations, Tensor
+from qeff_zoo.states import State, states_of
+
+_ONLY_ERRORS = 3
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(int64)": np.dtype(np.int64),
+}
+
+
+def open_program(package: Package, role: str, *, threads: int | None = None) -> "OrtProgram":
+    """Open a program of a package.
+
+    Args:
+        package: For target `ort`.
+        role: Of the program.
+        threads: That compute one operator; None for one per physical core.
+
+    Raises:
+        GenerationError: There is no graph, or the KV cache does not fit into memory.
+    """
+    program = package.program(role)
+    session = open_graph(package.path / program.path, threads=threads, prepack=_prepacks(package))
+    return OrtProgram(session, program.states, program.specializations)
+
+
+def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
+    """Open a portable graph as it is, with the sizes of a package.
+
+    Args:
+        path: Of the ONNX file; its inputs say which states they are.
+        specializations: As in a manifest.
+    """
+    import onnx_ir as ir
+
+    states = states_of(ir.load(path).graph.inputs)
+    return OrtProgram(open_graph(path), states, specializations)
+
+
+def _prepacks(package: Package) -> bool:
+    """Tell whether weights are copied for the kernels.
+
+    Integers have to be: as they lie in the file, they decode 2 tokens a second instead of 62. In float32 that makes
+    decoding 6 to 10 % faster, so it is done where memory has plenty of room for the copy.
+    """
+    if any(program.numerics.matrices for program in package.programs):
+        return True
+    available = available_memory()
+    return available is not None and 2 * package.size <= available
+
+
+def open_graph(
+    path: Path, *, threads: int | None = None, prepack: bool = False
+) -> onnxruntime.InferenceSession:
+    """Open a graph on the CPU.
+
+    Args:
+        path: Of the ONNX file.
+        threads: That compute one operator; None for one per physical core.
+        prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
+            weights are no longer shared with the file.
+
+    Raises:
+        GenerationError: There is no graph.
+    """
+    if not path.is_file():
+        raise GenerationError(
+            f"Cannot run {str(path.parent)!r}: it has no {path.name}. Expected the folder of a package for "
+            "target 'ort'. Give the path that `qeff-zoo build` printed."
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ONLY_ERRORS
+    options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+class OrtProgram:
+    """A graph and the states that it retains, see `qeff_zoo.runtime.program.Program`.
+
+    Args:
+        session: Of a graph.
+        states: Of its inputs, those that it retains.
+        specializations: Sizes of the states.
+
+    Raises:
+        GenerationError: The KV cache does not fit into memory.
+    """
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        states: Iterable[State],
+        specializations: Specializations,
+    ) -> None:
+        self._session, self.specializations, self.states = session, specializations, [*states]
+        given = {value.name: _tensor(value) for value in session.get_inputs()}
+        made = {value.name: _tensor(value) for value in session.get_outputs()}
+        retained = {state.name for state in self.states}
+        written = {state.output for state in self.states}
+        self.inputs = {name: tensor for name, tensor in given.items() if name not in retained}
+        self.outputs = {name: tensor for name, tensor in made.items() if name not in written}
+        #: The very memory that the graph reads and writes.
+        self.memory: Mapping[str, Array] = _memory(
+            self.states,
+            {state.name: given[state.name].dtype for state in self.states},
+            specializations,
+        )
+        self._has_windows = any(state.kind == "window" for state in self.states)
+        self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
+
+    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+        """Cut rows into runs of neighbours.
+
+        The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
+        where a window slides.
+        """
+        if not prefill:
+            return _runs(sorted(starts))
+        begin = [row for row in sorted(starts) if starts[row] == 0 and not self._has_windows]
+        return [*_runs(begin), *([row] for row in starts if row not in begin)]
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        """Run one call; what it returns has memory of its own."""
+        binding = self._binding(rows[0], len(rows)) if rows else self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+        symbols = _symbols(self.inputs, inputs)
+        outputs = {
+            name: np.empty(
+                [size if isinstance(size, int) else symbols[size] for size in tensor.shape],
+                tensor.dtype,
+            )
+            for name, tensor in self.outputs.items()
+        }
+        for name, array in outputs.items():
+            binding.bind_ortvalue_output(name, _value(array))
+        self._session.run_with_iobinding(binding)
+        return outputs
+
+    def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
+        """Bind so many neighbouring rows of every state, as what a call reads and what it writes."""
+        if (first, count) not in self._bindings:
+            binding = self._bindings[first, count] = self._session.io_binding()
+            for state in self.states:
+                bound = _value(self.memory[state.name][first : first + count])
+                binding.bind_ortvalue_input(state.name, bound)
+                binding.bind_ortvalue_output(state.output, bound)
+        return self._bindings[first, count]
+
+
+def _tensor(value: onnxruntime.NodeArg) -> Tensor:
+    return Tensor(dtype=_DTYPES[str(value.type)], shape=tuple(value.shape))
+
+
+def _symbols(known: Mapping[str, Tensor], given: Mapping[str, Array]) -> dict[str, int]:
+    """Return what the symbols of inputs are in one call."""
+    pairs = (
+        pair for name in given for pair in zip(known[name].shape, given[name].shape, strict=True)
+    )
+    return {symbol: size for symbol, size in pairs if isinstance(symbol, str)}
+
+
+def _runs(rows: Sequence[int]) -> list[list[int]]:
+    """Cut ascending numbers into runs without a gap."""
+    pairs = groupby(enumerate(rows), lambda pair: pair[1] - pair[0])
+    return [[row for _, row in run] for _, run in pairs]
+
+
+def _memory(
+    states: Sequence[State], dtypes: Mapping[str, np.dtype[Any]], specializations: Specializations
+) -> dict[str, Array]:
+    """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written."""
+    if not states:
+        return {}
+    every = [entry["symbols"] for entry in specializations]
+    rows = max(int(one.get("full_batch_size", one["batch_size"])) for one in every)
+    ctx_len = max(int(one.get("ctx_len", 0)) for one in every)
+    sizes: Mapping[int | str, int] = {"batch_size": rows, "ctx_len": ctx_len}
+    shapes = {state.name: [int(sizes.get(size, size)) for size in state.axes] for state in states}
+    needed = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
+    available = available_memory()
+    if available is not None and needed > available:
+        raise GenerationError(
+            f"The KV cache of {rows} x {ctx_len:,} tokens needs "
+            f"{human_size(needed)}; expected at most the {human_size(available)} of memory that "
+            "are free. Free some, or build with a smaller --ctx-len, --batch-size or "
+            "--full-batch-size."
+        )
+    return {name: np.zeros(shape, dtypes[name]) for name, shape in shapes.items()}
+
+
+def _value(array: Array) -> onnxruntime.OrtValue:
+    """Wrap an array; on the CPU both share the memory."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aria's experts: tokens are put into one row for them alone, not for the shared experts beside them.
+
+Put into one row and back, they have a shape that `torch.export` cannot tell from what it was.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from qeff_zoo.transforms.modules import give, of_class
+
+
+def forward(self: Any, hidden_states: Tensor) -> Tensor:
+    """Compute `AriaTextMoELayer` on (batch, seq, hidden)."""
+    tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
+    _, weights, chosen = self.router(tokens)
+    routed: Tensor = self.experts(tokens, chosen, weights).view(hidden_states.shape)
+    return routed + self.shared_experts(hidden_states)
+
+
+def apply(model: nn.Module) -> int:
+    """Change every `AriaTextMoELayer`; return their number."""
+    blocks = of_class(model, "AriaTextMoELayer")
+    for block in blocks:
+        give(block, forward)
+    return len(blocks)

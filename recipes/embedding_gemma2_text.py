@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EmbeddingGemma 2, text alone, `transformers.models.embedding_gemma2`.
+
+Unusual: Gemma 4's layers to both sides, most with a window; every layer gets a residual signal of its own, made of the
+embeddings; each token is projected to the size of the text's embedding.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny, rms_norm
+
+from .bert import RECIPE as BERT
+
+_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+_HEADS = {"num_key_value_heads": 2, "head_dim": 24, "rms_norm_eps": 1e-2}
+_SIZES = {"hidden_size_per_layer_input": 20, "embedding_dim": 40}
+_BASES = {"full_attention": 10000.0, "sliding_attention": 100.0}
+_ROPE = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in _BASES.items()}
+_TINY = {**BERT.tiny[0].config, **_KINDS, **_HEADS, **_SIZES, "rope_parameters": _ROPE}
+
+RECIPE = replace(
+    BERT,
+    model_type="embedding_gemma2_text",
+    architectures=("EmbeddingGemma2TextModel",),
+    special="Gemma's layers to both sides; windows and full layers; signals per layer; a projection of each token.",
+    transforms=(rms_norm(lambda config: 8 * config.num_hidden_layers + 2),),
+    tiny=(Tiny(config=_TINY),),
+)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MiniMax M3, text alone, `transformers.models.minimax_m3_vl`.
+
+Unusual: block-sparse attention. In some layers an indexer scores blocks of keys and attention looks at the best ones
+and the nearest, each group of heads at its own. Norms store weight - 1; gates are GPT-OSS's, clamped.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from qeff_zoo.recipe import Tiny, Transform, experts, rms_norm
+
+from .minimax_m2 import RECIPE as MINIMAX_M2
+
+_KINDS = {"layer_types": ["full_attention", "minimax_m3_sparse"] * 2}
+_MLPS = {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}
+_INDEXER = {"index_n_heads": 2, "index_head_dim": 16, "index_block_size": 3, "index_topk_blocks": 3}
+_SIZES = {"dense_intermediate_size": 80, "shared_intermediate_size": 40, "rotary_dim": 12}
+_GATES = {"swiglu_limit": 1.5, "routed_scaling_factor": 1.7}
+
+
+def _indexers(config: Any) -> int:
+    return config.layer_types.count("minimax_m3_sparse")
+
+
+RECIPE = replace(
+    MINIMAX_M2,
+    model_type="minimax_m3_vl_text",
+    architectures=("MiniMaxM3VLForCausalLM",),
+    special="Attention to blocks of keys that an indexer chooses; dense layers, then experts by biased sigmoid.",
+    transforms=(
+        rms_norm(
+            lambda config: 4 * config.num_hidden_layers + 2 * _indexers(config) + 1, offset=1.0
+        ),
+        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        Transform(name="block_attention", count=_indexers),
+    ),
+    tiny=(Tiny(config=MINIMAX_M2.tiny[0].config | _KINDS | _MLPS | _INDEXER | _SIZES | _GATES),),
+)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RoFormer, `transformers.models.roformer`: BERT with RoPE over neighbouring dimensions, of a fixed base."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny
+
+from .bert import RECIPE as BERT
+
+RECIPE = replace(
+    BERT,
+    model_type="roformer",
+    architectures=(
+        "RoFormerModel",
+        "RoFormerForMaskedLM",
+        "RoFormerForSequenceClassification",
+        "RoFormerForTokenClassification",
+    ),
+    special="BERT with RoPE over neighbouring dimensions; embeddings may be narrower than the layers.",
+    tiny=(Tiny(config={**BERT.tiny[0].config, "embedding_size": 48}),),
+)
