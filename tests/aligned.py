@@ -49,8 +49,8 @@ def aligned(config: Mapping[str, Any]) -> dict[str, Any]:
                 return wide
     raise ValueError(
         f"The tiny configuration of {config['model_type']!r} has sizes {sorted(set(_sizes(config)))}: each is to "
-        f"be a multiple of the second number, and no factor up to {_FACTORS[-1]} makes them so. Expected an even number "
-        f"of heads, say; change the recipe's tiny configuration."
+        f"be a multiple of the second number, and no factor up to {_FACTORS[-1]} makes them so. Expected an even number"
+        f" of heads, say; change the recipe's tiny configuration."
     )
 
 

@@ -249,28 +249,27 @@ def test_continuous_batching_agrees_with_hugging_face(decoder: Subject) -> None:
 
 # --- kernels of production -----------------------------------------------------------------------
 
-#: What the kernels are not made for; a size is never a reason, since sizes here suit them.
+#: What the kernels are not made for. A size is never a reason, since sizes here suit them.
 LEGITIMATE = {
-    "portable, since its mask is not causal": "ALiBi, chunks, indexers, masks that are learned",
-    "portable, since its keys are no plain cache of its own": "latents, lent or repeated states",
-    "portable, since keys and values differ in size": "of heads",
-    "by expert, each on its own tokens, since the kernel computes none of their kind": "the gate",
+    "portable:mask",  # ALiBi, chunks, indexers, masks that are learned
+    "portable:cache",  # latents, states that are lent, repeated or shared
+    "portable:sizes",  # keys wider than values
+    "own_tokens:kind",  # gates that are no SiLU, inputs that are weighed before
 }
-NATIVE, ROTARY = "native", "native, with rotary embedding"
+NATIVE, ROTARY = "native", "native:rotary"
 
 
 def test_kernels_of_production_are_taken(decoder: Subject) -> None:
     lowered = decoder.lower("int4")
-    ways = {*lowered.attention, *lowered.experts}
-    assert {way for way in ways if not way.startswith(NATIVE)} <= set(LEGITIMATE)
+    attention, experts = lowered.ways["attention"], lowered.ways["experts"]
+    assert {way for way in (*attention, *experts) if not way.startswith(NATIVE)} <= LEGITIMATE
     model = decoder.graph()
     nodes = [node for part in (model.graph, *model.functions.values()) for node in part]
-    blocks = [node for node in nodes if experts_pass.is_experts(node)]
-    assert (lowered.experts[NATIVE] > 0) == bool(blocks)
-    keys = [name for name in decoder.states if name.startswith("past_key.")]
-    assert bool(lowered.attention) == bool(keys and has_a_seam(decoder))
-    if ways & {NATIVE, ROTARY} and turns_heads(decoder):
-        assert ROTARY in ways
+    assert (NATIVE in experts) == any(experts_pass.is_experts(node) for node in nodes)
+    keys = any(name.startswith("past_key.") for name in decoder.states)
+    assert bool(attention) == (keys and has_a_seam(decoder))
+    if NATIVE in attention and ROTARY not in attention:
+        assert not turns_heads(decoder)
 
 
 def has_a_seam(decoder: Subject) -> bool:
@@ -280,17 +279,14 @@ def has_a_seam(decoder: Subject) -> bool:
 
 
 def turns_heads(decoder: Subject) -> bool:
-    """Tell whether a model has a rotary embedding in attentions that the kernel computes."""
-    if decoder.recipe.model_type in OUTSIDE:
-        return False
-    names = {type(module).__name__ for module in decoder.hf.modules()}
-    return any("Rotary" in name for name in names)
-
-
-#: Whose rotary embedding stays outside of the kernel, and why.
-OUTSIDE = {
-    "llama4_text": "layers that have one look at chunks, which is no causal mask",
-}
+    """Tell whether the kernel would turn heads: some layer that it computes has a rotary embedding, and no more."""
+    config = decoder.hf.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    scaled = rope.get("rope_type") == "longrope"  # and by how much is not a matter of one position
+    clipped = getattr(config, "clip_qkv", None)
+    chunked = getattr(config, "attention_chunk_size", None)  # the other layers have no positions
+    has = any("Rotary" in type(module).__name__ for module in decoder.hf.modules())
+    return has and not (scaled or clipped or chunked)
 
 
 #: One or more of every mechanism, see `mechanisms`: on these, features are crossed.
@@ -310,8 +306,8 @@ def test_pytorch_agrees_with_hugging_face_in_every_scenario(name: str, scenario:
     parity.assert_close(parity.subject(name), "torch", scenario, variant)
 
 
-#: Heads that are not turned in the kernel, or not computed there at all; experts that it refuses.
-AWKWARD = grouped(["llama-base", "qwen3_moe-base", "cohere2-base", "qwen3_next-base"])
+#: Heads that are not turned in the kernel; heads and experts that are not computed there at all.
+AWKWARD = grouped(["llama-base", "cohere2-base", "qwen3_moe-base"])
 
 
 @pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
@@ -323,8 +319,9 @@ def test_sizes_that_kernels_refuse(name: str, scenario: str) -> None:
 @pytest.mark.parametrize("name", AWKWARD)
 def test_quantized_sizes_that_kernels_refuse(name: str) -> None:
     subject = parity.awkward(name)
-    ways = {*subject.lower("int4").attention, *subject.lower("int4").experts}
-    assert ways - {ROTARY} > set() and not {ROTARY} == ways
+    lowered = subject.lower("int4")
+    ways = {*lowered.ways["attention"], *lowered.ways["experts"]}
+    assert ways & {NATIVE, "portable:head_size", "own_tokens:sizes"}
     assert_is_of_rounded_weights(subject, "int4")
 
 
