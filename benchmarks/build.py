@@ -130,7 +130,7 @@ class CpuPerStage:
 def perform(request: Mapping[str, Any]) -> dict[str, Any]:
     """Build or export in this process, as a case asks."""
     from qeff_zoo import pipeline
-    from qeff_zoo.plan import Request
+    from qeff_zoo.choices import Request
 
     stages = CpuPerStage()
     if request["do"] == "graph":

@@ -29,9 +29,7 @@ def build(
         revision: Branch, tag or commit of a Hub model.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
-        **choices: Fields of `qeff_zoo.plan.Request`: target, task, profile, weights, block_size, prefill_seq_len,
-            ctx_len, batch_size, full_batch_size, seq_lens, comp_ctx_lengths_prefill, comp_ctx_lengths_decode, pooling,
-            normalize, expanded_kv.
+        **choices: Fields of `qeff_zoo.choices.Request`, which are the flags of `qeff-zoo build`.
 
     Raises:
         ZooError: The model, the choices or the machine stand in the way; the message says what to do.
@@ -43,7 +41,7 @@ def build(
         >>> print(package.path)  # doctest: +SKIP
     """
     from qeff_zoo import pipeline
-    from qeff_zoo.plan import Request
+    from qeff_zoo.choices import Request
 
     destination = None if output is None else Path(output)
     request = Request(**choices)

@@ -21,6 +21,7 @@ from typing import Any
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.progress import peak_rss_bytes
+from qeff_zoo.tasks import TEXT_GENERATION
 
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
 
@@ -86,10 +87,10 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    if (package.target, package.task) != ("ort", "text-generation"):
+    if (package.target, package.task) != ("ort", TEXT_GENERATION):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
-            "'text-generation' and 'ort', whose speed is tokens a second. Measure such a package."
+            f"{TEXT_GENERATION!r} and 'ort', whose speed is tokens a second. Measure such a package."
         )
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len

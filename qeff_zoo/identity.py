@@ -225,27 +225,3 @@ def tree_digest(files: Iterable[Mapping[str, Any]]) -> str:
     """
     content = {file["path"]: [file["digest"], file["size"]] for file in files}
     return "sha256:" + digest(content, TREE_DOMAIN)
-
-
-def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Say in which fields two plans differ, which is why one is no cache hit for the other.
-
-    Args:
-        a: The plan that exists.
-        b: The plan that was asked for.
-
-    Returns:
-        One line a field, in order: "toolchain.torch: '2.12.0' -> '2.13.0'".
-    """
-    return list(_differences(a, b, ""))
-
-
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any], path: str) -> Iterable[str]:
-    for key in sorted({*a, *b}):
-        old, new, where = a.get(key), b.get(key), f"{path}.{key}".lstrip(".")
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _differences(old, new, where)
-        elif canonical(old) != canonical(new):  # to Python, True is 1
-            before = repr(old) if key in a else "(absent)"
-            after = repr(new) if key in b else "(absent)"
-            yield f"{where}: {before} -> {after}"

@@ -9,12 +9,13 @@ from typing import Any
 from qeff_zoo import manifest_entries, targets
 from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.choices import Request
 from qeff_zoo.disk.sharing import share
 from qeff_zoo.errors import ParityError
 from qeff_zoo.export import graphs
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package.programs import key_of
-from qeff_zoo.plan import Plan, Request
+from qeff_zoo.plan import Plan
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store

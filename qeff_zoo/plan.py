@@ -6,71 +6,26 @@ key and recorded in the manifest. Nothing is downloaded but the config and small
 together.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from qeff_zoo import identity, registry, targets
+from qeff_zoo import identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
-from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.numerics import format_of
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import choice, compute_contexts, for_task, looks_ahead, positions_of
+from qeff_zoo.targets import Resolved
+from qeff_zoo.tasks import Task, choice, compute_contexts
+from qeff_zoo.versions import installed
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 4
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
-STORAGES = ("fp32", "int8", "int4")
-#: Columns of a quantized matrix that may share a scale, and how many do unless asked otherwise.
-BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
-POOLINGS = ("mean", "cls", "max", "lasttoken")
-TARGETS: Mapping[str, tuple[str, ...]] = {"ort": ("onnxruntime",)}  # name -> what compiles for it
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a user asks for. None leaves a choice to the recipe.
-
-    Args:
-        target: What to compile for.
-        task: Hub pipeline tag; None for what the checkpoint was trained for.
-        profile: Name of one of the recipe's shapes.
-        weights: "fp32", "int8" or "int4".
-        block_size: Columns that share a scale, of int8 and int4: one of `BLOCK_SIZES`. Large blocks are fast, small
-            ones exact; None for `BLOCK_SIZE`.
-        prefill_seq_len: See `Shape`.
-        ctx_len: See `Shape`.
-        batch_size: See `Shape`.
-        full_batch_size: See `Shape`.
-        seq_lens: See `Shape`.
-        comp_ctx_lengths_prefill: See `qeff_zoo.tasks.compute_contexts`; `ctx_len` may be left out.
-        comp_ctx_lengths_decode: The same.
-        pooling: "mean", "cls", "max" or "lasttoken".
-        normalize: Whether embeddings have length 1.
-        expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
-    """
-
-    target: str | None = None
-    task: str | None = None
-    profile: str | None = None
-    weights: str | None = None
-    block_size: int | None = None
-    prefill_seq_len: int | None = None
-    ctx_len: int | None = None
-    batch_size: int | None = None
-    full_batch_size: int | None = None
-    seq_lens: tuple[int, ...] | None = None
-    comp_ctx_lengths_prefill: tuple[int, ...] | None = None
-    comp_ctx_lengths_decode: tuple[int, ...] | None = None
-    pooling: str | None = None
-    normalize: bool | None = None
-    expanded_kv: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +34,17 @@ class Plan:
 
     Args:
         recipe: Of the checkpoint's `model_type`, as it is for the task that was chosen.
-        shape: Sizes the package is specialized for.
+        programs: What the package runs, one for each component of the recipe.
+        resolved: What the target adds.
         spec: All that identifies the build, in JSON values; its digest is the build key.
         why: For every chosen field of the spec, by its path there, who set it.
-        variant: What the task's `tracing` takes.
     """
 
     recipe: Recipe = field(repr=False)
-    shape: Shape
+    programs: tuple[ProgramPlan, ...]
+    resolved: Resolved
     spec: Mapping[str, Any]
     why: Mapping[str, str]
-    variant: Mapping[str, Any]
 
     @property
     def build_key(self) -> str:
@@ -97,76 +52,51 @@ class Plan:
         return identity.build_key(self.spec)
 
     @property
-    def resolved(self) -> targets.Resolved:
-        return targets.find(self.target).resolve()
-
-    @property
-    def programs(self) -> tuple[ProgramPlan, ...]:
-        from qeff_zoo.tasks.specializations import specializations
-
-        return (
-            ProgramPlan(
-                role="decoder" if self.shape.ctx_len else "encoder",
-                task=self.recipe.task,
-                shape=self.shape,
-                variant=self.variant,
-                specializations=specializations(self.recipe.task, self.shape),
-                weights=format_of(self.storage, self.block_size),
-            ),
-        )
-
-    @property
     def target(self) -> str:
         """Name of the target."""
         return str(self.spec["target"]["name"])
 
-    @property
-    def storage(self) -> str:
-        """How matrices are stored: one of `STORAGES`."""
-        return str(self.spec["quantization"]["weights"])
-
-    @property
-    def block_size(self) -> int:
-        """Columns of a quantized matrix that share a scale; of floats any."""
-        return int(self.spec["quantization"].get("block_size", BLOCK_SIZE))
-
     def explained(self) -> dict[str, dict[str, Any]]:
         """Return every chosen field with its value and who set it, then what follows from the checkpoint."""
-        fields_ = {}
-        for path, by in self.why.items():
-            group, name = path.split(".")
-            fields_[path] = {"value": self.spec[group][name], "by": by}
-        source = {
-            f"source.{name}": value
-            for name, value in self.spec["source"].items()
-            if value is not None
-        }
-        tools = {f"toolchain.{name}": value for name, value in self.spec["toolchain"].items()}
-        derived = {
+        chosen = {path: (_at(self.spec, path), by) for path, by in self.why.items()}
+        follows = {
             "recipe.model_type": self.recipe.model_type,
-            **source,
-            **tools,
+            **_below("sources.model", self.spec["sources"]["model"]),
+            **_below("target", self.spec["target"]),
+            **_below("toolchain", self.spec["toolchain"]),
         }
-        return {
-            **fields_,
-            **{name: {"value": value, "by": "derived"} for name, value in derived.items()},
-        }
+        derived = {path: (value, "derived") for path, value in follows.items() if value is not None}
+        # Both, those that were chosen first.
+        every = {**chosen, **derived, **chosen}
+        return {path: {"value": value, "by": by} for path, (value, by) in every.items()}
 
     def graph_key(self, program: ProgramPlan, structure: str) -> str:
-        """Name the traced graph: the same for every fine-tune of one architecture.
+        """Name the traced graph of a program: the same for every fine-tune of one architecture.
 
         Args:
-            program: One of `programs`.
+            program: One of this plan's.
             structure: Digest of the checkpoint's tensor names and shapes.
         """
         parts = {
             **{name: self.spec[name] for name in ("arch", "recipe", "exporter")},
             "toolchain": {name: self.spec["toolchain"][name] for name in _TRACERS},
-            "variant": dict(self.variant),
-            "task": None if self.recipe.task == _default_task(self.recipe) else self.recipe.task,
+            "variant": dict(program.variant),
+            "task": program.task,
             "structure": structure,
         }
         return "qg1-" + identity.digest(parts, "qz-graph-1")
+
+
+def _at(spec: Mapping[str, Any], path: str) -> Any:
+    """Look up what a spec holds at a path of groups and a name."""
+    value: Any = spec
+    for part in path.split("."):
+        value = value[part]
+    return value
+
+
+def _below(path: str, members: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{path}.{name}": value for name, value in members.items()}
 
 
 class _Choices:
@@ -202,42 +132,73 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     """
     choices = _Choices()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
+    served = [tasks.find(component.task) for component in tasks.components_of(recipe)]
+    _check_applicable(served, request, choices)
     _check_model(checkpoint, recipe, choices)
-    choices.first("target", (request.target, "user"), ("ort", "default"))
-    choices.first("weights", (request.weights, "user"), ("fp32", "default"))
-    _check_member(choices, "target", TARGETS)
-    _check_member(choices, "weights", STORAGES)
-    blocks = _choose_blocks(request, choices)
+    target = _choose_target(request, choices)
+    _choose_weights(target, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
-    variant = _choose_variant(checkpoint, recipe, request, shape, choices)
+    _choose_variant(checkpoint, served, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
-    spec = {
-        "spec": 1,
-        "source": {
-            "model_id": checkpoint.model_id,
-            "revision": checkpoint.revision,
-            "weights": weights_digest,
-            "companions": checkpoint.companions_digest(),
-        },
-        "arch": identity.arch_digest(checkpoint.config),
-        "recipe": {
-            "model_type": recipe.model_type,
-            "rev": recipe.rev,
-            "transforms": [
-                {"name": t.name, "version": t.version, "parameters": dict(t.parameters)}
-                for t in recipe.transforms
-            ],
-        },
-        "task": {"name": recipe.task, **variant},
-        "shape": {key: value for key, value in asdict(shape).items() if value},
-        "quantization": {"method": "none", "weights": choices.value["weights"], **blocks},
-        "target": {"name": choices.value["target"], "revision": 1},
-        "exporter": EXPORTER_REVISION,
-        "toolchain": _toolchain(choices.value["target"]),
+    resolved = target.resolve()
+    told = {
+        group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
+        for group in ("task", "quantization")
     }
-    why = {_path(name): by for name, by in choices.why.items()}
-    return Plan(recipe=recipe, shape=shape, spec=spec, why=why, variant=variant)
+    programs = tuple(
+        ProgramPlan(
+            role=component.role,
+            task=task.name,
+            shape=shape,
+            variant=task.variant(checkpoint, shape, choices.value),
+            specializations=task.specializations(shape),
+            weights=format_of(**told["quantization"]),
+            flags=resolved.flags,
+        )
+        for component, task in zip(tasks.components_of(recipe), served, strict=True)
+    )
+    source = {
+        "model_id": checkpoint.model_id,
+        "revision": checkpoint.revision,
+        "weights": weights_digest,
+        "companions": checkpoint.companions_digest(),
+    }
+    spec = {
+        "spec": 2,
+        "sources": {"model": source},
+        "arch": identity.arch_digest(checkpoint.config),
+        "recipe": _spec_of(recipe),
+        "task": {
+            **{CHOICES[name].key: value for name, value in told["task"].items()},
+            **{name: value for program in programs for name, value in program.variant.items()},
+        },
+        "shape": {key: value for key, value in asdict(shape).items() if value},
+        "quantization": {"method": "none", **told["quantization"]},
+        "target": {"name": target.name, "revision": target.revision, **resolved.flags},
+        "exporter": EXPORTER_REVISION,
+        "toolchain": {
+            **{name: installed(name) or "absent" for name in _TRACERS},
+            **resolved.toolchain,
+        },
+    }
+    why = {str(CHOICES[name].path): by for name, by in choices.why.items()}
+    return Plan(recipe=recipe, programs=programs, resolved=resolved, spec=spec, why=why)
+
+
+def _spec_of(recipe: Recipe) -> dict[str, Any]:
+    """Return what of a recipe makes graphs what they are."""
+    always = [{"name": name, "version": version} for name, version in transforms.ALWAYS.items()]
+    own = [
+        {"name": one.name, "version": one.version, "parameters": dict(one.parameters)}
+        for one in recipe.transforms
+    ]
+    return {
+        "model_type": recipe.model_type,
+        "rev": recipe.rev,
+        "transforms": [*always, *own],
+        "components": [asdict(component) for component in recipe.components],
+    }
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
@@ -258,11 +219,6 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
         ) from error
 
 
-def _default_task(recipe: Recipe) -> str:
-    """Return the task whose graphs have the recipe's key alone, as they had when it was the only one."""
-    return registry.find_recipe(recipe.model_type).task
-
-
 def _choose_task(
     checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: _Choices
 ) -> Recipe:
@@ -272,20 +228,17 @@ def _choose_task(
     )
     choices.set("task", chosen.task, chosen.by)
     choices.problems += chosen.problems
-    if (chosen.task, recipe.task) == ("text-classification", "text-generation") and (
-        checkpoint.config.get("pad_token_id") is None
-    ):
-        choices.problems.append(
-            f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
-            f"is not padding. Expected one; set it to the id that its tokenizer pads with."
-        )
-    if chosen.task == "text-generation" and looks_ahead(checkpoint.config):
-        choices.problems.append(
-            f"{checkpoint.name!r} lets every token see those behind it (`use_bidirectional_attention` is "
-            f"{checkpoint.config['use_bidirectional_attention']!r} in config.json), so that no text can be generated "
-            f"token by token. Expected a causal model; choose feature-extraction with --task."
-        )
-    return for_task(recipe, chosen.task)
+    choices.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
+    return tasks.for_task(recipe, chosen.task)
+
+
+def _check_applicable(served: Sequence[Task], request: Request, choices: _Choices) -> None:
+    """Refuse what means nothing to any task of the package."""
+    choices.problems += [
+        f"{one.flag} does not apply to {served[0].name}. Leave it out."
+        for one in CHOICES.values()
+        if getattr(request, one.name) is not None and not any(task.takes(one) for task in served)
+    ]
 
 
 def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> None:
@@ -304,11 +257,40 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
         )
 
 
-def _check_member(choices: _Choices, name: str, allowed: Any) -> None:
-    if choices.value[name] not in allowed:
+def _choose_target(request: Request, choices: _Choices) -> targets.Target:
+    """Choose what to compile for; the default stands in for one that there is not."""
+    choices.first("target", (request.target, "user"), (CHOICES["target"].default, "default"))
+    known = _check_member(choices, "target")
+    return targets.find(choices.value["target"] if known else CHOICES["target"].default)
+
+
+def _choose_weights(target: targets.Target, request: Request, choices: _Choices) -> None:
+    """Choose how matrices are stored, and the blocks of integers."""
+    choices.first("weights", (request.weights, "user"), (CHOICES["weights"].default, "default"))
+    weights, known = choices.value["weights"], _check_member(choices, "weights")
+    if known and weights not in target.weights:
         choices.problems.append(
-            f"{_flag(name)} is {choices.value[name]!r}, expected one of {', '.join(map(str, allowed))}."
+            f"--weights is {weights!r}, but target {target.name!r} takes {', '.join(target.weights)}. Choose one."
         )
+    if not (known and format_of(weights).is_float):
+        choices.first(
+            "block_size", (request.block_size, "user"), (CHOICES["block_size"].default, "default")
+        )
+        _check_member(choices, "block_size")
+    elif request.block_size is not None:
+        choices.problems.append(
+            f"--block-size is of quantized weights, and --weights is {weights}. Leave it out, or choose int8 or int4."
+        )
+
+
+def _check_member(choices: _Choices, name: str) -> bool:
+    """Tell whether a chosen value is one of those that are allowed; note if it is not."""
+    value, allowed = choices.value[name], CHOICES[name].allowed
+    if value not in allowed:
+        choices.problems.append(
+            f"{CHOICES[name].flag} is {value!r}, expected one of {', '.join(map(str, allowed))}."
+        )
+    return value in allowed
 
 
 def _choose_shape(
@@ -322,45 +304,31 @@ def _choose_shape(
         )
         profile = next(iter(recipe.shapes))
     base = recipe.shapes[profile]
-    encoder = bool(base.seq_lens)
     for item in fields(Shape):
         asked, default = getattr(request, item.name), getattr(base, item.name)
-        if asked is not None and item.name != "batch_size" and (item.name == "seq_lens") != encoder:
-            choices.problems.append(
-                f"{_flag(item.name)} does not apply to {recipe.task}. Leave it out."
-            )
         choices.set(
             item.name, *((default, f"recipe:{profile}") if asked is None else (asked, "user"))
         )
     if request.batch_size is not None and request.full_batch_size is None:
         choices.set("full_batch_size", None, "user: --batch-size")
-    for name in [name for name, value in choices.value.items() if not value]:
+    for name in [item.name for item in fields(Shape) if not choices.value[item.name]]:
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
-    _fit_positions(checkpoint, recipe, choices, encoder=encoder)
-    if not encoder:
+    roles = {component.role for component in tasks.components_of(recipe)}
+    positions = _positions(checkpoint.config, recipe)
+    if "encoder" in roles:
+        _fit_lengths(checkpoint.name, positions, choices)
+    if "decoder" in roles:
+        _fit_context(checkpoint.name, positions, choices)
         _fit_compute_contexts(recipe, choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
-
-
-def _choose_blocks(request: Request, choices: _Choices) -> dict[str, int]:
-    """Choose the blocks of quantized matrices."""
-    if choices.value["weights"] == "fp32":
-        if request.block_size is not None:
-            choices.problems.append(
-                "--block-size is of quantized weights, and --weights is fp32. Leave it out, or choose int8 or int4."
-            )
-        return {}
-    choices.first("block_size", (request.block_size, "user"), (BLOCK_SIZE, "default"))
-    _check_member(choices, "block_size", BLOCK_SIZES)
-    return {"block_size": choices.value["block_size"]}
 
 
 def _check_sizes(choices: _Choices, request: Request) -> None:
     for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size"):
         asked = getattr(request, name)
         if asked is not None and asked < 1:
-            choices.problems.append(f"{_flag(name)} is {asked}, expected at least 1.")
+            choices.problems.append(f"{CHOICES[name].flag} is {asked}, expected at least 1.")
     if request.seq_lens is not None and (not request.seq_lens or min(request.seq_lens) < 1):
         choices.problems.append(
             f"--seq-lens is {list(request.seq_lens)}, expected lengths of at least 1."
@@ -374,29 +342,26 @@ def _check_sizes(choices: _Choices, request: Request) -> None:
         )
 
 
-def _fit_positions(
-    checkpoint: Checkpoint, recipe: Recipe, choices: _Choices, *, encoder: bool
-) -> None:
-    """Refuse sizes beyond the model's positions where the user set them; shorten those nobody asked for."""
-    positions = _positions(checkpoint.config)
-    if positions is not None and recipe.positions_after_padding:
-        positions -= int(checkpoint.config.get("pad_token_id", 1)) + 1
-    if encoder:
-        lengths = choices.value["seq_lens"]
-        if positions is not None and max(lengths, default=0) > positions:
-            if choices.by_user("seq_lens"):
-                choices.problems.append(
-                    f"--seq-lens has {max(lengths)}, but {checkpoint.name!r} has {positions} positions. Choose less."
-                )
-            fitting = tuple(length for length in lengths if length <= positions) or (positions,)
-            choices.set("seq_lens", fitting, f"derived: {positions} positions")
+def _fit_lengths(name: str, positions: int | None, choices: _Choices) -> None:
+    """Refuse an encoder's lengths beyond the model's positions where the user set them, else leave them out."""
+    lengths = choices.value["seq_lens"]
+    if positions is None or max(lengths, default=0) <= positions:
         return
+    if choices.by_user("seq_lens"):
+        choices.problems.append(
+            f"--seq-lens has {max(lengths)}, but {name!r} has {positions} positions. Choose less."
+        )
+    fitting = tuple(length for length in lengths if length <= positions) or (positions,)
+    choices.set("seq_lens", fitting, f"derived: {positions} positions")
+
+
+def _fit_context(name: str, positions: int | None, choices: _Choices) -> None:
+    """Refuse a context beyond the model's positions where the user set it, else shorten it."""
     ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
     if positions is not None and ctx_len > positions:
         if choices.by_user("ctx_len"):
             choices.problems.append(
-                f"--ctx-len is {ctx_len}, but {checkpoint.name!r} has {positions} positions. "
-                f"Choose at most {positions}."
+                f"--ctx-len is {ctx_len}, but {name!r} has {positions} positions. Choose at most {positions}."
             )
         ctx_len = positions
         choices.set("ctx_len", ctx_len, f"derived: {positions} positions")
@@ -415,7 +380,7 @@ def _fit_compute_contexts(recipe: Recipe, choices: _Choices) -> None:
     given = {name: tuple(choices.value[name]) for name in leasts}
     for name, least in leasts.items() if any(given.values()) else ():
         if choices.by_user(name):
-            flag = _flag(name)
+            flag = CHOICES[name].flag
             choices.problems += compute_contexts.misfits(flag, given[name], least, ctx_len)
             if not recipe.retains_context:
                 choices.problems.append(
@@ -426,92 +391,31 @@ def _fit_compute_contexts(recipe: Recipe, choices: _Choices) -> None:
         choices.set(name, fitting, choices.why.get(name, "derived: fits ctx_len"))
 
 
-def _positions(config: Mapping[str, Any]) -> int | None:
+def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
     """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
-    positions = positions_of(config)
+    positions = tasks.positions_of(config)
+    if positions is None:
+        return None
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
-    if positions is None or not original or not factor:
-        return positions
-    return max(positions, int(original * factor))
+    if original and factor:
+        positions = max(positions, int(original * factor))
+    padding = int(config.get("pad_token_id", 1)) + 1 if recipe.positions_after_padding else 0
+    return positions - padding
 
 
 def _choose_variant(
-    checkpoint: Checkpoint, recipe: Recipe, request: Request, shape: Shape, choices: _Choices
-) -> dict[str, Any]:
-    """Choose what changes the graph beyond its sizes."""
-    foreign = ["pooling", "normalize"] if recipe.task != "feature-extraction" else []
-    foreign += ["expanded_kv"] if recipe.task != "text-generation" else []
-    for name in foreign:
-        if getattr(request, name) is not None:
-            choices.problems.append(f"{_flag(name)} does not apply to {recipe.task}. Leave it out.")
-    if recipe.task == "text-generation":
-        return _choose_decoder(checkpoint, request, shape, choices)
-    if recipe.task != "feature-extraction":
-        return {}
-    found = read_pooling(checkpoint.companions)
-    by = "checkpoint: modules.json"
-    choices.first(
-        "pooling", (request.pooling, "user"), (found and found.pooling, by), ("mean", "default")
-    )
-    choices.first(
-        "normalize",
-        (request.normalize, "user"),
-        (found and found.normalize, by),
-        (False, "default"),
-    )
-    _check_member(choices, "pooling", POOLINGS)
-    dense = [
-        {name: value for name, value in asdict(layer).items() if name != "folder"}
-        for layer in (found.dense if found else ())
-    ]
-    return {
-        "pooling": choices.value["pooling"],
-        "normalize": choices.value["normalize"],
-        **({"dense": dense} if dense else {}),
-    }
-
-
-def _choose_decoder(
-    checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
-) -> dict[str, Any]:
-    variant = {"continuous_batching": True} if shape.full_batch_size else {}
-    if shape.comp_ctx_lengths_decode:
-        variant["comp_ctx_lengths"] = True
-    if not request.expanded_kv:
-        return variant
-    if not checkpoint.config.get("kv_lora_rank"):
-        choices.problems.append(
-            f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} has not. Leave it out."
-        )
-    choices.set("expanded_kv", True, "user")
-    return {**variant, "expanded_kv": True}
-
-
-def _toolchain(target: str) -> dict[str, str]:
-    """Return the versions of what traces and compiles, the same on every machine (no `+cpu`)."""
-    found = {}
-    for name in (*_TRACERS, *TARGETS.get(target, ())):
-        try:
-            found[name] = re.sub(r"\+.*", "", version(name))
-        except PackageNotFoundError:
-            found[name] = "absent"
-    return found
-
-
-def _path(name: str) -> str:
-    """Return where the spec holds a chosen field."""
-    places = {
-        "target": "target.name",
-        "weights": "quantization.weights",
-        "block_size": "quantization.block_size",
-        "task": "task.name",
-        "pooling": "task.pooling",
-        "normalize": "task.normalize",
-        "expanded_kv": "task.expanded_kv",
-    }
-    return places.get(name, f"shape.{name}")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    checkpoint: Checkpoint, served: Sequence[Task], request: Request, choices: _Choices
+) -> None:
+    """Choose what changes the graph beyond its sizes: as asked, else as the checkpoint says."""
+    for task in served:
+        said = task.defaults(checkpoint)
+        for name, one in CHOICES.items():
+            asked = getattr(request, name)
+            if one.group != "task" or one.key == "name" or not task.takes(one):
+                continue
+            if name not in said and asked in (None, one.default):
+                continue  # nothing new
+            choices.first(name, (asked, "user"), said.get(name, (one.default, "default")))
+            if one.allowed:
+                _check_member(choices, name)

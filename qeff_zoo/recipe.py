@@ -52,6 +52,19 @@ class Transform:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Component:
+    """A model that becomes a program of its own in the package.
+
+    Args:
+        role: Of the program: "decoder", "encoder", ….
+        task: Hub pipeline tag of what it computes.
+    """
+
+    role: str
+    task: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tiny:
     """A configuration of seconds, awkward on purpose, with every layer kind at least twice.
 
@@ -75,6 +88,7 @@ class Recipe:
         task: Hub pipeline tag; names a module of `qeff_zoo.tasks`. The default where a checkpoint does not tell.
         special: In words, what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Applied in order.
+        components: Models that become programs; nothing for one, in the role of the task.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
@@ -88,6 +102,7 @@ class Recipe:
     task: str
     special: str
     transforms: tuple[Transform, ...] = ()
+    components: tuple[Component, ...] = ()
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     positions_after_padding: bool = False

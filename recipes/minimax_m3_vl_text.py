@@ -6,9 +6,8 @@ and the nearest, each group of heads at its own. Norms store weight - 1; gates a
 """
 
 from dataclasses import replace
-from typing import Any
 
-from qeff_zoo.recipe import Tiny, Transform, experts, rms_norm
+from qeff_zoo.recipe import Tiny, Transform, experts, layers_of, rms_norm
 
 from .minimax_m2 import RECIPE as MINIMAX_M2
 
@@ -19,9 +18,7 @@ _SIZES = {"dense_intermediate_size": 80, "shared_intermediate_size": 40, "rotary
 _GATES = {"swiglu_limit": 1.5, "routed_scaling_factor": 1.7}
 
 
-def _indexers(config: Any) -> int:
-    return config.layer_types.count("minimax_m3_sparse")
-
+_indexers = layers_of("minimax_m3_sparse")
 
 RECIPE = replace(
     MINIMAX_M2,
@@ -32,8 +29,8 @@ RECIPE = replace(
         rms_norm(
             lambda config: 4 * config.num_hidden_layers + 2 * _indexers(config) + 1, offset=1.0
         ),
-        experts(lambda config: config.mlp_layer_types.count("sparse")),
+        experts(),
         Transform(name="block_attention", count=_indexers),
     ),
-    tiny=(Tiny(config=MINIMAX_M2.tiny[0].config | _KINDS | _MLPS | _INDEXER | _SIZES | _GATES),),
+    tiny=(Tiny(config={**MINIMAX_M2.tiny[0].config} | _KINDS | _MLPS | _INDEXER | _SIZES | _GATES),),
 )

@@ -164,7 +164,7 @@ class Models:
         Args:
             checkpoint: One of ours.
             home: The store.
-            choices: Fields of `qeff_zoo.plan.Request`.
+            choices: Fields of `qeff_zoo.choices.Request`.
         """
         shutil.copytree(
             self._store(checkpoint, choices) / "graphs", home / "graphs", dirs_exist_ok=True
@@ -176,7 +176,7 @@ class Models:
         Args:
             checkpoint: One of ours.
             home: The store.
-            choices: Fields of `qeff_zoo.plan.Request`.
+            choices: Fields of `qeff_zoo.choices.Request`.
         """
         shutil.copytree(self._store(checkpoint, choices), home, dirs_exist_ok=True)
         (folder,) = (self._store(checkpoint, choices) / "packages").iterdir()

@@ -9,17 +9,20 @@ from qeff_zoo.package import Package, write_manifest
 
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
 SPEC: dict[str, Any] = {
-    "spec": 1,
-    "source": {
-        "model_id": "org/tiny",
-        "revision": REVISION,
-        "weights": "sha256:" + "a" * 64,
+    "spec": 2,
+    "sources": {
+        "model": {
+            "model_id": "org/tiny",
+            "revision": REVISION,
+            "weights": "sha256:" + "a" * 64,
+        }
     },
     "recipe": {"model_type": "llama", "rev": 1, "transforms": ["rms_norm@1", "kv_cache@1"]},
     "shape": {"prefill_seq_len": 128, "ctx_len": 4096, "batch_size": 1},
     "target": {"name": "ort", "weights": "int4"},
     "toolchain": {"qeff_zoo": "0.1.0", "transformers": "5.23.0", "torch": "2.13.0"},
 }
+SOURCE: dict[str, Any] = SPEC["sources"]["model"]
 FILES: dict[str, bytes] = {
     "model.onnx": b"graph",
     "model.onnx.data": bytes(range(256)) * 64,
@@ -28,6 +31,11 @@ FILES: dict[str, bytes] = {
     "evidence/logits.json": b"[1, 2]",
     "LICENSE": b"Apache-2.0",
 }
+
+
+def made_from(model: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """Make the spec of a package of other checkpoints."""
+    return {**copy.deepcopy(SPEC), "sources": {"model": model, **others}}
 
 
 def check(**changes: Any) -> dict[str, Any]:

@@ -42,6 +42,8 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.states import states_of
 from qeff_zoo.targets.ort import attention, lowering
 from qeff_zoo.targets.ort.session import OrtProgram
+from qeff_zoo.tasks import decoding
+from qeff_zoo.tasks.pooling import Embed
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
@@ -321,7 +323,7 @@ class Subject:
     @cached_property
     def states(self) -> Mapping[str, tuple[int | str, ...]]:
         """Shape of every state of a decoder, by name."""
-        task = tasks.module_of("text-generation")
+        task = tasks.find("text-generation")
         shapes: Mapping[str, tuple[int | str, ...]] = task.probe(
             loader.load_meta(self.config, self.recipe)
         )
@@ -574,8 +576,7 @@ def torch_steps(
     subject: Subject, slots: int, ctx_len: int = CTX_LEN, *, seen: bool = False
 ) -> Steps:
     """Generate with the transformed model in PyTorch; where that is asked for, with the shortest compute contexts."""
-    task = tasks.module_of("text-generation")
-    step = task.Step(subject.transformed, list(subject.states)).eval()
+    step = decoding.Step(subject.transformed, list(subject.states)).eval()
     states = {
         name: garbage([slots, *(ctx_len if size == "ctx_len" else size for size in shape[1:])])
         for name, shape in subject.states.items()
@@ -838,8 +839,7 @@ def stray(start: Callable[[], Steps], model: Any) -> float:
 def embed(subject: Subject, how: str, variant: Variant, ids: Array, mask: Array) -> Array:
     """Compute embeddings one of the ways in `TOLERANCE`."""
     if how == "torch":
-        task = tasks.module_of("feature-extraction")
-        model = task.Embed(subject.transformed, **dict(variant)).eval()
+        model = Embed(subject.transformed, **dict(variant)).eval()
         with torch.no_grad():
             return model(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
     session = subject.portable(variant) if how == "portable" else subject.lowered(how, variant, 1)

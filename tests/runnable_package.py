@@ -101,7 +101,7 @@ def package(source: Path, **choices: Any) -> Package:
 
     Args:
         source: The checkpoint.
-        choices: Fields of `qeff_zoo.plan.Request`.
+        choices: Fields of `qeff_zoo.choices.Request`.
     """
     return qeff_zoo.build(source, validate=False, **choices)
 

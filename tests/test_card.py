@@ -16,7 +16,7 @@ WHERE = "hf://acme/zoo"
 
 def entry(model: str = "org/tiny", **changes: Any) -> Entry:
     """Describe a package of a model; `ctx_len` makes it another one."""
-    spec = {**package_builder.SPEC, "source": {**package_builder.SPEC["source"], "model_id": model}}
+    spec = package_builder.made_from({**package_builder.SOURCE, "model_id": model})
     spec["shape"] = {**spec["shape"], "ctx_len": changes.pop("ctx_len", 4096)}
     made = package_builder.draft(spec=spec, name=model)
     made |= {"build_key": build_key(spec), "files": [{"size": 16_700_000}]}

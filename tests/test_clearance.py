@@ -249,7 +249,7 @@ def test_a_private_source_is_not_for_everyone(
     monkeypatch.setenv("HF_TOKEN", "hf_alice")
     hub.commit("acme/own", {"config.json": b"{}"})
     hub.models["acme/own"].private = True
-    spec = {**package_builder.SPEC, "source": {"model_id": "acme/own"}}
+    spec = package_builder.made_from({"model_id": "acme/own"})
     licence = licence_of(manifest(spec=spec), ask=True)
     assert (licence.public, licence.reason) == (False, "acme/own is private")
 
@@ -266,7 +266,7 @@ def test_what_is_not_known_is_not_for_everyone(
 
 
 def test_of_a_folder_the_licence_alone_decides(hub: LocalHub) -> None:
-    spec = {**package_builder.SPEC, "source": {"weights": "sha256:" + "a" * 64}}
+    spec = package_builder.made_from({"weights": "sha256:" + "a" * 64})
     assert licence_of(manifest(spec=spec), ask=True).public
     assert licence_of(manifest(), ask=False).public
     assert not hub.log

@@ -127,7 +127,7 @@ def inputs_for(subject: Subject, lengths: tuple[int, ...]) -> dict[str, Array]:
     ids, mask = texts_for(subject, lengths)
     padding = subject.hf.config.pad_token_id or 0
     feeds = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
-    task = tasks.module_of(subject.recipe.task)
+    task = tasks.find(subject.recipe.task)
     if "token_type_ids" in task.tracing(copy.deepcopy(subject.hf)).input_names:
         second = np.arange(max(lengths)) >= np.array(lengths)[:, None] // 2
         feeds["token_type_ids"] = (second & (mask == 1)).astype(np.int64)
@@ -139,7 +139,7 @@ def ask(subject: Subject, how: str, feeds: Mapping[str, Array]) -> Array:
     embeds = subject.recipe.task == "feature-extraction"
     variant = (("pooling", "lasttoken"), ("normalize", False)) if embeds else ()
     if how == "torch":
-        task = tasks.module_of(subject.recipe.task)
+        task = tasks.find(subject.recipe.task)
         module = task.tracing(subject.transformed, **dict(variant)).module
         with torch.no_grad():
             tensors = {name: torch.from_numpy(value) for name, value in feeds.items()}
@@ -269,6 +269,12 @@ def _leave(path: str) -> Callable[[Subject], Any]:
     return mutated(lambda model: model.set_submodule(path, torch.nn.Identity()))
 
 
+def _leave_neighbours(model: Any) -> None:
+    projection, size = model.embeddings.embedding_transformation, model.config.embedding_size
+    projection.weight[:, :size].zero_()
+    projection.weight[:, 2 * size :].zero_()
+
+
 def _add_in_full(model: Any) -> None:
     for layer in model.layers:
         layer.scaling_factor = 1.0
@@ -353,6 +359,11 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
         zeroed("encoder.block.2.layer.0.SelfAttention.relative_attention_bias.weight"),
     ),
     "clip: activation": ("clip_text_model-base", configured(hidden_act="gelu")),
+    "convbert: kernels of tokens": (
+        "convbert-base",
+        zeroed("encoder.layer.1.attention.self.conv_kernel_layer.weight"),
+    ),
+    "mobilebert: neighbours": ("mobilebert-base", mutated(_leave_neighbours)),
     "tipsv2: scale of embeddings": ("tipsv2_text_model-base", configured(scale_sqrt_depth=False)),
     "privacy filter: window": ("openai_privacy_filter-base", configured(sliding_window=4096)),
     "privacy filter: sinks": ("openai_privacy_filter-base", mutated(_leave_sinks)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from package_builder import SPEC, draft, program
+from package_builder import SOURCE, SPEC, draft, program
 from remote_builder import entry_of, make
 
 from qeff_zoo.errors import RemoteError
@@ -228,7 +228,7 @@ def test_entry_says_what_its_package_is(tmp_path: Path) -> None:
     assert (entry.model, entry.model_type, entry.revision) == (
         "org/tiny",
         "llama",
-        SPEC["source"]["revision"],
+        SOURCE["revision"],
     )
     assert (entry.size, entry.validated, entry.signed) == (package.size, "checkpoint", False)
     assert entry.axes["ctx_len"] == 2048
@@ -239,7 +239,7 @@ def test_entry_says_what_its_package_is(tmp_path: Path) -> None:
 
 def test_package_of_a_folder_has_its_name_for_a_model(tmp_path: Path) -> None:
     spec = copy.deepcopy(SPEC)
-    spec["source"] = {"weights": spec["source"]["weights"]}
+    spec["sources"]["model"] = {"weights": SOURCE["weights"]}
     entry = entry_of(make(tmp_path / "package", name="my-folder", spec=spec))
     assert (entry.model, entry.revision) == ("my-folder", None)
 

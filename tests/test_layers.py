@@ -22,7 +22,7 @@ from qeff_zoo.export import exporter, folding, layers, loader
 from qeff_zoo.export.layers import WatchedIndex, plain
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.tasks import text_generation
+from qeff_zoo.tasks import decoding
 from qeff_zoo.weights import external_data
 
 # --- kinds ---------------------------------------------------------------------------------------
@@ -250,8 +250,8 @@ def steps_of(graph: ir.Model, weights: dict[str, Tensor], folder: Any) -> Steps:
 
 
 def torch_steps(model: Toy) -> Steps:
-    probed = text_generation.probe(model)
-    step = text_generation.Step(model, list(probed)).eval()
+    probed = decoding.probe(model)
+    step = decoding.Step(model, list(probed)).eval()
 
     def call(
         input_ids: Array, position_ids: Array, _: Any, past: dict[str, Array]

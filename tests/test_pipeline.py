@@ -23,10 +23,10 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import qeff_zoo
 from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
 from qeff_zoo.errors import ParityError, StoreError
 from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
-from qeff_zoo.plan import Request
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.store import Store
 
@@ -510,8 +510,8 @@ def test_a_hub_model_is_built_once_and_then_needs_no_network(
     assert again.hit
     assert len(hub.log) == asked
     assert again.package.path == built.path
-    assert (built.name, built.manifest["spec"]["source"]["revision"]) == ("org/tiny", commit)
-    assert built.manifest["spec"]["source"]["model_id"] == "org/tiny"
+    source = built.manifest["spec"]["sources"]["model"]
+    assert (built.name, source["model_id"], source["revision"]) == ("org/tiny", "org/tiny", commit)
     assert_generates(built, models.llama, PROMPTS[:1])
 
 

@@ -12,9 +12,11 @@ import pytest
 import tiny_checkpoint
 
 from qeff_zoo import plan as plans
+from qeff_zoo import versions
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError, UnsupportedModelError
-from qeff_zoo.plan import Plan, Request, resolve
+from qeff_zoo.plan import Plan, resolve
 from qeff_zoo.recipe import Shape
 from qeff_zoo.registry import find_recipe
 
@@ -43,10 +45,10 @@ TOOLS = {
 
 
 GOLDEN = {
-    "llama": "qz1-14503bea409155901a601aa947855fa268acd5cbad6b86b44dbc2b01ab6b622a",
-    "slots": "qz1-75225c070ac76bd33b2e1309112635bee2dc331377ff5dd5aaf59eb94838faa0",
-    "bert": "qz1-1679363f937add255608a9026221e834e5b0754895fa22cfd1e6739118ba02e3",
-    "graph": "qg1-bbba604b689ef1c9ad2acd2ef0c10ec9493a166690e64f2e988bf8f7234720d4",
+    "llama": "qz1-41933946f9d52aaaa1941780a4e538ad450053a14c42ac09b721f9f353233464",
+    "slots": "qz1-93f3b5c3d23bfebd0eaf20298ab65b1113cb1cb47fad9ecbf61d57155bebae79",
+    "bert": "qz1-8ee5cffe2862b46f3a7375a0989b63b568d81e79d6e7898242a61007bcf7073c",
+    "graph": "qg1-e1d67daf2a945337561a93d513b777264330ead88f27caadbb1c24f2cf693326",
 }
 
 Open = Callable[..., Checkpoint]
@@ -55,7 +57,7 @@ Open = Callable[..., Checkpoint]
 @pytest.fixture(autouse=True)
 def _toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan with a toolchain that does not change."""
-    monkeypatch.setattr(plans, "version", TOOLS.__getitem__)
+    monkeypatch.setattr(versions, "version", TOOLS.__getitem__)
 
 
 @pytest.fixture
@@ -81,6 +83,11 @@ def problems(checkpoint: Checkpoint, **request: Any) -> list[str]:
     return caught.value.problems
 
 
+def graph_key(plan: Plan, structure: str) -> str:
+    (program,) = plan.programs
+    return plan.graph_key(program, structure)
+
+
 def chosen(plan: Plan) -> dict[str, tuple[Any, str]]:
     return {name: (field["value"], field["by"]) for name, field in plan.explained().items()}
 
@@ -90,8 +97,8 @@ def chosen(plan: Plan) -> dict[str, tuple[Any, str]]:
 
 def test_without_a_request_the_recipe_chooses(opened: Open) -> None:
     plan = resolve(opened(), Request(), WEIGHTS)
-    assert plan.shape == Shape(prefill_seq_len=128, ctx_len=4096, batch_size=1)
-    assert (plan.target, plan.storage) == ("ort", "fp32")
+    assert plan.programs[0].shape == Shape(prefill_seq_len=128, ctx_len=4096, batch_size=1)
+    assert (plan.target, plan.programs[0].weights.bits) == ("ort", 32)
     fields = chosen(plan)
     assert fields["shape.prefill_seq_len"] == (128, "recipe:latency")
     assert fields["shape.ctx_len"] == (4096, "recipe:latency")
@@ -99,7 +106,7 @@ def test_without_a_request_the_recipe_chooses(opened: Open) -> None:
     assert fields["target.name"] == ("ort", "default")
     assert fields["quantization.weights"] == ("fp32", "default")
     assert fields["task.name"] == ("text-generation", "checkpoint: architectures")
-    assert fields["source.weights"] == (WEIGHTS, "derived")
+    assert fields["sources.model.weights"] == (WEIGHTS, "derived")
     assert fields["toolchain.torch"] == ("2.13.0", "derived")
     assert not any("full_batch_size" in name or "seq_lens" in name for name in fields)
 
@@ -107,7 +114,7 @@ def test_without_a_request_the_recipe_chooses(opened: Open) -> None:
 def test_a_profile_chooses(opened: Open) -> None:
     plan = resolve(opened(), Request(profile="throughput"), WEIGHTS)
     assert chosen(plan)["shape.full_batch_size"] == (16, "recipe:throughput")
-    assert plan.variant == {"continuous_batching": True}
+    assert plan.programs[0].variant == {"continuous_batching": True}
     assert plan.spec["task"]["continuous_batching"] is True
 
 
@@ -122,9 +129,9 @@ def test_the_user_chooses_before_the_profile(opened: Open) -> None:
 
 def test_a_batch_size_turns_slots_off(opened: Open) -> None:
     plan = resolve(opened(), Request(profile="throughput", batch_size=4), WEIGHTS)
-    assert plan.shape.full_batch_size is None
-    assert plan.shape.batch_size == 4
-    assert plan.variant == {}
+    assert plan.programs[0].shape.full_batch_size is None
+    assert plan.programs[0].shape.batch_size == 4
+    assert plan.programs[0].variant == {}
 
 
 def test_positions_shorten_what_nobody_asked_for(opened: Open) -> None:
@@ -175,19 +182,22 @@ def test_a_short_context_shortens_the_prompt_part(opened: Open) -> None:
 )
 def test_positions_of_a_model(opened: Open, config: dict[str, Any], positions: int) -> None:
     checkpoint = opened(**config)
-    assert resolve(checkpoint, Request(ctx_len=positions), WEIGHTS).shape.ctx_len == positions
+    assert (
+        resolve(checkpoint, Request(ctx_len=positions), WEIGHTS).programs[0].shape.ctx_len
+        == positions
+    )
     (problem,) = problems(checkpoint, ctx_len=positions + 1)
     assert f"has {positions} positions" in problem
 
 
 def test_an_encoder_takes_lengths_that_fit(opened: Open) -> None:
     plan = resolve(opened(BERT, max_position_embeddings=200), Request(), WEIGHTS)
-    assert plan.shape == Shape(seq_lens=(32, 128))
+    assert plan.programs[0].shape == Shape(seq_lens=(32, 128))
     assert chosen(plan)["shape.seq_lens"][1] == "derived: 200 positions"
     plan = resolve(opened(BERT, max_position_embeddings=20), Request(), WEIGHTS)
-    assert plan.shape.seq_lens == (20,)
+    assert plan.programs[0].shape.seq_lens == (20,)
     plan = resolve(opened(BERT), Request(seq_lens=(64, 16, 64)), WEIGHTS)
-    assert plan.shape.seq_lens == (16, 64)
+    assert plan.programs[0].shape.seq_lens == (16, 64)
     assert chosen(plan)["shape.seq_lens"][1] == "user"
     assert not any("ctx_len" in name or "prefill" in name for name in chosen(plan))
 
@@ -195,13 +205,15 @@ def test_an_encoder_takes_lengths_that_fit(opened: Open) -> None:
 def test_positions_that_begin_behind_the_padding_id(opened: Open) -> None:
     roberta = {**BERT, "model_type": "roberta", "architectures": ["RobertaModel"]}
     checkpoint = opened(roberta, max_position_embeddings=514, pad_token_id=1)
-    assert resolve(checkpoint, Request(seq_lens=(512,)), WEIGHTS).shape.seq_lens == (512,)
+    assert resolve(checkpoint, Request(seq_lens=(512,)), WEIGHTS).programs[0].shape.seq_lens == (
+        512,
+    )
     (problem,) = problems(checkpoint, seq_lens=(513,))
     assert "has 512 positions" in problem
     plan = resolve(opened(roberta, max_position_embeddings=40), Request(), WEIGHTS)
-    assert plan.shape.seq_lens == (32,)
+    assert plan.programs[0].shape.seq_lens == (32,)
     plan = resolve(opened(roberta, max_position_embeddings=33), Request(), WEIGHTS)
-    assert plan.shape.seq_lens == (31,)
+    assert plan.programs[0].shape.seq_lens == (31,)
 
 
 POOLING_OF_LAST = {
@@ -281,7 +293,7 @@ def test_who_chooses_the_task(
     plan = resolve(opened(config, files), Request(task=asked), WEIGHTS)
     assert chosen(plan)["task.name"] == (task, by)
     assert plan.recipe.task == plan.spec["task"]["name"] == task
-    assert bool(plan.shape.seq_lens) == (task != "text-generation")
+    assert bool(plan.programs[0].shape.seq_lens) == (task != "text-generation")
 
 
 def test_the_last_token_is_pooled_where_the_checkpoint_says_so(opened: Open) -> None:
@@ -302,7 +314,7 @@ def test_keys_change_with_the_task(opened: Open) -> None:
     tasks = ("text-generation", "feature-extraction", "text-classification")
     plans_ = [resolve(checkpoint, Request(task=task), WEIGHTS) for task in tasks]
     assert len({plan.build_key for plan in plans_}) == 3
-    assert len({plan.graph_key("sha256:" + "1" * 64) for plan in plans_}) == 3
+    assert len({graph_key(plan, "sha256:" + "1" * 64) for plan in plans_}) == 3
 
 
 POOLING = {
@@ -320,15 +332,15 @@ POOLING = {
 
 
 def test_pooling_comes_from_the_files_beside_the_checkpoint(opened: Open) -> None:
-    assert resolve(opened(BERT), Request(), WEIGHTS).variant == {
+    assert resolve(opened(BERT), Request(), WEIGHTS).programs[0].variant == {
         "pooling": "mean",
         "normalize": False,
     }
     plan = resolve(opened(BERT, POOLING), Request(), WEIGHTS)
-    assert plan.variant == {"pooling": "cls", "normalize": True}
+    assert plan.programs[0].variant == {"pooling": "cls", "normalize": True}
     assert chosen(plan)["task.pooling"] == ("cls", "checkpoint: modules.json")
     plan = resolve(opened(BERT, POOLING), Request(pooling="max", normalize=False), WEIGHTS)
-    assert plan.variant == {"pooling": "max", "normalize": False}
+    assert plan.programs[0].variant == {"pooling": "max", "normalize": False}
     assert chosen(plan)["task.normalize"] == (False, "user")
 
 
@@ -340,7 +352,7 @@ def test_latents_are_expanded_where_that_is_asked_for(opened: Open) -> None:
     plans_ = [
         resolve(checkpoint, Request(expanded_kv=asked), WEIGHTS) for asked in (None, False, True)
     ]
-    assert [plan.variant for plan in plans_] == [{}, {}, {"expanded_kv": True}]
+    assert [plan.programs[0].variant for plan in plans_] == [{}, {}, {"expanded_kv": True}]
     assert plans_[0].build_key == plans_[1].build_key != plans_[2].build_key
     assert chosen(plans_[2])["task.expanded_kv"] == (True, "user")
 
@@ -367,9 +379,9 @@ def test_compute_contexts_end_with_the_whole_context(opened: Open) -> None:
     assert [chosen(plan)[f"shape.{SEEN[0]}"] for plan in every[:1]] == [
         ((1024,), "derived: fits ctx_len")
     ]
-    assert every[0].variant == {"comp_ctx_lengths": True}
+    assert every[0].programs[0].variant == {"comp_ctx_lengths": True}
     structure = "sha256:" + "1" * 64
-    assert every[0].graph_key(structure) != without.graph_key(structure)
+    assert graph_key(every[0], structure) != graph_key(without, structure)
 
 
 def test_compute_contexts_of_a_recipe_that_do_not_fit_are_dropped(
@@ -613,7 +625,7 @@ def test_golden_build_keys(opened: Open) -> None:
         "llama": llama.build_key,
         "slots": slots.build_key,
         "bert": bert.build_key,
-        "graph": llama.graph_key("sha256:" + "1" * 64),
+        "graph": graph_key(llama, "sha256:" + "1" * 64),
     } == GOLDEN
 
 
@@ -640,8 +652,8 @@ SAME: Mapping[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SAME)
 def test_what_does_not_change_the_graph_does_not_change_its_key(opened: Open, name: str) -> None:
     structure = "sha256:" + "1" * 64
-    before = resolve(opened(), Request(), WEIGHTS).graph_key(structure)
-    assert resolve(opened(**SAME[name]), Request(), WEIGHTS).graph_key(structure) == before
+    before = graph_key(resolve(opened(), Request(), WEIGHTS), structure)
+    assert graph_key(resolve(opened(**SAME[name]), Request(), WEIGHTS), structure) == before
 
 
 def test_a_readme_does_not_change_the_build_key(opened: Open) -> None:
@@ -657,7 +669,7 @@ def test_saying_a_default_does_not_change_the_key(opened: Open) -> None:
     )
     assert resolve(opened(), said, WEIGHTS).build_key == plain.build_key
     plain = resolve(opened(), Request(weights="int4"), WEIGHTS)
-    said = Request(weights="int4", block_size=plain.block_size)
+    said = Request(weights="int4", block_size=plain.programs[0].weights.block)
     assert resolve(opened(), said, WEIGHTS).build_key == plain.build_key
 
 
@@ -723,7 +735,7 @@ def test_every_semantic_field_changes_the_key(
             keys[name] = key(base)
     for tool in TOOLS:
         with monkeypatch.context() as patch:
-            patch.setattr(plans, "version", {**TOOLS, tool: "9.9"}.__getitem__)
+            patch.setattr(versions, "version", {**TOOLS, tool: "9.9"}.__getitem__)
             keys[tool] = key(base)
     with monkeypatch.context() as patch:
         patch.setattr(plans, "EXPORTER_REVISION", plans.EXPORTER_REVISION + 1)
@@ -738,7 +750,7 @@ def test_graph_key_is_the_same_for_a_fine_tune(
     structure = "sha256:" + "1" * 64
 
     def key(checkpoint: Checkpoint, weights: str = WEIGHTS, **request: Any) -> str:
-        return resolve(checkpoint, Request(**request), weights).graph_key(structure)
+        return graph_key(resolve(checkpoint, Request(**request), weights), structure)
 
     plain = key(opened())
     assert plain.startswith("qg1-")
@@ -750,12 +762,12 @@ def test_graph_key_is_the_same_for_a_fine_tune(
         key(opened(), full_batch_size=4),
         key(opened(num_hidden_layers=5)),
         key(opened(rms_norm_eps=1e-6)),
-        resolve(opened(), Request(), WEIGHTS).graph_key("sha256:" + "2" * 64),
+        graph_key(resolve(opened(), Request(), WEIGHTS), "sha256:" + "2" * 64),
         plain,
     }
-    monkeypatch.setattr(plans, "version", {**TOOLS, "onnxruntime": "9.9"}.__getitem__)
+    monkeypatch.setattr(versions, "version", {**TOOLS, "onnxruntime": "9.9"}.__getitem__)
     assert key(opened()) == plain  # what runs a graph does not make it
-    monkeypatch.setattr(plans, "version", {**TOOLS, "torch": "9.9"}.__getitem__)
+    monkeypatch.setattr(versions, "version", {**TOOLS, "torch": "9.9"}.__getitem__)
     different.add(key(opened()))
     assert len(different) == 6
 
@@ -765,14 +777,14 @@ def test_a_missing_tool_is_absent_and_no_error(
 ) -> None:
     def version(name: str) -> str:
         if name == "torch":
-            raise plans.PackageNotFoundError(name)
+            raise versions.PackageNotFoundError(name)
         return TOOLS[name]
 
-    monkeypatch.setattr(plans, "version", version)
+    monkeypatch.setattr(versions, "version", version)
     assert resolve(opened(), Request(), WEIGHTS).spec["toolchain"]["torch"] == "absent"
 
 
 def test_a_plan_cannot_be_changed(opened: Open) -> None:
     plan = resolve(opened(), Request(), WEIGHTS)
     with pytest.raises(AttributeError):
-        plan.variant = {}  # type: ignore[misc]
+        plan.programs = ()  # type: ignore[misc]

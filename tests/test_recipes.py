@@ -28,7 +28,7 @@ from qeff_zoo.passes import experts as experts_pass
 from qeff_zoo.recipe import Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
 from qeff_zoo.targets import Lowered
-from qeff_zoo.tasks.specializations import specializations
+from qeff_zoo.tasks import find
 from qeff_zoo.transforms import apply
 from qeff_zoo.weights import expressions
 
@@ -92,7 +92,7 @@ def test_shapes_fit_the_task(name: str) -> None:
     assert {"latency", "throughput"} <= set(recipe.shapes)
     for shape in recipe.shapes.values():
         check_shape(recipe, shape)
-        named = specializations(recipe.task, shape)
+        named = find(recipe.task).specializations(shape)
         assert len({one["name"] for one in named}) == len(named) >= 1
 
 

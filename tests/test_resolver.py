@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from local_hub import LocalHub
-from package_builder import SPEC
+from package_builder import SOURCE, SPEC, made_from
 from remote_builder import make, remote, write_remote
 from test_index import ENTRY
 
@@ -380,9 +380,7 @@ def test_first_remote_that_has_the_model_is_the_only_one(
     stores: Callable[..., None], tmp_path: Path, package: Package
 ) -> None:
     long = make(tmp_path / "long", ctx_len=8192)
-    other = make(
-        tmp_path / "other", spec={**SPEC, "source": {**SPEC["source"], "model_id": "org/other"}}
-    )
+    other = make(tmp_path / "other", spec=made_from({**SOURCE, "model_id": "org/other"}))
     urls = [
         (tmp_path / "empty").as_uri(),
         write_remote(tmp_path / "a", other),
@@ -445,7 +443,7 @@ def test_repository_of_the_model_itself_comes_last(
 def test_remote_of_several_models_asks_for_one(
     stores: Callable[..., None], tmp_path: Path, package: Package
 ) -> None:
-    spec = {**SPEC, "source": {**SPEC["source"], "model_id": "org/other"}}
+    spec = made_from({**SOURCE, "model_id": "org/other"})
     url = write_remote(tmp_path / "zoo", package, make(tmp_path / "other", spec=spec))
     with pytest.raises(ResolutionError, match=r"2 models: org/other, org/tiny\. Expected one"):
         resolve(url)
@@ -514,9 +512,7 @@ def test_package_of_a_folder_is_found_by_what_is_in_it(
     }
     checks = [{**make(tmp_path / "any").manifest["validation"][0]}]
     checks[0]["against"] = {**checks[0]["against"], "revision": None}
-    kept = keep(
-        make(tmp_path / "p", name="one", spec={**SPEC, "source": source}, validation=checks)
-    )
+    kept = keep(make(tmp_path / "p", name="one", spec=made_from(source), validation=checks))
     assert resolve(str(tmp_path / "one"), {"ctx_len": 64}).here == kept.path
     assert resolve(str(tmp_path / "two"), {"ctx_len": 64}).here == kept.path
     assert resolve("one").here == kept.path
@@ -549,7 +545,7 @@ def test_revision_may_be_a_branch(
     stores: Callable[..., None], hub: LocalHub, tmp_path: Path
 ) -> None:
     commit = hub.commit("org/tiny", {"config.json": b"{}"})
-    spec = {**SPEC, "source": {**SPEC["source"], "revision": commit}}
+    spec = made_from({**SOURCE, "revision": commit})
     checks = [{**make(tmp_path / "any").manifest["validation"][0]}]
     checks[0]["against"] = {**checks[0]["against"], "revision": commit}
     stores(write_remote(tmp_path / "zoo", make(tmp_path / "new", spec=spec, validation=checks)))

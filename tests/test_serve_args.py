@@ -8,7 +8,7 @@ from typing import Any
 
 import package_builder
 import pytest
-from package_builder import FILES, SPEC, draft, fill
+from package_builder import FILES, SOURCE, SPEC, draft, fill, made_from
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PackageError
@@ -191,7 +191,7 @@ def test_drafts_of_a_second_model(tmp_path: Path) -> None:
         program("target"),
         program("draft"),
         specializations=shapes(128, 4, 1, slots=4),
-        spec={**SPEC, "draft": {"model_id": "org/tinier"}},
+        spec=made_from(SOURCE, draft={"model_id": "org/tinier"}),
     )
     (command,) = serve_args(package).commands
     assert command.environment == {
@@ -209,7 +209,8 @@ def test_drafts_of_a_second_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "spec"), [((128, 4), {}), ((128, 1), {"draft": {"model_id": "org/tinier"}})]
+    ("lengths", "spec"),
+    [((128, 4), {}), ((128, 1), made_from(SOURCE, draft={"model_id": "org/tinier"}))],
 )
 def test_drafts_that_nobody_makes_or_checks(
     lengths: tuple[int, ...], spec: dict[str, Any], tmp_path: Path

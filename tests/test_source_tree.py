@@ -10,7 +10,7 @@ import pytest
 from fixtures_builds import Models
 
 from qeff_zoo import pipeline
-from qeff_zoo.plan import Request
+from qeff_zoo.choices import Request
 from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store
 

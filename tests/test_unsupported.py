@@ -21,8 +21,8 @@ from qeff_zoo.errors import ZooError
 from qeff_zoo.export import loader
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe, Tiny
 from qeff_zoo.scaffold.shrinking import shrink
+from qeff_zoo.tasks import decoding
 from qeff_zoo.tasks import encoders as encoders_task
-from qeff_zoo.tasks import text_generation
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
 KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]
@@ -180,7 +180,7 @@ def try_tiny(model_type: str, kind: Any) -> None:
     model = loader.load_meta(config, recipe)
     if not decodes:
         encoders_task.run_once(model)
-    elif not text_generation.probe(model):
+    elif not decoding.probe(model):
         raise RuntimeError(f"{kind.__name__} keeps no keys and values.")
 
 

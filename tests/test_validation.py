@@ -17,10 +17,9 @@ from runnable_package import edit_json, package
 from transformers import AutoModelForCausalLM
 
 from qeff_zoo.errors import ParityError
-from qeff_zoo.numerics import Numerics, RoundedMatrix, format_of
+from qeff_zoo.numerics import BLOCK_SIZE, Numerics, RoundedMatrix, format_of
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
-from qeff_zoo.plan import BLOCK_SIZE
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -586,7 +585,7 @@ def test_a_record_is_written_once_for_each_kind_of_package(
     assert entry["prompts"] == validated("rows").sequences
 
     manifest = json.loads(json.dumps(dict(built["rows"].manifest)))
-    manifest["name"], manifest["spec"]["source"]["revision"] = "org/name", REVISION
+    manifest["name"], manifest["spec"]["sources"]["model"]["revision"] = "org/name", REVISION
     hub = records.write(Package(built["rows"].path, manifest), validated("rows"), tmp_path)
     assert hub == tmp_path / "org" / "name.json"
     assert json.loads(hub.read_text())["records"][0]["revision"] == REVISION

@@ -2,7 +2,11 @@
 """What commands have in common: the choices of a build, a package, threads, a network or none."""
 
 import argparse
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
+
+from qeff_zoo.choices import CHOICES
 
 
 def command(commands: Any, name: str, text: str, group: str = "") -> argparse.ArgumentParser:
@@ -25,50 +29,24 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
     """Add the choices of a build."""
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
     group = parser.add_argument_group("choices", "left out, the recipe makes them")
-    group.add_argument("--target", help="what to compile for (default: ort)")
-    group.add_argument("--task", help="Hub pipeline tag (default: what the checkpoint is for)")
-    group.add_argument("--weights", help="fp32, int8 or int4 (default: fp32)")
-    group.add_argument(
-        "--block-size",
-        type=int,
-        metavar="N",
-        help="columns that share a scale of int8 and int4: 32, 64 or 128 (default: 64; larger is faster, less exact)",
-    )
-    group.add_argument("--profile", help="one of the recipe's shapes (default: latency)")
-    for name, text in (
-        ("prefill-seq-len", "prompt tokens taken by one call"),
-        ("ctx-len", "prompt and generated tokens together"),
-        ("batch-size", "rows of one call"),
-        ("full-batch-size", "slots of continuous batching"),
-    ):
-        group.add_argument(f"--{name}", type=int, metavar="N", help=text)
-    for kind in ("prefill", "decode"):
-        group.add_argument(
-            f"--comp-ctx-lengths-{kind}",
-            type=integers,
-            metavar="N,N",
-            help=f"rows of the cache that a {kind} call looks at: the least that holds its tokens (default: all)",
-        )
-    group.add_argument(
-        "--seq-lens", type=integers, metavar="N,N", help="sequence lengths of an encoder"
-    )
-    group.add_argument(
-        "--pooling", help="mean, cls, max or lasttoken (default: as the checkpoint says)"
-    )
-    group.add_argument(
-        "--normalize", action=argparse.BooleanOptionalAction, default=None, help="unit embeddings"
-    )
-    group.add_argument(
-        "--expanded-kv",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="retain every head's keys and values of latent attention, not the latents",
-    )
+    for choice in CHOICES.values():
+        group.add_argument(choice.flag, help=choice.help, **_READERS[choice.kind])
 
 
 def integers(text: str) -> tuple[int, ...]:
     """Read numbers that commas part."""
     return tuple(int(part) for part in text.split(","))
+
+
+#: How a flag is read, by the type of what is chosen.
+_READERS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
+    {
+        str: {},
+        int: {"type": int, "metavar": "N"},
+        tuple: {"type": integers, "metavar": "N,N"},
+        bool: {"action": argparse.BooleanOptionalAction, "default": None},
+    }
+)
 
 
 def add_package(parser: argparse.ArgumentParser) -> None:

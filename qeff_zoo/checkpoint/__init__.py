@@ -34,9 +34,8 @@ from qeff_zoo.errors import CheckpointError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint", "tensor_problems"]
+__all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
-_MAX_PRINTED = 10
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -293,27 +292,3 @@ def _checkpoint(
         companions=companions,
         files=files,
     )
-
-
-def tensor_problems(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Compare the weights with what the model expects.
-
-    Args:
-        checkpoint: With its weights fetched.
-        expected: Shape by tensor name, from the model.
-
-    Returns:
-        One sentence a problem, the first ten, and how many more there are; empty when all is well.
-    """
-    problems = []
-    for name, shape in expected.items():
-        found = checkpoint.tensors.get(name)
-        if found is None:
-            problems.append(f"Tensor {name!r} is missing; the config expects shape {list(shape)}.")
-        elif found.shape != tuple(shape):
-            problems.append(
-                f"Tensor {name!r} has shape {list(found.shape)}; the config expects {list(shape)}."
-            )
-    if (more := len(problems) - _MAX_PRINTED) > 0:
-        problems[_MAX_PRINTED:] = [f"{more} more tensors disagree with the config."]
-    return problems

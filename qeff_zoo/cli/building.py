@@ -10,7 +10,7 @@ from qeff_zoo.cli.reading import choices_of
 
 
 def _request(arguments: argparse.Namespace) -> Any:
-    from qeff_zoo.plan import Request
+    from qeff_zoo.choices import Request
 
     return Request(**choices_of(arguments))
 

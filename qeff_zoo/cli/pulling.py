@@ -51,7 +51,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
 
     def build() -> Any:
         from qeff_zoo import pipeline
-        from qeff_zoo.plan import Request
+        from qeff_zoo.choices import Request
 
         request = Request(**choices_of(arguments))
         revision = arguments.revision

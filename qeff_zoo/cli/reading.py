@@ -2,10 +2,10 @@
 """What commands are given: files, and the choices of a build."""
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import GenerationError
 
 
@@ -20,7 +20,5 @@ def read_text(path: Path) -> str:
 
 
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what was asked of a build or of a package, by the fields of `qeff_zoo.plan.Request`."""
-    from qeff_zoo.plan import Request
-
-    return {item.name: getattr(arguments, item.name) for item in fields(Request)}
+    """Return what was asked of a build or of a package, by the fields of `qeff_zoo.choices.Request`."""
+    return {name: getattr(arguments, name) for name in CHOICES}

@@ -12,6 +12,7 @@ from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json, table
 from qeff_zoo.cli.reading import read_text
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.tasks import NAMES, find
 
 # --- run ---------------------------------------------------------------------------------------
 
@@ -28,12 +29,15 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
         )
-    if arguments.pair and package.task != "text-classification":
+    pairs = package.task in NAMES and find(package.task).session().takes_pairs
+    if arguments.pair and not pairs:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
     session = load(package, threads=arguments.threads)
-    _RUNS[package.task](session, prompts, arguments)
+    task = find(package.task)
+    run = _label_tokens if task.by_token else _RUNS[task.answers]
+    run(session, prompts, arguments)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -144,12 +148,11 @@ def _label_tokens(session: Any, texts: list[str], arguments: argparse.Namespace)
     print(table(rows, ["token", "at", "label", "score"]))
 
 
-#: Task -> what runs its package.
+#: What runs a package, by what it answers.
 _RUNS: dict[str, Callable[[Any, list[str], argparse.Namespace], None]] = {
-    "text-generation": _generate,
-    "feature-extraction": _embed,
-    "text-classification": _classify,
-    "token-classification": _label_tokens,
+    "logits": _generate,
+    "embeddings": _embed,
+    "scores": _classify,
 }
 
 

@@ -48,7 +48,7 @@ def _attempt(
 ) -> ir.Model | None:
     with _quiet():
         model = loader.load_meta(config, recipe)
-        task = tasks.module_of(recipe.task)
+        task = tasks.find(recipe.task)
         repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
         tracing = task.tracing(model, **variant)
         graph = _trace(tracing, set(model.state_dict()))

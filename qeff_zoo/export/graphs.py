@@ -92,8 +92,8 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bindings.bind(meta, checkpoint.tensors, needed)
-    behind = dense_bindings(checkpoint.companions) if "dense" in plan.variant else {}
-    shapes = {name: [*model.graph.initializers[name].shape] for name in behind}
+    behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
+    shapes = {name: tuple(model.graph.initializers[name].shape) for name in behind}
     if problems := bindings.problems_of(behind, shapes, checkpoint.tensors):
         raise CheckpointError(
             f"{checkpoint.name!r} has dense layers that differ from their configs: {' '.join(problems)} Expected the "

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which package serves whom: for each thing that a user can ask for, what else than that very thing will do.
 
-In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. The table:
+In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. By the rules of
+`qeff_zoo.choices`, a package will do if it has
 
-    axis                                        a package will do if it has
-    target, task, weights, block_size, pooling  the same: another one answers differently, or not at all
-    hardware (cores, devices, mxfp6, …)         the same, as everything that is not named here
-    ctx_len                                     as much or more: the same answers, and room for longer ones
-    full_batch_size                             as many slots or more: a slot that is free changes nothing
-    batch_size                                  as many rows or more: rows that are not needed are padding
-    seq_lens                                    a longest one that is as long or longer
-    prefill_seq_len, comp_ctx_lengths_…         any: they change the speed, no answer; the one asked for is preferred
+    exact       the same: another one answers differently, or not at all; so too for hardware (cores, devices, mxfp6, …)
+    at least    as much or more: the same answers, and room for longer ones, or rows that are padding, or slots that are
+                free; of several lengths the longest counts
+    any         anything: it changes the speed, no answer; the one asked for is preferred
 
 Of several that will do, the least is taken that is enough.
 """
@@ -18,7 +15,9 @@ Of several that will do, the least is taken that is enough.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
+
+from qeff_zoo.choices import CHOICES, HARD, Sharing
 
 
 @dataclass(frozen=True)
@@ -26,33 +25,29 @@ class Rule:
     """How an axis is compared.
 
     Args:
-        kind: "exact", "at least" or "any".
+        kind: One of `KINDS`.
         distance: How far apart two packages are that differ here, to find the nearest of those that will not do.
     """
 
-    kind: str
+    kind: Sharing
     distance: int
 
 
-_HARDEST, _HARD, _SOFT = 100, 10, 1
+#: In the order in which axes are held against each other where several will do.
+KINDS: tuple[Sharing, ...] = get_args(Sharing)
+#: What is declared of every choice of a build, sizes that must be large enough before those that need not.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        "task": Rule("exact", _HARDEST),
-        "target": Rule("exact", _HARDEST),
-        "ctx_len": Rule("at least", _SOFT),
-        "full_batch_size": Rule("at least", _SOFT),
-        "batch_size": Rule("at least", _SOFT),
-        "seq_lens": Rule("at least", _SOFT),
-        "prefill_seq_len": Rule("any", _SOFT),
-        "comp_ctx_lengths_prefill": Rule("any", _SOFT),
-        "comp_ctx_lengths_decode": Rule("any", _SOFT),
+        choice.name: Rule(choice.sharing, choice.distance)
+        for choice in sorted(CHOICES.values(), key=lambda one: KINDS.index(one.sharing))
+        if choice.path
     }
 )
-_OTHER = Rule("exact", _HARD)
+_OTHER = Rule("exact", HARD)
 
 
 def rule_of(axis: str) -> Rule:
-    """Give the rule of an axis; what is not in the table is compared exactly."""
+    """Give the rule of an axis; what nobody chose (hardware, …) is compared exactly."""
     return RULES.get(axis, _OTHER)
 
 

@@ -6,13 +6,12 @@ configuration, and imports neither torch nor transformers.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo import registry
+from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
-
-_TARGET, _WEIGHTS = "ort", "fp32"
 
 
 def defaults(model_type: str | None, task: str | None, profile: str | None) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def defaults(model_type: str | None, task: str | None, profile: str | None) -> d
     """
     from qeff_zoo.tasks import for_task
 
-    chosen: dict[str, Any] = {"target": _TARGET, "weights": _WEIGHTS}
+    chosen: dict[str, Any] = {name: CHOICES[name].default for name in ("target", "weights")}
     if model_type is None:
         return chosen
     try:
@@ -58,12 +57,11 @@ def problems(checkpoint: str | None, wishes: Mapping[str, Any], revision: str | 
     from qeff_zoo import plan
     from qeff_zoo.checkpoint import open_checkpoint
 
-    known = {item.name for item in fields(plan.Request)}
-    if unknown := sorted(wishes.keys() - known):
+    if unknown := sorted(wishes.keys() - CHOICES.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
         opened = open_checkpoint(checkpoint, revision=revision, need_weights=False)
-        plan.resolve(opened, plan.Request(**wishes), plan.NO_WEIGHTS)
+        plan.resolve(opened, Request(**wishes), plan.NO_WEIGHTS)
     except PlanError as error:
         return error.problems
     except (CheckpointError, UnsupportedModelError) as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qeff_zoo.hub.variants import axes_of, tested_versions, variant_name
+from qeff_zoo.package.manifest import source_in
 
 #: What a notice may say of a package, in the order of severity.
 STATES = ("known_bad", "yanked", "superseded")
@@ -64,7 +65,7 @@ class Entry:
             content: The bytes of its manifest.json.
             signed: Whether a signature goes with it.
         """
-        source = manifest["spec"].get("source", {})
+        source = source_in(manifest)
         return cls(
             path=package_path(manifest),
             manifest=hashlib.sha256(content).hexdigest(),

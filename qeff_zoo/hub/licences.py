@@ -10,6 +10,7 @@ from typing import Any
 
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub.hub_calls import hub_call
+from qeff_zoo.package.manifest import source_in
 
 # As the Hub names them, which is as SPDX does, in small letters, for all but a few families.
 _REDISTRIBUTABLE = """
@@ -60,7 +61,7 @@ def licence_of(manifest: Mapping[str, Any], *, ask: bool) -> Licence:
             False,
             f"its source's licence {stated!r} is not known to allow everyone a copy",
         )
-    model_id = manifest["spec"].get("source", {}).get("model_id")
+    model_id = source_in(manifest).get("model_id")
     if model_id is None or not ask:
         return Licence(True, f"its source's licence {stated!r} allows it")
     if closed := _closed(model_id):

@@ -20,7 +20,7 @@ from qeff_zoo.hub.assembly import Assembler
 from qeff_zoo.hub.descriptions import Description, download_description, origin_of, read_manifest
 from qeff_zoo.hub.remotes import Remote, Snapshot, open_remote, remotes_for
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.package.manifest import MANIFEST_NAME, source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin
@@ -169,7 +169,7 @@ def _candidates(
         yield partial(_at, open_remote(origin.url), origin)
         digest = origin.manifest
     if described is not None:
-        source = described.manifest["spec"].get("source", {})
+        source = source_in(described.manifest)
         model_id = source.get("model_id") or described.manifest["name"]
         digest = hashlib.sha256(described.content).hexdigest()
     if digest:

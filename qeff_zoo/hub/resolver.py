@@ -99,7 +99,7 @@ def resolve(
 
     Args:
         reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
-        wishes: Fields of `qeff_zoo.plan.Request`, and any other axis by its name; None for what is left to us.
+        wishes: Fields of `qeff_zoo.choices.Request`, and any other axis by its name; None for what is left to us.
         revision: Of the checkpoint: commit, tag or branch.
         key: Build key (16 hex digits of it or more) or path of the one package that will do.
         store: Where packages of this machine are; None for the one `QEFF_HOME` names.

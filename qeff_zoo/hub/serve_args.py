@@ -21,6 +21,8 @@ from typing import Any
 
 from qeff_zoo.hub.qaic_shapes import Compiled, refused
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import source_in
+from qeff_zoo.tasks import NAMES, find
 
 TARGET = "qaic"
 _PROGRAM = "programqpc.bin"
@@ -35,7 +37,6 @@ _PATH_NAMES = {
     "draft": "draft_qpc_path",
     "encoder": "qpc_path",
 }
-_POOLING_TASKS = {"feature-extraction": "embed", "text-classification": "classify"}
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _decoder(compiled: Compiled) -> Iterator[Command]:
 
 def _with_draft(compiled: Compiled) -> Iterator[Command]:
     tokens = compiled.num_speculative_tokens
-    model = compiled.planned("draft", "model_id")
+    model = source_in(compiled.package.manifest, "draft").get("model_id")
     if not tokens or not model:
         raise refused(
             compiled.package,
@@ -216,12 +217,13 @@ def _disaggregated(compiled: Compiled) -> Iterator[Command]:
 
 
 def _encoder(compiled: Compiled) -> Iterator[Command]:
-    task = _POOLING_TASKS.get(compiled.package.task)
+    served = {name: find(name).vllm_task for name in NAMES if find(name).vllm_task}
+    task = served.get(compiled.package.task)
     if task is None:
         raise refused(
             compiled.package,
             f"is for {compiled.package.task}, which vllm-qaic has no API for; expected one of "
-            f"{', '.join(_POOLING_TASKS)}. Run it with QEfficient's runtime.",
+            f"{', '.join(served)}. Run it with QEfficient's runtime.",
         )
     pooling = compiled.planned("task", "pooling") or "mean"
     lengths = {"embed_seq_len": compiled.seq_lens} if len(compiled.seq_lens) > 1 else {}

@@ -24,7 +24,7 @@ from qeff_zoo.hub.remotes import (
 )
 from qeff_zoo.hub.trust import SIGNATURE_NAME
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED, Manifest
+from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
 
@@ -152,7 +152,7 @@ def _is_of_model(model: str) -> Callable[[Manifest], bool]:
     return lambda manifest: (
         model
         in (
-            manifest["spec"].get("source", {}).get("model_id"),
+            source_in(manifest).get("model_id"),
             manifest["name"],
         )
     )
@@ -165,7 +165,7 @@ def _is_of_folder(folder: str, store: Store) -> Callable[[Manifest], bool]:
         "weights": checkpoint.weights_digest(store.file_digest),
         "companions": checkpoint.companions_digest(),
     }
-    return lambda manifest: content.items() <= manifest["spec"].get("source", {}).items()
+    return lambda manifest: content.items() <= source_in(manifest).items()
 
 
 def _in_store(store: Store, fits: Callable[[Manifest], bool]) -> Iterator[Candidate]:

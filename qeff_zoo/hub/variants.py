@@ -9,20 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from qeff_zoo.choices import CHOICES
+
 #: Groups of a spec whose fields are axes; `name` of a group is the axis of the group's own name.
 _GROUPS = ("target", "task", "quantization", "shape")
-#: Sizes with a short name, in the order in which they are read.
-_SHORT = {
-    "prefill_seq_len": "pl",
-    "ctx_len": "cl",
-    "seq_lens": "sl",
-    "batch_size": "bs",
-    "full_batch_size": "fbs",
-    "comp_ctx_lengths_prefill": "ccp",
-    "comp_ctx_lengths_decode": "ccd",
-}
+#: What sizes are called, in the order in which they are read.
+_SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
 #: Said first, without their name. What follows from other axes, or is so nearly always, is not said.
-_FIRST = ("target", "weights")
+_FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
 _UNSAID = ("task", "method", "continuous_batching", "comp_ctx_lengths")
 _LONGEST = 96
 
@@ -40,6 +34,8 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for group in _GROUPS:
         members = manifest["spec"].get(group)
         axes |= dict(_flat(members, group)) if isinstance(members, Mapping) else {}
+    # Of the target's lowering: nobody asks for another than the newest.
+    axes.pop("revision", None)
     return axes
 
 

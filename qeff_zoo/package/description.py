@@ -12,6 +12,7 @@ from typing import Any
 from qeff_zoo import targets
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest
+from qeff_zoo.tasks import TEXT_GENERATION
 
 _SEEN = "comp_ctx_lengths"
 
@@ -173,7 +174,7 @@ def _number(value: float | None) -> str:
 
 
 def _command(package: Package) -> str:
-    length = " --generation-len 64" if package.task == "text-generation" else ""
+    length = " --generation-len 64" if package.task == TEXT_GENERATION else ""
     return f"qeff-zoo run {shlex.quote(str(package.path))} --prompt 'Once upon a time'{length}"
 
 

@@ -137,6 +137,21 @@ def unsafe_path(path: str) -> str | None:
     return None
 
 
+def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:
+    """Return what a manifest's spec says of a checkpoint that the package was made from; nothing where it says nothing.
+
+    Args:
+        manifest: Any.
+        name: Of the source.
+
+    Returns:
+        `weights` and `companions`, digests; of the Hub also `model_id` and `revision`.
+    """
+    sources = manifest["spec"].get("sources")
+    found = sources.get(name) if isinstance(sources, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def _build_key(manifest: Manifest) -> Iterator[str]:
     try:
         expected = build_key(manifest["spec"])
@@ -229,8 +244,7 @@ def _claim(manifest: Manifest) -> Iterator[str]:
 
 
 def _revisions(manifest: Manifest) -> Iterator[str]:
-    source = manifest["spec"].get("source")
-    pinned = source.get("revision") if isinstance(source, Mapping) else None
+    pinned = source_in(manifest).get("revision")
     for index, check in enumerate(manifest["validation"]):
         measured = check["against"]["revision"]
         if pinned and measured and measured != pinned:

@@ -7,6 +7,7 @@ import numpy as np
 
 from qeff_zoo.runtime.encoder import EncoderSession, Text
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.tasks import FEATURE_EXTRACTION
 
 
 class EmbeddingSession(EncoderSession):
@@ -17,7 +18,7 @@ class EmbeddingSession(EncoderSession):
         >>> session.similarity(session.embed(["a cat", "a kitten"]))  # doctest: +SKIP
     """
 
-    task = "feature-extraction"
+    task = FEATURE_EXTRACTION
     output = "output"
 
     def embed(self, texts: str | Sequence[Text]) -> Array:

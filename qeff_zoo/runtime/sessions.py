@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package in, the session of its task out."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from qeff_zoo import targets
@@ -12,21 +10,13 @@ from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
+from qeff_zoo.tasks import NAMES, find
 
 Session: TypeAlias = (
     TextGenerationSession
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
-)
-
-_SESSIONS: Mapping[str, Callable[..., Session]] = MappingProxyType(
-    {
-        "text-generation": TextGenerationSession,
-        "feature-extraction": EmbeddingSession,
-        "text-classification": TextClassificationSession,
-        "token-classification": TokenClassificationSession,
-    }
 )
 
 
@@ -49,15 +39,16 @@ def open_session(
             f"{' or '.join(map(repr, targets.NAMES))}, which runs here. Build the model with --target "
             f"{targets.NAMES[0]}."
         )
-    kind = _SESSIONS.get(package.task)
-    if kind is None:
+    if package.task not in NAMES:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
-            f"{' or '.join(_SESSIONS)}. Run a package of such a task."
+            f"{' or '.join(NAMES)}. Run a package of such a task."
         )
+    task = find(package.task)
     choices: dict[str, Any] = {}
-    if prefix_cache_bytes is not None and kind is TextGenerationSession:
+    if prefix_cache_bytes is not None and task.role == "decoder":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
     (program,) = package.programs
     opened = targets.find(package.target).open(package, program.role, threads=threads)
-    return kind(package.path, opened, **choices)
+    session: Session = task.session()(package.path, opened, **choices)
+    return session

@@ -9,6 +9,7 @@ from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession, Texts
 from qeff_zoo.runtime.labels import Score
 from qeff_zoo.runtime.program import Program
+from qeff_zoo.tasks import TEXT_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class TextClassificationSession(EncoderSession):
         >>> [found.score for found in session.classify(pairs)]  # doctest: +SKIP
     """
 
-    task = "text-classification"
+    task = TEXT_CLASSIFICATION
     output = "logits"
     takes_pairs = True
 

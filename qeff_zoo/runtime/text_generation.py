@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
@@ -104,6 +104,9 @@ class TextGenerationSession:
         >>> session.generate(["Once upon a time"], generation_len=8)[0].text  # doctest: +SKIP
         ' there was a little girl named Lily'
     """
+
+    #: Two texts are never read together.
+    takes_pairs: ClassVar[bool] = False
 
     def __init__(
         self,

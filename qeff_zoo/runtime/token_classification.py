@@ -8,6 +8,7 @@ from pathlib import Path
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession, Text
 from qeff_zoo.runtime.program import Program
+from qeff_zoo.tasks import TOKEN_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class TokenClassificationSession(EncoderSession):
         >>> [token.label for token in session.classify("Ada was in Turin.")[0]]  # doctest: +SKIP
     """
 
-    task = "token-classification"
+    task = TOKEN_CLASSIFICATION
     output = "logits"
 
     def __init__(self, folder: Path, program: Program) -> None:

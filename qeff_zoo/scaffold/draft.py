@@ -24,12 +24,13 @@ from qeff_zoo.scaffold import counting
 from qeff_zoo.scaffold.counting import Counted
 from qeff_zoo.scaffold.shrinking import deepen, fields_of, parse, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
-from qeff_zoo.scaffold.subject import EMBEDDING, GENERATION, Subject, examine, family_of, parents_of
+from qeff_zoo.scaffold.subject import Subject, examine, family_of, parents_of
+from qeff_zoo.tasks import find
 
 MAX_LINES = 40
 _SHAPES = {
-    GENERATION: ("DECODER_SHAPES", DECODER_SHAPES),
-    EMBEDDING: ("ENCODER_SHAPES", ENCODER_SHAPES),
+    "decoder": ("DECODER_SHAPES", DECODER_SHAPES),
+    "encoder": ("ENCODER_SHAPES", ENCODER_SHAPES),
 }
 # From awkward to plain, until the model runs.
 _PLAINER = ((), ("head_dim",), ("num_key_value_heads",), ("head_dim", "num_key_value_heads"))
@@ -205,7 +206,6 @@ def _fits(recipe: Recipe, fields: set[str]) -> bool:
 def _try(draft: _Draft) -> None:
     """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
     from qeff_zoo.export import layers, loader
-    from qeff_zoo.tasks import text_generation
 
     module = ModuleType(f"qeff_zoo.recipes.{registry.file_name(draft.subject.model_type)}")
     module.__package__ = "qeff_zoo.recipes"
@@ -213,7 +213,8 @@ def _try(draft: _Draft) -> None:
     recipe: Recipe = module.RECIPE
     config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
     model = loader.load_meta(config, recipe)
-    if recipe.task == GENERATION and not text_generation.probe(model):
+    task = find(recipe.task)
+    if task.role == "decoder" and not task.probe(model):
         raise UnsupportedModelError(f"{type(model).__name__} keeps no keys and values.")
     repeated, _ = layers.reduce(model, everything=True)
     kinds = repeated.kinds if repeated else ()
@@ -242,7 +243,7 @@ def _text(draft: _Draft) -> str:
 
 
 def _whole(draft: _Draft, head: Mapping[str, Any]) -> str:
-    shapes, _ = _SHAPES[draft.subject.task]
+    shapes, _ = _SHAPES[find(draft.subject.task).role]
     fields = {
         "model_type": head["model_type"],
         "architectures": head["architectures"],
@@ -265,7 +266,7 @@ def _derived(draft: _Draft, nearest: Recipe, head: Mapping[str, Any]) -> str:
         before, tiny = f"_TINY = {{{kept}}}\n\n", Code("_TINY")
     own = _overrides(draft, base)
     fields = {"": Code(alias), **head}
-    shapes, standard = _SHAPES[nearest.task]
+    shapes, standard = _SHAPES[find(nearest.task).role]
     counted = [] if counting.promises(nearest, draft.counted) else draft.counted
     if nearest.transforms and not draft.counted:
         fields["transforms"] = ()

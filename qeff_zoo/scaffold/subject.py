@@ -11,8 +11,7 @@ from typing import Any
 from qeff_zoo import registry
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.scaffold.shrinking import parse
-
-GENERATION, EMBEDDING = "text-generation", "feature-extraction"
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION, find
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +68,11 @@ def examine(config: Mapping[str, Any]) -> Subject:
             f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
         )
     named = tuple(config.get("architectures") or ())
-    says_causal = tuple(name for name in named if name.endswith(("ForCausalLM", "LMHeadModel")))
+    says_causal = tuple(name for name in named if name.endswith(find(TEXT_GENERATION).suffixes))
     if model_type in causal and (says_causal or model_type not in masked):
-        task, architectures = GENERATION, says_causal or (causal[model_type],)
+        task, architectures = TEXT_GENERATION, says_causal or (causal[model_type],)
     else:
-        task, architectures = EMBEDDING, named or (auto.MODEL_MAPPING_NAMES[model_type],)
+        task, architectures = FEATURE_EXTRACTION, named or (auto.MODEL_MAPPING_NAMES[model_type],)
     return Subject(
         config=config, task=task, architectures=architectures, family=family_of(model_type)
     )

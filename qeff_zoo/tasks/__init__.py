@@ -1,34 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: what goes into a graph and what comes out. One file per Hub pipeline tag, `-` written `_`."""
+"""Tasks: all that core knows of what a package is for. One file a Hub pipeline tag, `-` written `_`."""
 
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
+from qeff_zoo.choices import Choice, Request
+from qeff_zoo.recipe import Component, Recipe, Shape
 
-#: Every task, and transformers' automatic classes for it: the first that knows a configuration makes the model.
-AUTO_CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "text-generation": ("AutoModelForCausalLM",),
-        # Of T5 the text encoder alone, which is not what AutoModel makes.
-        "feature-extraction": ("AutoModelForTextEncoding", "AutoModel"),
-        "text-classification": ("AutoModelForSequenceClassification",),
-        "token-classification": ("AutoModelForTokenClassification",),
-    }
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+#: Every task: a module of this package with a value `TASK`.
+NAMES = TEXT_GENERATION, FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION = (
+    "text-generation",
+    "feature-extraction",
+    "text-classification",
+    "token-classification",
 )
-#: How the names of transformers' classes end -> the task that they are made for.
-_SUFFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        "ForCausalLM": "text-generation",
-        "LMHeadModel": "text-generation",
-        "ForSequenceClassification": "text-classification",
-        "ForTokenClassification": "token-classification",
-        "Model": "feature-extraction",  # no head
-    }
-)
+
+Role: TypeAlias = Literal["decoder", "encoder"]
+AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
+#: A chosen value and who chose it.
+Chosen: TypeAlias = tuple[Any, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +45,129 @@ class Tracing:
     input_names: list[str]
     output_names: list[str]
     then: Callable[[Any], object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a package may be for: which models it takes, how they are traced, specialized, run and judged.
+
+    Values are light; what needs torch, numpy or a runtime is imported by the functions when they are called.
+
+    Args:
+        name: Hub pipeline tag.
+        role: Of its program.
+        answers: Logits of a language model, embeddings, or a classifier's scores.
+        by_token: Whether each token has an answer of its own.
+        auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
+        suffixes: How the names of transformers' classes end that are made for it.
+        has_head: Whether such a class has weights of its own; else any other class of the architecture will do too.
+        companion: A file beside a checkpoint that says that it is meant for this, whatever its class.
+        shapes: Profiles of a recipe that serves it besides a task of another role.
+        probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder.
+        tracing: `tracing(model, **variant)` describes how to trace a model.
+        variant: `variant(checkpoint, shape, chosen)` says what changes the graph beyond its sizes.
+        specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
+        defaults: What a checkpoint says of choices that the user left out.
+        problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
+        session: Returns the class that runs its packages.
+        stages: Returns what of `qeff_zoo.validation.cases` plans the calls that are compared.
+        vllm_task: What vllm-qaic calls it where it is a pooling model's; None where it has no API for it.
+    """
+
+    name: str
+    role: Role
+    answers: AnswerKind
+    by_token: bool = False
+    auto_classes: tuple[str, ...]
+    suffixes: tuple[str, ...]
+    has_head: bool = True
+    companion: str | None = None
+    shapes: Mapping[str, Shape]
+    probe: Callable[[Any], Any]
+    tracing: Callable[..., Tracing]
+    variant: Callable[["Checkpoint", Shape, Mapping[str, Any]], dict[str, Any]] = (
+        lambda checkpoint, shape, chosen: {}
+    )
+    specializations: Callable[[Shape], list[dict[str, Any]]]
+    defaults: Callable[["Checkpoint"], Mapping[str, Chosen]] = lambda checkpoint: {}
+    problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
+        lambda checkpoint, recipe, request: []
+    )
+    session: Callable[[], Any]
+    stages: Callable[[], Callable[[Any], Any]]
+    vllm_task: str | None = None
+
+    def takes(self, choice: Choice) -> bool:
+        """Tell whether a choice of a build means anything to it."""
+        return choice.of in (None, self.role, self.answers)
+
+
+def find(name: str) -> Task:
+    """Return a task by its pipeline tag, one of `NAMES`."""
+    task: Task = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").TASK
+    return task
+
+
+def task_of(architecture: str, recipe: Recipe) -> str:
+    """Return the task that a class of transformers is made for; the recipe's own where its name does not tell.
+
+    Args:
+        architecture: Class name.
+        recipe: Of its `model_type`.
+    """
+    # What has no head is recognized last: every name may end like that.
+    every = sorted(map(find, NAMES), key=lambda task: not task.has_head)
+    told = (task.name for task in every if architecture.endswith(task.suffixes))
+    return next(told, recipe.task)
+
+
+def tasks_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return every task that a recipe serves, its own first: those that its architectures are made for."""
+    made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
+    return tuple(dict.fromkeys([recipe.task, *made_for]))
+
+
+def for_task(recipe: Recipe, task: str) -> Recipe:
+    """Return a recipe as it is for one of its tasks."""
+    wanted = find(task)
+    same = wanted.role == find(recipe.task).role
+    components = recipe.components if task == recipe.task else ()
+    shapes = recipe.shapes if same else wanted.shapes
+    return replace(recipe, task=task, components=components, shapes=shapes)
+
+
+def components_of(recipe: Recipe) -> tuple[Component, ...]:
+    """Return the models that become programs of a package; a plain decoder or encoder is one."""
+    return recipe.components or (Component(role=find(recipe.task).role, task=recipe.task),)
+
+
+def named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:
+    """Name specializations of one kind, and number them where there are several.
+
+    Args:
+        name: Of the kind.
+        every: Size by symbol of each.
+    """
+    return [
+        {
+            "name": name if len(every) == 1 else f"{name}_{number}",
+            "symbols": {key: str(value) for key, value in symbols.items()},
+        }
+        for number, symbols in enumerate(every)
+    ]
+
+
+def auto_class(task: str, config: Any) -> Any:
+    """Return transformers' automatic class that makes a task's model.
+
+    Args:
+        task: Hub pipeline tag.
+        config: The model's, as transformers parses it.
+    """
+    import transformers
+
+    classes = [getattr(transformers, name) for name in find(task).auto_classes]
+    return next((one for one in classes if type(config) in one._model_mapping), classes[-1])
 
 
 #: Configs' names for the number of positions that a model has a table or a mask for.
@@ -74,45 +192,3 @@ def looks_ahead(config: Mapping[str, Any]) -> bool:
         config: Raw config.json.
     """
     return config.get("use_bidirectional_attention") in (True, "all")
-
-
-def module_of(task: str) -> ModuleType:
-    """Return the module that defines a task, by its pipeline tag."""
-    return importlib.import_module(f"{__name__}.{task.replace('-', '_')}")
-
-
-def task_of(architecture: str, recipe: Recipe) -> str:
-    """Return the task that a class of transformers is made for; the recipe's own where its name does not tell.
-
-    Args:
-        architecture: Class name.
-        recipe: Of its `model_type`.
-    """
-    told = (task for suffix, task in _SUFFIXES.items() if architecture.endswith(suffix))
-    return next(told, recipe.task)
-
-
-def tasks_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return every task that a recipe serves, its own first: those that its architectures are made for."""
-    made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
-    return tuple(dict.fromkeys([recipe.task, *made_for]))
-
-
-def for_task(recipe: Recipe, task: str) -> Recipe:
-    """Return a recipe as it is for one of its tasks."""
-    decodes = recipe.task == "text-generation"
-    shapes = ENCODER_SHAPES if decodes and task != recipe.task else recipe.shapes
-    return replace(recipe, task=task, shapes=shapes)
-
-
-def auto_class(task: str, config: Any) -> Any:
-    """Return transformers' automatic class that makes a task's model.
-
-    Args:
-        task: Hub pipeline tag.
-        config: The model's, as transformers parses it.
-    """
-    import transformers
-
-    classes = [getattr(transformers, name) for name in AUTO_CLASSES[task]]
-    return next((one for one in classes if type(config) in one._model_mapping), classes[-1])

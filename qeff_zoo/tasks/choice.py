@@ -5,10 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.tasks import task_of, tasks_of
-
-#: What says that token states become one embedding; sentence-transformers writes it.
-_EMBEDS = "modules.json"
+from qeff_zoo.tasks import NAMES, find, task_of, tasks_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +52,7 @@ def choose(
             f"{', '.join(served)}. Choose one of those with --task."
         )
         return Chosen(task=recipe.task, by=by, problems=(problem,))
-    # Any model has the states that an embedding is made of; every other task has a head.
-    if made_for and task not in {*made_for, "feature-extraction"}:
+    if made_for and task not in made_for and find(task).has_head:
         classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
         problem = (
             f"{name!r} has architecture {architectures[0]!r}, which has no head for {task!r} ({by}); expected "
@@ -72,9 +68,10 @@ def _first(
 ) -> tuple[str, str]:
     if asked is not None:
         return asked, "user"
-    classifies = [task for task in made_for if task.endswith("-classification")]
-    if not classifies and _EMBEDS in companions:
-        return "feature-extraction", f"checkpoint: {_EMBEDS}"
+    classifies = [task for task in made_for if find(task).answers == "scores"]
+    for task in map(find, NAMES) if not classifies else ():
+        if task.companion in companions:
+            return task.name, f"checkpoint: {task.companion}"
     if made_for:
         return (classifies or made_for)[0], "checkpoint: architectures"
     return recipe.task, "recipe"

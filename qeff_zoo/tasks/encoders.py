@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks share that read a whole text at once: a model and a wrapper around it in, how to trace it out.
+"""What the tasks share that read a whole text at once: how their models run, are traced, specialized and compared.
 
 IN   input_ids (batch_size, seq_len) i64         `pad_token_id` where there is no token
      attention_mask (batch_size, seq_len) i64    1 is a token
@@ -7,27 +7,27 @@ IN   input_ids (batch_size, seq_len) i64         `pad_token_id` where there is n
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import nn
-from torch._subclasses import FakeTensorMode
-from torch.export import Dim
-
-from qeff_zoo.tasks import Tracing
+from qeff_zoo.recipe import Shape
+from qeff_zoo.tasks import Tracing, named
 
 _BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
 
 
 def run_once(model: Any) -> None:
     """Run the model without computing anything."""
+    import torch
+    from torch._subclasses import FakeTensorMode
+
     model.config.use_cache = False  # of a decoder
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long)
         model(input_ids=tokens, attention_mask=tokens.clone())
 
 
-def describe(model: Any, module: nn.Module, output: str, *, token_types: bool = False) -> Tracing:
+def describe(model: Any, module: Any, output: str, *, token_types: bool = False) -> Tracing:
     """Describe how to trace a wrapped model: example inputs, names and symbols.
 
     Args:
@@ -36,6 +36,9 @@ def describe(model: Any, module: nn.Module, output: str, *, token_types: bool = 
         output: Name of what it returns.
         token_types: Give it `token_type_ids`.
     """
+    import torch
+    from torch.export import Dim
+
     model.config.use_cache = False
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
     # Learned positions bound the sequence, and torch.export wants to be told.
@@ -54,3 +57,21 @@ def takes_token_types(model: Any) -> bool:
     """Tell whether a model knows the second text of a pair from the first by its token types."""
     types = getattr(model.config.get_text_config(), "type_vocab_size", None) or 0
     return types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
+    """Return what gives a specialization for each sequence length.
+
+    Args:
+        name: Of a specialization.
+    """
+    return lambda shape: named(
+        name, [{"batch_size": shape.batch_size, "seq_len": seq_len} for seq_len in shape.seq_lens]
+    )
+
+
+def stages() -> Callable[[Any], Any]:
+    """Return what plans the calls that are compared."""
+    from qeff_zoo.validation.cases import encoder_stages
+
+    return encoder_stages

@@ -6,90 +6,70 @@ OUT  output (batch_size, hidden)            pooled over the tokens, through the 
                                             behind its encoder, normalized if asked for
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from qeff_zoo.recipe import ENCODER_SHAPES, Shape
+from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing, encoders
 
-from qeff_zoo.tasks import Tracing, encoders
-from qeff_zoo.tasks.encoders import run_once as probe
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
 
-__all__ = ["Embed", "pool", "probe", "tracing"]
-
-#: A dense layer: `in_features`, `out_features`, `bias` and `activation`, the name of a class of torch.
-Layer: TypeAlias = Mapping[str, Any]
-
-
-def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Reduce (batch, seq, hidden) to (batch, hidden) over the tokens.
-
-    Args:
-        hidden: Last hidden states.
-        attention_mask: (batch, seq), 1 is a token.
-        pooling: "mean", "cls" (the first token), "lasttoken" or "max", as in sentence-transformers.
-    """
-    token = attention_mask.unsqueeze(-1).to(hidden.dtype)
-    if pooling == "cls":
-        return hidden[:, 0]
-    if pooling == "lasttoken":
-        places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
-        last = (attention_mask * places).argmax(1)  # (batch)
-        return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
-    if pooling == "max":
-        return hidden.masked_fill(token == 0, torch.finfo(hidden.dtype).min).amax(1)
-    if pooling == "mean":
-        return (hidden * token).sum(1) / token.sum(1).clamp(min=1e-9)
-    raise ValueError(f"Unknown pooling {pooling!r}.")
+#: Written by sentence-transformers: token states become one embedding, and how.
+_MODULES = "modules.json"
 
 
-class Embed(nn.Module):
-    """One call of an encoder.
+def _tracing(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import pooling
 
-    Args:
-        model: Hugging Face encoder whose attention is `qeff_zoo`.
-        pooling: See `pool`.
-        normalize: Scale each embedding to length 1.
-        activations: Behind each of `model.dense`, names of torch's classes.
-    """
-
-    def __init__(
-        self, model: Any, pooling: str, normalize: bool, activations: Sequence[str] = ()
-    ) -> None:
-        super().__init__()
-        self.model, self.pooling, self.normalize = model, pooling, normalize
-        self.activations = [getattr(nn, name)() for name in activations]
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return one embedding per row."""
-        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        pooled = pool(hidden, attention_mask, self.pooling)
-        for number, activation in enumerate(self.activations):
-            pooled = activation(self.model.dense[number](pooled))
-        return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+    return pooling.tracing(model, **variant)
 
 
-def tracing(
-    model: Any, *, pooling: str = "mean", normalize: bool = False, dense: Sequence[Layer] = ()
-) -> Tracing:
-    """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
+def _variant(checkpoint: "Checkpoint", shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 
-    Args:
-        model: From `loader.load_meta`; gets the dense layers as its `dense`, so that their weights are named.
-        pooling: See `pool`.
-        normalize: Scale each embedding to length 1.
-        dense: Layers behind the pooling.
-    """
-    if dense:
-        model.dense = nn.ModuleList(map(_linear, dense))
-    module = Embed(model, pooling, normalize, [layer["activation"] for layer in dense])
-    return encoders.describe(model, module, "output")
+    found = read_pooling(checkpoint.companions)
+    dense = [
+        {name: value for name, value in asdict(layer).items() if name != "folder"}
+        for layer in (found.dense if found else ())
+    ]
+    told = {name: chosen[name] for name in ("pooling", "normalize")}
+    return {**told, "dense": dense} if dense else told
 
 
-def _linear(layer: Layer) -> nn.Linear:
-    """Make a layer whose parameters take no memory, as `loader.hollow` does."""
-    made = nn.Linear(layer["in_features"], layer["out_features"], layer["bias"], device="meta")
-    for name, parameter in list(made.named_parameters()):
-        hollow = nn.Parameter(torch.empty(()).expand(parameter.shape), requires_grad=False)
-        setattr(made, name, hollow)
-    return made
+def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Chosen]:
+    from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+
+    found = read_pooling(checkpoint.companions)
+    if found is None:
+        return {"pooling": ("mean", "default"), "normalize": (False, "default")}
+    by = f"checkpoint: {_MODULES}"
+    return {"pooling": (found.pooling, by), "normalize": (found.normalize, by)}
+
+
+def _session() -> Any:
+    from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+
+    return EmbeddingSession
+
+
+TASK = Task(
+    name=FEATURE_EXTRACTION,
+    role="encoder",
+    answers="embeddings",
+    # Of T5 the text encoder alone, which is not what AutoModel makes.
+    auto_classes=("AutoModelForTextEncoding", "AutoModel"),
+    suffixes=("Model",),
+    has_head=False,
+    companion=_MODULES,
+    shapes=ENCODER_SHAPES,
+    probe=encoders.run_once,
+    tracing=_tracing,
+    variant=_variant,
+    specializations=encoders.specializations("Embedding"),
+    defaults=_defaults,
+    session=_session,
+    stages=encoders.stages,
+    vllm_task="embed",
+)

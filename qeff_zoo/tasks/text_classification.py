@@ -7,39 +7,51 @@ OUT  logits (batch_size, labels)
 Decoders pool the last token that is not padding, by its id: what fills a row must be `pad_token_id`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from qeff_zoo.choices import Request
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
+from qeff_zoo.tasks import TEXT_CLASSIFICATION, Task, Tracing, encoders, find
 
-from qeff_zoo.tasks import Tracing, encoders
-from qeff_zoo.tasks.encoders import run_once as probe
-
-__all__ = ["Classify", "probe", "tracing"]
-
-
-class Classify(nn.Module):
-    """One call of a model with a classification head.
-
-    Args:
-        model: Hugging Face's.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> Tensor:
-        """Return logits."""
-        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        logits: Tensor = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, **types
-        ).logits
-        return logits
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
 
 
-def tracing(model: Any) -> Tracing:
-    """Describe how to trace `model`: wrapped module, example inputs, names and symbols."""
+def _tracing(model: Any) -> Tracing:
+    from qeff_zoo.tasks.classifying import Classify
+
     token_types = encoders.takes_token_types(model)
     return encoders.describe(model, Classify(model), "logits", token_types=token_types)
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    decodes = find(recipe.task).role == "decoder"
+    if not decodes or checkpoint.config.get("pad_token_id") is not None:
+        return []
+    return [
+        f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
+        f"is not padding. Expected one; set it to the id that its tokenizer pads with."
+    ]
+
+
+def _session() -> Any:
+    from qeff_zoo.runtime.text_classification import TextClassificationSession
+
+    return TextClassificationSession
+
+
+TASK = Task(
+    name=TEXT_CLASSIFICATION,
+    role="encoder",
+    answers="scores",
+    auto_classes=("AutoModelForSequenceClassification",),
+    suffixes=("ForSequenceClassification",),
+    shapes=ENCODER_SHAPES,
+    probe=encoders.run_once,
+    tracing=_tracing,
+    specializations=encoders.specializations("Classification"),
+    problems=_problems,
+    session=_session,
+    stages=encoders.stages,
+    vllm_task="classify",
+)

@@ -7,13 +7,33 @@ OUT  logits (batch_size, seq_len, labels)
 
 from typing import Any
 
-from qeff_zoo.tasks import Tracing, encoders
-from qeff_zoo.tasks.encoders import run_once as probe
-from qeff_zoo.tasks.text_classification import Classify
-
-__all__ = ["probe", "tracing"]
+from qeff_zoo.recipe import ENCODER_SHAPES
+from qeff_zoo.tasks import TOKEN_CLASSIFICATION, Task, Tracing, encoders
 
 
-def tracing(model: Any) -> Tracing:
-    """Describe how to trace `model`: wrapped module, example inputs, names and symbols."""
+def _tracing(model: Any) -> Tracing:
+    from qeff_zoo.tasks.classifying import Classify
+
     return encoders.describe(model, Classify(model), "logits")
+
+
+def _session() -> Any:
+    from qeff_zoo.runtime.token_classification import TokenClassificationSession
+
+    return TokenClassificationSession
+
+
+TASK = Task(
+    name=TOKEN_CLASSIFICATION,
+    role="encoder",
+    answers="scores",
+    by_token=True,
+    auto_classes=("AutoModelForTokenClassification",),
+    suffixes=("ForTokenClassification",),
+    shapes=ENCODER_SHAPES,
+    probe=encoders.run_once,
+    tracing=_tracing,
+    specializations=encoders.specializations("Classification"),
+    session=_session,
+    stages=encoders.stages,
+)

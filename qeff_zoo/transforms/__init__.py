@@ -4,11 +4,16 @@
 import ast
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.recipe import Transform
+
+#: What the loader changes in every model, by its module, and the version that is part of a package's identity.
+ALWAYS: Mapping[str, int] = MappingProxyType({"attention": 1, "rope": 1})
 
 
 def apply(transform: Transform, model: Any) -> None:

@@ -16,7 +16,8 @@ def forward(self: Any, hidden_states: Tensor) -> Tensor:
     tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
     _, weights, chosen = self.router(tokens)
     routed: Tensor = self.experts(tokens, chosen, weights).view(hidden_states.shape)
-    return routed + self.shared_experts(hidden_states)
+    shared: Tensor = self.shared_experts(hidden_states)
+    return routed + shared
 
 
 def apply(model: nn.Module) -> int:

@@ -10,13 +10,14 @@ from typing import Any
 from qeff_zoo import pipeline, registry
 from qeff_zoo.api import find_package
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.plan import Request
+from qeff_zoo.package.manifest import source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import for_task, tasks_of
+from qeff_zoo.tasks import find, for_task, tasks_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def source_of(package: Package, given: str | None) -> Checkpoint:
     Raises:
         CheckpointError: It is not to be found, or is another one.
     """
-    store, spec = Store(), package.manifest["spec"]["source"]
+    store, spec = Store(), source_in(package.manifest)
     known = given or spec.get("model_id") or store.source(package.build_key)
     if known is None:
         raise CheckpointError(
@@ -157,7 +158,7 @@ def _tiny_package(recipe: Recipe, tiny: Tiny, folder: Path) -> tuple[Package, Pa
     encoder = Request(task=recipe.task, seq_lens=(8, 24))
     built = pipeline.build(
         str(checkpoint),
-        decoder if recipe.task == "text-generation" else encoder,
+        decoder if find(recipe.task).role == "decoder" else encoder,
         validate=False,
         store=Store(folder / "store"),
     )

@@ -16,8 +16,9 @@ import numpy as np
 
 from qeff_zoo.numerics import Numerics
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import source_in
+from qeff_zoo.tasks import find
 from qeff_zoo.validation.parity import (
-    KINDS,
     TOLERANCES,
     Array,
     Check,
@@ -129,16 +130,16 @@ def _judges(
         judges[variant] = Judge(
             level=level,
             tolerance=TOLERANCES[row],
-            floor=measure_floor(pairs, KINDS[package.task]),
+            floor=measure_floor(pairs, find(package.task).answers),
             mutation=reference.about["mutation"],
             against={
                 "reference": reference.about["class"],
-                "revision": package.manifest["spec"]["source"].get("revision"),
+                "revision": source_in(package.manifest).get("revision"),
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
             },
-            kind=KINDS[package.task],
+            kind=find(package.task).answers,
         )
     return judges
 

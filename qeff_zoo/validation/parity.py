@@ -9,24 +9,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from qeff_zoo.package.manifest import holds
+from qeff_zoo.tasks import AnswerKind
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = dict[str, Any]
-#: What answers are: of a language model, of an encoder, or of a classifier.
-Kind: TypeAlias = Literal["logits", "embeddings", "scores"]
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "text-generation": "logits",
-        "feature-extraction": "embeddings",
-        "text-classification": "scores",
-        "token-classification": "scores",
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +91,7 @@ def cosine_distances(expected: Array, got: Array) -> Array:
     return distances
 
 
-def measure_floor(pairs: Sequence[tuple[Array, Array]], kind: Kind) -> Floor:
+def measure_floor(pairs: Sequence[tuple[Array, Array]], kind: AnswerKind) -> Floor:
     """Measure how far equally right answers lie apart.
 
     Args:
@@ -117,7 +108,7 @@ def measure_floor(pairs: Sequence[tuple[Array, Array]], kind: Kind) -> Floor:
 
 
 #: How far whole answers lie apart: the metric's name, and its value per row.
-_DISTANCES: Mapping[Kind, tuple[str, Callable[[Array, Array], Array]]] = MappingProxyType(
+_DISTANCES: Mapping[AnswerKind, tuple[str, Callable[[Array, Array], Array]]] = MappingProxyType(
     {
         "logits": ("max_kl_divergence", divergences),
         "embeddings": ("max_cosine_distance", cosine_distances),
@@ -143,7 +134,7 @@ class Judge:
     floor: Floor
     mutation: str
     against: Mapping[str, Any]
-    kind: Kind
+    kind: AnswerKind
 
     @property
     def allowed_error(self) -> float:

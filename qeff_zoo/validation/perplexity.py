@@ -22,10 +22,10 @@ import numpy as np
 from tabulate import tabulate
 
 from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
-from qeff_zoo.plan import Request
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Array
@@ -33,6 +33,7 @@ from qeff_zoo.runtime.sessions import open_session
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.targets.ort.session import open_portable
+from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.reference_answers import ask
 from qeff_zoo.validation.trials import Progress
@@ -190,7 +191,7 @@ def compare(
     if graph:
         with tempfile.TemporaryDirectory() as name, watch.stage("graph", unit="call") as step:
             folder = Path(name, "graph")
-            choices = Request(task="text-generation", ctx_len=ctx_len)
+            choices = Request(task=TEXT_GENERATION, ctx_len=ctx_len)
             pipeline.export(str(source.folder), folder, request=choices)
             program = open_portable(folder / graphs.GRAPH, specializations)
             scores["graph"] = score(scoring, Decoder(program), step)
@@ -222,10 +223,10 @@ def prepare(
     Raises:
         GenerationError: The package has no perplexity, the text none, or the sizes do not fit.
     """
-    if (package.target, package.task) != ("ort", "text-generation"):
+    if (package.target, package.task) != ("ort", TEXT_GENERATION):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
-            "'text-generation' and 'ort', which has a perplexity here. Name such a package."
+            f"{TEXT_GENERATION!r} and 'ort', which has a perplexity here. Name such a package."
         )
     ctx_len = DecoderSizes.read(package.programs[0].specializations).ctx_len
     window = ctx_len if window is None else window

@@ -11,6 +11,7 @@ import numpy as np
 
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import source_in
 from qeff_zoo.validation.parity import Array, Check
 
 _QUOTED, _TOP = "prefill", 10  # stage and logits that a record quotes
@@ -72,7 +73,7 @@ def write(package: Package, record: Record, folder: Path = Path("validated_model
     entry = _entry(package, record)
     kept = json.loads(path.read_bytes())["records"] if path.is_file() else []
     others = [one for one in kept if _identity(one) != _identity(entry)]
-    source = package.manifest["spec"]["source"]
+    source = source_in(package.manifest)
     content = {
         "model_id": source.get("model_id"),
         "name": package.name,
@@ -90,7 +91,7 @@ def _entry(package: Package, record: Record) -> dict[str, Any]:
     return {
         "target": package.target,
         "weights": package.manifest["weights"]["storage"],
-        "revision": package.manifest["spec"]["source"].get("revision"),
+        "revision": source_in(package.manifest).get("revision"),
         "build_key": package.build_key,
         "plan": package.manifest["spec"],
         "level": record.level,

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
     model = load_model(Path(request["checkpoint"]), request["task"], request["ctx_len"])
-    kind = _Logits if request["task"] == "text-generation" else _Whole
+    kind = _Logits if tasks.find(request["task"]).answers == "logits" else _Whole
     answers = kind(model, request)
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
     arrays, mutation = _run_variants(model, request, answers)
@@ -179,7 +179,8 @@ class _Whole:
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        self._model, self._embeds = model, request["task"] == "feature-extraction"
+        self._model = model
+        self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._sequences: list[list[int]] = request["sequences"]
         self._types: list[list[int]] | None = request.get("types")
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.validation.reference import assert_unpatched, hooked, load_model, tick
 
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
-    model = load_model(Path(request["checkpoint"]), "text-generation", request["ctx_len"])
+    model = load_model(Path(request["checkpoint"]), TEXT_GENERATION, request["ctx_len"])
     tokens = torch.tensor(request["tokens"])
     losses = [
         loss

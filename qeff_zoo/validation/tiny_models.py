@@ -9,6 +9,7 @@ from typing import Any
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.recipe import Recipe, Tiny
+from qeff_zoo.tasks import find
 
 # Runs in a process of its own: transformers there is not ours to change.
 _MAKE = """
@@ -37,7 +38,7 @@ def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
         tiny: Which of its tiny models.
     """
     config = {"model_type": recipe.model_type, **tiny.config}
-    if recipe.task.endswith("-classification"):
+    if find(recipe.task).answers == "scores":
         # Decoders find a text's last token by the id of padding.
         return {"pad_token_id": _PADDING, **config, "num_labels": _LABELS}
     return config

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, sample_texts
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -45,10 +46,10 @@ class Trial:
 
 def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
     """Run the package; its memory is free again before the reference starts."""
-    session = open_session(package, threads=threads)
-    if isinstance(session, EncoderSession):
-        return _try_encoder(session, step)
-    return _try_decoder(session, step)
+    session: Any = open_session(package, threads=threads)
+    task = find(package.task)
+    run = _try_decoder if task.role == "decoder" else _try_encoder
+    return run(session, task, step)
 
 
 def call_once(package: Package) -> None:
@@ -64,9 +65,9 @@ def call_once(package: Package) -> None:
         session.decoder.decode({0: Piece([0], 0)})
 
 
-def _try_decoder(session: TextGenerationSession, step: Progress) -> Trial:
+def _try_decoder(session: TextGenerationSession, task: Task, step: Progress) -> Trial:
     decoder = session.decoder
-    stages = cases.decoder_stages(decoder.sizes)
+    stages = task.stages()(decoder.sizes)
     sequences = sample_texts.draw(
         cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
     )
@@ -112,14 +113,13 @@ def _call(
     return [logits[span.row] for span in call.spans]
 
 
-def _try_encoder(session: EncoderSession, step: Progress) -> Trial:
-    stages, lengths = cases.encoder_stages(session.sizes)
+def _try_encoder(session: EncoderSession, task: Task, step: Progress) -> Trial:
+    stages, lengths = task.stages()(session.sizes)
     sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
     # As of two texts of one length each.
     types = [[int(2 * at >= len(one)) for at in range(len(one))] for one in sequences]
     given = types if session.has_token_types else None
-    by_token = session.task == "token-classification"
-    positions = [list(range(len(one))) if by_token else [0] for one in sequences]
+    positions = [list(range(len(one))) if task.by_token else [0] for one in sequences]
     answers: dict[str, Array] = {}
     for stage in stages:
         found: list[Array] = []
@@ -128,7 +128,7 @@ def _try_encoder(session: EncoderSession, step: Progress) -> Trial:
             kinds = [types[number] for number in call.sequences] if given else None
             got = session.run(rows, call.seq_len, kinds)
             found += [
-                one[: len(row)] if by_token else one[None]
+                one[: len(row)] if task.by_token else one[None]
                 for one, row in zip(got, rows, strict=True)
             ]
             step(1)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choices of a build, each declared once: a field of `Request`, and all that follows from it.
+
+What users may ask for (`Request`), the flags of the command line, where a plan's spec holds what was chosen, how
+packages are compared and how their folders are named: all of it reads this table. A new choice is one field here, and
+the code that means it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, get_args
+
+from qeff_zoo import numerics, targets
+
+#: exact     another one answers differently, or not at all
+#: at least  more of it gives the same answers
+#: any       it changes the speed, no answer; the one asked for is preferred
+Sharing: TypeAlias = Literal["exact", "at least", "any"]
+
+POOLINGS = ("mean", "cls", "max", "lasttoken")
+HARDEST, HARD, SOFT = 100, 10, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One thing that can be chosen about a build.
+
+    Args:
+        name: Field of `Request`; the flag is `--` and this, `_` written `-`.
+        kind: str, int, bool or tuple, which is one of integers.
+        path: Where the spec holds it, `group.name`; None for what stands for others.
+        help: Of the flag.
+        of: Role or kind of answer of the tasks that it is for; None for every task.
+        allowed: Values that it may have; nothing where others decide.
+        default: Where neither user nor checkpoint nor recipe chooses.
+        sharing: Which packages will do for one who asks for it, see `qeff_zoo.hub.axes`.
+        distance: How far apart two packages are that differ here.
+        short: What a package's name says before the value: nothing, or None for the whole name.
+    """
+
+    name: str
+    kind: type
+    path: str | None
+    help: str
+    of: str | None = None
+    allowed: tuple[Any, ...] = ()
+    default: Any = None
+    sharing: Sharing = "exact"
+    distance: int = HARD
+    short: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """As in `--ctx-len`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def group(self) -> str:
+        """Part of the spec that holds it."""
+        return (self.path or "").partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """Its name in that part."""
+        return (self.path or "").partition(".")[2]
+
+
+def _choice(path: str | None, text: str, **facts: Any) -> Any:
+    return field(default=None, metadata={"path": path, "help": text, **facts})
+
+
+def _size(name: str, text: str, short: str, **facts: Any) -> Any:
+    return _choice(f"shape.{name}", text, short=short, distance=SOFT, **facts)
+
+
+def _seen(calls: str, short: str) -> Any:
+    text = f"rows of the cache that a {calls} call looks at: the least that holds its tokens (default: all)"
+    return _size(f"comp_ctx_lengths_{calls}", text, short, of="decoder", sharing="any")
+
+
+def _either(values: tuple[Any, ...]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks for. None leaves a choice to the recipe; a field's `help` says what it is."""
+
+    target: str | None = _choice(
+        "target.name",
+        f"what to compile for (default: {targets.NAMES[0]})",
+        allowed=targets.NAMES,
+        default=targets.NAMES[0],
+        distance=HARDEST,
+        short="",
+    )
+    task: str | None = _choice(
+        "task.name", "Hub pipeline tag (default: what the checkpoint is for)", distance=HARDEST
+    )
+    weights: str | None = _choice(
+        "quantization.weights",
+        f"{_either(numerics.WEIGHTS)} (default: {numerics.WEIGHTS[0]})",
+        allowed=numerics.WEIGHTS,
+        default=numerics.WEIGHTS[0],
+        short="",
+    )
+    block_size: int | None = _choice(
+        "quantization.block_size",
+        f"columns that share a scale of int8 and int4: {_either(numerics.BLOCK_SIZES)} "
+        f"(default: {numerics.BLOCK_SIZE}; larger is faster, less exact)",
+        allowed=numerics.BLOCK_SIZES,
+        default=numerics.BLOCK_SIZE,
+    )
+    profile: str | None = _choice(None, "one of the recipe's shapes (default: latency)")
+    prefill_seq_len: int | None = _size(
+        "prefill_seq_len", "prompt tokens taken by one call", "pl", of="decoder", sharing="any"
+    )
+    ctx_len: int | None = _size(
+        "ctx_len",
+        "prompt and generated tokens together",
+        "cl",
+        of="decoder",
+        sharing="at least",
+    )
+    seq_lens: tuple[int, ...] | None = _size(
+        "seq_lens", "sequence lengths of an encoder", "sl", of="encoder", sharing="at least"
+    )
+    batch_size: int | None = _size("batch_size", "rows of one call", "bs", sharing="at least")
+    full_batch_size: int | None = _size(
+        "full_batch_size",
+        "slots of continuous batching",
+        "fbs",
+        of="decoder",
+        sharing="at least",
+    )
+    comp_ctx_lengths_prefill: tuple[int, ...] | None = _seen("prefill", "ccp")
+    comp_ctx_lengths_decode: tuple[int, ...] | None = _seen("decode", "ccd")
+    pooling: str | None = _choice(
+        "task.pooling",
+        f"{_either(POOLINGS)} (default: as the checkpoint says)",
+        of="embeddings",
+        allowed=POOLINGS,
+    )
+    normalize: bool | None = _choice("task.normalize", "unit embeddings", of="embeddings")
+    expanded_kv: bool | None = _choice(
+        "task.expanded_kv",
+        "retain every head's keys and values of latent attention, not the latents",
+        of="decoder",
+        default=False,
+    )
+
+
+def _kind(annotation: Any) -> type:
+    kind: Any = get_args(annotation)[0]  # of `kind | None`
+    return tuple if get_args(kind) else kind
+
+
+#: Every choice by its name, in the order in which people read them.
+CHOICES: Mapping[str, Choice] = MappingProxyType(
+    {
+        item.name: Choice(name=item.name, kind=_kind(item.type), **item.metadata)
+        for item in fields(Request)
+    }
+)

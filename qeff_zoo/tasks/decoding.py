@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a causal language model on retained states, as it is traced: `text-generation`.
+
+IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i64, -1 is padding
+     [batch_index (batch_size, 1) i64]      the cache slot of each row, for continuous batching
+     past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim); of layers that
+                                            keep a window only, so many rows in place of ctx_len
+     past_index.i                           (batch_size | full_batch_size, 1, ctx_len, head_dim), of sparse attention
+     conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
+     [comp_ctx_lengths (comp_ctx_lengths,) i64]   as many zeros as the call looks at rows of states that have ctx_len:
+                                            any number above all of its positions gives the same logits
+OUT  logits (batch_size, 1, vocab)          of the highest position in each row
+     <state>_RetainedState                  for every state
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.export import Dim
+
+from qeff_zoo.errors import ExportError
+from qeff_zoo.passes.slots import remove as remove_slots
+from qeff_zoo.tasks import Tracing, positions_of
+from qeff_zoo.transforms.latent_kv import expand, expanders_of
+from qeff_zoo.transforms.retained_state import Probe, RetainedState, States, Windows
+from qeff_zoo.transforms.window_cache import windows_of
+
+_ENDLESS = 1 << 31  # positions
+# Example sizes: at least 2, or torch.export specializes.
+_BATCH, _SLOTS, _SEQ, _SEEN, _CTX = 2, 3, 6, 8, 10
+
+
+class Step(nn.Module):
+    """One call of a causal language model on retained states.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        names: Of the states, in their order.
+    """
+
+    def __init__(self, model: Any, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        past: list[Tensor],
+        batch_index: Tensor | None = None,
+        comp_ctx_lengths: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return logits of each row's highest position, then the new states."""
+        given = dict(zip(self.names, past, strict=True))
+        kept = windows_of(self.model), expanders_of(self.model)
+        state = RetainedState(given, position_ids, batch_index, *kept, comp_ctx_lengths)
+        newest = position_ids.argmax(1, keepdim=True)  # (batch, 1)
+
+        def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            hidden = args[0]
+            return (hidden.gather(1, newest[:, :, None].expand(-1, -1, hidden.shape[2])),)
+
+        head = self.model.get_output_embeddings().register_forward_pre_hook(keep_newest)
+        try:
+            output = _call(self.model, input_ids, position_ids.clamp(min=0), state)
+        finally:
+            head.remove()
+        return (output.logits, *(state.present[name] for name in self.names))
+
+
+def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
+    """Call a model by the names it gives its arguments: state-space models call their cache otherwise."""
+    known = inspect.signature(model.forward).parameters
+    cache = "cache_params" if "cache_params" in known else "past_key_values"
+    positions = {} if cache == "cache_params" else {"position_ids": position_ids}
+    return model(input_ids=input_ids, use_cache=True, **positions, **{cache: state})
+
+
+def probe(model: Any) -> dict[str, tuple[int | str, ...]]:
+    """Return the shape of every state, by running the model once without computing anything.
+
+    Args:
+        model: From `loader.load_meta`.
+
+    Returns:
+        Names in the graph's order, and per axis a size or a symbol, "batch_size" and "ctx_len".
+    """
+    windows = windows_of(model)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
+        state = Probe(position_ids, windows, expanders_of(model))
+        _call(model, torch.zeros_like(position_ids), position_ids, state)
+    return {
+        name: _shape(name, state.present, windows)
+        for name in sorted(state.present, key=lambda name: int(name.rpartition(".")[2]))
+    }
+
+
+def _shape(name: str, states: States, windows: Windows) -> tuple[int | str, ...]:
+    kind, _, layer = name.rpartition(".")
+    sizes: list[int | str] = ["batch_size", *states[name].shape[1:]]
+    if kind.startswith("past_"):
+        sizes[2] = windows.get(int(layer), "ctx_len")
+    return tuple(sizes)
+
+
+def tracing(
+    model: Any,
+    *,
+    continuous_batching: bool = False,
+    expanded_kv: bool = False,
+    comp_ctx_lengths: bool = False,
+) -> Tracing:
+    """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
+
+    Args:
+        model: From `loader.load_meta`, possibly with fewer layers than its config says.
+        continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
+        expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
+        comp_ctx_lengths: Let each call say how many rows of the cache it looks at.
+
+    Raises:
+        ExportError: The model has nothing of which this is a choice.
+    """
+    if expanded_kv and not expand(model):
+        raise ExportError(
+            f"{type(model).__name__} has no latent attention, so no keys and values to expand. Expected a model such "
+            f"as DeepSeek V3; leave the choice of the KV cache out."
+        )
+    states = probe(model)
+    if comp_ctx_lengths and not any("ctx_len" in shape for shape in states.values()):
+        raise ExportError(
+            f"{type(model).__name__} keeps windows or recurrent states only, of which no call can look at less. "
+            f"Expected a cache that grows with the context; leave the compute contexts out."
+        )
+    # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
+    longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1
+    batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
+    seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
+    sizes, symbols = {"batch_size": _SLOTS, "ctx_len": _CTX}, {"batch_size": slots, "ctx_len": ctx}
+    position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
+    # Behind the states: example and symbols.
+    last: dict[str, tuple[Tensor, Any]] = {
+        "batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch}),
+        "comp_ctx_lengths": (
+            torch.zeros(_SEEN).long(),
+            {0: Dim("comp_ctx_lengths", min=2, max=longest)},
+        ),
+    }
+    if not comp_ctx_lengths:
+        del last["comp_ctx_lengths"]
+    return Tracing(
+        module=Step(model, list(states)).eval(),
+        inputs={
+            "input_ids": torch.zeros_like(position_ids),
+            "position_ids": position_ids,
+            "past": [
+                torch.zeros([size if isinstance(size, int) else sizes[size] for size in shape])
+                for shape in states.values()
+            ],
+            **{name: example for name, (example, _) in last.items()},
+        },
+        dynamic_shapes={
+            "input_ids": {0: batch, 1: seq},
+            "position_ids": {0: batch, 1: seq},
+            "past": [
+                {axis: symbols[size] for axis, size in enumerate(shape) if isinstance(size, str)}
+                for shape in states.values()
+            ],
+            **{name: axes for name, (_, axes) in last.items()},
+        },
+        input_names=["input_ids", "position_ids", *states, *last],
+        output_names=["logits", *(f"{name}_RetainedState" for name in states)],
+        then=None if continuous_batching else remove_slots,
+    )
