@@ -106,5 +106,5 @@ def test_the_least_factor_is_taken_and_none_where_sizes_suit() -> None:
     assert aligned(config) == config
     assert aligned({**config, "head_dim": 24})["head_dim"] == 48
     assert aligned({**config, "head_dim": 10})["head_dim"] == 80
-    with pytest.raises(ValueError, match=r"\(9, 16\).*Expected an even number"):
-        aligned({**config, "head_dim": 9})
+    with pytest.raises(ValueError, match=r"\(13, 16\).*Expected an even number"):
+        aligned({"model_type": "gpt2", "n_embd": 65, "n_head": 5})

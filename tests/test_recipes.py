@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import parity
@@ -27,6 +27,7 @@ from qeff_zoo.numerics import WEIGHTS
 from qeff_zoo.passes import experts as experts_pass
 from qeff_zoo.recipe import Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
+from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks import find
 from qeff_zoo.transforms import apply
@@ -261,7 +262,7 @@ NATIVE, ROTARY = "native", "native:rotary"
 
 def test_kernels_of_production_are_taken(decoder: Subject) -> None:
     lowered = decoder.lower("int4")
-    attention, experts = lowered.ways["attention"], lowered.ways["experts"]
+    attention, experts = (lowered.ways.get(part, {}) for part in ("attention", "experts"))
     assert {way for way in (*attention, *experts) if not way.startswith(NATIVE)} <= LEGITIMATE
     model = decoder.graph()
     nodes = [node for part in (model.graph, *model.functions.values()) for node in part]
@@ -289,18 +290,47 @@ def turns_heads(decoder: Subject) -> bool:
     return has and not (scaled or clipped or chunked)
 
 
-#: One or more of every mechanism, see `mechanisms`: on these, features are crossed.
-CROSSED = grouped(
-    [
-        *("llama-base", "gemma2-base", "gpt_oss-base", "qwen3_moe-base", "deepseek_v3-base"),
-        *("falcon-alibi", "gemma3_text-base", "gemma4_text-experts", "llama4_text-base"),
-        *("mamba2-base", "qwen3_next-base", "gpt2-base"),
-    ]
-)
+# --- features crossed ----------------------------------------------------------------------------
+# What every recipe need not show: on these, one or more of every kind of state and of every transform.
+
+#: Kind of state -> who has one.
+STATES = {
+    "growing": "llama-base",
+    "window": "gemma3_text-base",
+    "recurrent": "qwen3_next-base",
+    "index": "deepseek_v32-base",
+}
+CROSSED = [
+    *STATES.values(),
+    *("gemma2-base", "gpt_oss-base", "falcon-alibi", "gpt2-base", "gemma4_text-experts"),
+    *("aria_text-base", "dbrx-base", "deepseek_v2-base", "doge-base", "gemma3n_text-base"),
+    *("gpt_neo-base", "inkling_text-base", "jetmoe-base", "llama4_text-base", "longcat_flash-base"),
+    *("minimax-base", "minimax_m3_vl_text-base", "phimoe-base", "recurrent_gemma-base"),
+    "zaya-base",
+]
+
+
+def promised(case: Case) -> set[str]:
+    """Return the transforms that change something of a tiny model."""
+    config = parity.parse(case.config).get_text_config()
+    return {transform.name for transform in case.recipe.transforms if transform.count(config)}
+
+
+def test_some_crossed_recipe_has_each_transform() -> None:
+    cases = parity.all_cases()
+    crossed = set().union(*(promised(cases[name]) for name in CROSSED))
+    every = {name: promised(cases[name]) for name in parity.names_of("text-generation")}
+    assert {name: left for name, found in every.items() if (left := found - crossed)} == {}
+
+
+@pytest.mark.parametrize("kind", get_args(StateKind))
+def test_some_crossed_recipe_has_each_kind_of_state(kind: StateKind) -> None:
+    graph = parity.subject(STATES[kind]).graph().graph
+    assert kind in {state.kind for state in states_of(graph.inputs)}
 
 
 @pytest.mark.parametrize("scenario", parity.SCENARIOS)
-@pytest.mark.parametrize("name", CROSSED)
+@pytest.mark.parametrize("name", grouped(CROSSED))
 def test_pytorch_agrees_with_hugging_face_in_every_scenario(name: str, scenario: str) -> None:
     variant = parity.CONTINUOUS if scenario == "slots" else parity.PLAIN
     parity.assert_close(parity.subject(name), "torch", scenario, variant)
@@ -319,14 +349,13 @@ def test_sizes_that_kernels_refuse(name: str, scenario: str) -> None:
 @pytest.mark.parametrize("name", AWKWARD)
 def test_quantized_sizes_that_kernels_refuse(name: str) -> None:
     subject = parity.awkward(name)
-    lowered = subject.lower("int4")
-    ways = {*lowered.ways["attention"], *lowered.ways["experts"]}
+    ways = {way for part in subject.lower("int4").ways.values() for way in part}
     assert ways & {NATIVE, "portable:head_size", "own_tokens:sizes"}
     assert_is_of_rounded_weights(subject, "int4")
 
 
 #: Other tiny configs differ in how queries come about and in the order of RoPE's pairs, not in what is expanded.
-LATENT = grouped(["deepseek_v2-base", "deepseek_v3-base", "deepseek_v32-base"])
+LATENT = grouped(["deepseek_v3-base", "deepseek_v32-base"])
 
 
 @pytest.mark.parametrize("scenario", ["chunked", "padded_batch", "decode", "slots"])
