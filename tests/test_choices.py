@@ -13,11 +13,12 @@ from runnable_package import edit_json, package
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from qeff_zoo import targets
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.validation import ladder, reference_answers, sample_texts, tiny_models
-from qeff_zoo.validation.choices import as_it_was, by_token, members, watch
+from qeff_zoo.validation.choices import as_it_was, by_token, members
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers
@@ -189,6 +190,5 @@ def test_a_graph_that_chooses_returns_that_too(tied: dict[str, Path], tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(tmp_path))
         made = package(tied["right"], **SHAPE, batch_size=1)
-    watched = watch(made.file("graph"))
-    assert watched is not None
-    assert list(watched.names.values()) == [f"topk.{layer}" for layer in range(4)]
+    opened = targets.find(made.target).open(made, "decoder", threads=1, choices=True)
+    assert [*opened.outputs] == ["logits", *(f"topk.{layer}" for layer in range(4))]

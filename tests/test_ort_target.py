@@ -387,10 +387,11 @@ def test_a_cached_graph_is_lowered_without_torch(tmp_path: Path) -> None:
     code = """
 import json, sys
 import onnx_ir as ir
+from qeff_zoo.numerics import format_of
 from qeff_zoo.targets.ort import lowering
 with open("bindings.json") as file:
-    lowered = lowering.lower(ir.load("graph.onnx"), json.load(file), "int8", 40, 32)
-assert lowered.attention
+    lowered = lowering.lower(ir.load("graph.onnx"), json.load(file), format_of("int8", 32), 40)
+assert lowered.ways["attention"]
 print([name for name in ("torch", "transformers", "onnxscript") if name in sys.modules])
 """
     argv = [sys.executable, "-c", code]
