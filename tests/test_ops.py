@@ -27,6 +27,7 @@ from qeff_zoo import semantic
 from qeff_zoo.export import translations
 from qeff_zoo.semantic.domains import OPSET, SEMANTIC
 from qeff_zoo.semantic.op import UNBOUNDED
+from qeff_zoo.semantic.rotary import name_of
 from qeff_zoo.transforms.attention import causal_window
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -89,6 +90,10 @@ _RANKS = {
     "CausalMask": (2, 0),
     "WindowMask": (2, 0),
     "HeldMask": (2, 2),
+    "RotaryEmbedding": (4, 3, 3),
+    "PartialRotaryEmbedding": (4, 3, 3),
+    "InterleavedRotaryEmbedding": (4, 3, 3),
+    "PartialInterleavedRotaryEmbedding": (4, 3, 3),
     "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
@@ -120,6 +125,25 @@ def normal(seed: int, *shape: int) -> Array:
 def test_every_op_has_a_session_here() -> None:
     assert set(_RANKS) == {op.name for op in semantic.ALL}
     assert {function.name for function in semantic.functions()} == set(_RANKS)
+
+
+# --- rotary embedding ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("width", [6, 9])
+def test_rotary_embedding(width: int, interleaved: bool) -> None:
+    x, angles = normal(0, 2, 3, 5, width), normal(1, 2, 5, 3)
+    cos, sin = np.cos(angles), np.sin(angles)
+    expected = x.copy()
+    for pair in range(3):
+        i, j = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + 3)
+        c, s = cos[:, None, :, pair], sin[:, None, :, pair]
+        expected[..., i] = x[..., i] * c - x[..., j] * s
+        expected[..., j] = x[..., j] * c + x[..., i] * s
+    name = name_of(interleaved=interleaved, partial=width > 6)
+    attributes = {"interleaved": int(interleaved), "rotary_embedding_dim": 6}
+    np.testing.assert_allclose(in_onnx(name, x, cos, sin, **attributes), expected, atol=1e-6)
 
 
 # --- linear and norm -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ def gated(gate: Tensor, up: Tensor, alpha: float, limit: float, offset: float) -
 
 
 def mix(made: Tensor, weights: Tensor) -> Tensor:
-    """Add up what a token's experts made of it, (T, K, H), by their shares (T, K)."""
+    """Add up what a token's experts made of it, (T, K, H), by their routing weights (T, K)."""
     return (weights[:, None].to(made.dtype) @ made).squeeze(1)
 
 

@@ -15,7 +15,7 @@ from onnxscript.optimizer import _constant_folding
 
 from qeff_zoo import tasks
 from qeff_zoo.export import folding, layers, loader, translations
-from qeff_zoo.passes import bfloat16, bodies, linear
+from qeff_zoo.passes import bfloat16, bodies, linear, rotary
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import mark
@@ -54,8 +54,7 @@ def _attempt(
     **variant: Any,
 ) -> ir.Model | None:
     with _quiet():
-        given = {"rope_factors": rope_factors} if rope_factors else {}
-        model = loader.load_meta(config, recipe, **given)
+        model = loader.load_meta(config, recipe, rope_factors=rope_factors)
         task = tasks.find(recipe.task)
         repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
         tracing = task.tracing(model, **variant)
@@ -95,8 +94,9 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
     assert exported is not None
     model = exported.model
     _mark_states(model.graph, tracing)
-    _name_symbols(model.graph, tracing)
     _name_initializers(model.graph, stored)
+    rotary.recognize(model)
+    _name_symbols(model.graph, tracing)
     bfloat16.widen(model)
     linear.recognize(model)
     _constant_folding.FoldConstantsPass(

@@ -7,7 +7,7 @@ The body is an ONNX function that makes the portable graph run in any ONNX runti
 
 from typing import Any
 
-from qeff_zoo.semantic import attention, experts, linear, recurrence, states
+from qeff_zoo.semantic import attention, experts, linear, recurrence, rotary, states
 from qeff_zoo.semantic.domains import OPSET, SEMANTIC
 
 ALL = (
@@ -31,6 +31,7 @@ ALL = (
     experts.ROUTED_LINEAR,
     experts.EXPERTS,
     experts.INTERLEAVED_EXPERTS,
+    *rotary.ROTARY_EMBEDDINGS,
 )
 
 

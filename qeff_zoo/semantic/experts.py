@@ -99,7 +99,7 @@ EXPERTS = SemanticOp(
 )
 
 
-# As `experts`, of matrices stored input-major, gate_up (E, H, 2 * I) with gates and ups in turns and down (E, I, H),
+# As `experts`, of matrices stored input-major, gate_up (E, H, 2 * I) with interleaved gates and ups and down (E, I, H),
 # and with biases (E, 2 * I) and (E, H).
 INTERLEAVED_EXPERTS = SemanticOp(
     name="InterleavedExperts",

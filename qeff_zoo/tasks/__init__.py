@@ -97,7 +97,7 @@ class Task:
         lambda checkpoint, recipe, request: []
     )
     session: Callable[[], Any]
-    stages: Callable[[], Callable[[Any], Any]]
+    stages: Callable[[], Callable[..., Any]]
     vllm_task: str | None = None
 
     def takes(self, choice: Choice) -> bool:

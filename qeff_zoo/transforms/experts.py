@@ -24,7 +24,7 @@ def mix_experts(
         self: The experts module: stacked `gate_up_proj` or `up_proj`, and `down_proj`.
         hidden_states: (tokens, hidden).
         top_k_index: (tokens, k), the experts of each token.
-        top_k_weights: (tokens, k), their shares.
+        top_k_weights: (tokens, k), their routing weights.
 
     Returns:
         (tokens, hidden).

@@ -103,6 +103,6 @@ def _product(tape: Tape, x: ir.Value, route: _Route, stack: stacks.Stack) -> ir.
 
 def _multiply(tape: Tape, x: ir.Value, stack: stacks.Stack, number: int) -> ir.Value:
     matrix = stacks.pick(tape, stack, number)
-    if stack.turned:
+    if stack.transposed:
         return tape.op("MatMul", [x, matrix])
     return tape.op("Linear", [x, matrix], domain=SEMANTIC)
