@@ -135,13 +135,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     choices = _Choices()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
     served = [tasks.find(component.task) for component in tasks.components_of(recipe)]
-    _check_applicable(served, request, choices)
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
     _choose_weights(target, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
+    _check_applicable(served, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
     resolved = target.resolve()

@@ -45,10 +45,10 @@ TOOLS = {
 
 
 GOLDEN = {
-    "llama": "qz1-41933946f9d52aaaa1941780a4e538ad450053a14c42ac09b721f9f353233464",
-    "slots": "qz1-93f3b5c3d23bfebd0eaf20298ab65b1113cb1cb47fad9ecbf61d57155bebae79",
-    "bert": "qz1-8ee5cffe2862b46f3a7375a0989b63b568d81e79d6e7898242a61007bcf7073c",
-    "graph": "qg1-e1d67daf2a945337561a93d513b777264330ead88f27caadbb1c24f2cf693326",
+    "llama": "qz1-c659fe107b1b7e36df678a92d9ede2c052b8c6ddc37293933bdbf1ffe352c877",
+    "slots": "qz1-7363d61a121f5fb7240c37ba88de44e1add3862864ffe81be4e1f863bf986d57",
+    "bert": "qz1-c0026a8eaf27909cc0ff589ac294f16b633625b60d94514a17079eaf4eccf6b6",
+    "graph": "qg1-afe0afb68ef94b4e4063b00087cc7eb19e308f515fb8ce08e8fc3b2dec86acf5",
 }
 
 Open = Callable[..., Checkpoint]
