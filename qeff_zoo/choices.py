@@ -19,7 +19,6 @@ from qeff_zoo import numerics, targets
 Sharing: TypeAlias = Literal["exact", "at least", "any"]
 
 POOLINGS = ("mean", "cls", "max", "lasttoken")
-ROPE_FACTORS = ("short", "long")
 HARDEST, HARD, SOFT = 100, 10, 1
 
 
@@ -153,8 +152,8 @@ class Request:
     )
     rope_factors: str | None = _choice(
         "task.rope_factors",
-        f"of longrope, {_either(ROPE_FACTORS)} for all texts (default: long where the context exceeds the original)",
-        allowed=ROPE_FACTORS,
+        "of longrope, short or long for all texts (default: long where the context exceeds the original one)",
+        allowed=("short", "long"),
     )
 
 

@@ -141,7 +141,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     _choose_weights(target, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
-    fixed = _choose_rope_factors(checkpoint, request, shape, choices)
+    factors = _choose_rope_factors(checkpoint, request, shape, choices)
     if choices.problems:
         raise PlanError(choices.problems)
     resolved = target.resolve()
@@ -154,7 +154,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             role=component.role,
             task=task.name,
             shape=shape,
-            variant={**task.variant(checkpoint, shape, choices.value), **fixed},
+            variant={**task.variant(checkpoint, shape, choices.value), **factors},
             specializations=task.specializations(shape),
             weights=format_of(**told["quantization"]),
             flags=resolved.flags,
@@ -319,11 +319,11 @@ def _choose_shape(
     _check_sizes(choices, request)
     roles = {component.role for component in tasks.components_of(recipe)}
     positions = _positions(checkpoint.config, recipe)
-    beyond = _BEYOND if _is_dynamic(checkpoint.config) else ""
+    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * _is_dynamic(checkpoint.config)}"
     if "encoder" in roles:
-        _fit_lengths(checkpoint.name, positions, beyond, choices)
+        _fit_lengths(positions, few, choices)
     if "decoder" in roles:
-        _fit_context(checkpoint.name, positions, beyond, choices)
+        _fit_context(positions, few, choices)
         _fit_compute_contexts(recipe, choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
@@ -346,27 +346,24 @@ def _check_sizes(choices: _Choices, request: Request) -> None:
         )
 
 
-def _fit_lengths(name: str, positions: int | None, beyond: str, choices: _Choices) -> None:
+def _fit_lengths(positions: int | None, few: str, choices: _Choices) -> None:
     """Refuse an encoder's lengths beyond the model's positions where the user set them, else leave them out."""
     lengths = choices.value["seq_lens"]
     if positions is None or max(lengths, default=0) <= positions:
         return
     if choices.by_user("seq_lens"):
-        choices.problems.append(
-            f"--seq-lens has {max(lengths)}, but {name!r} has {positions} positions{beyond}. Choose less."
-        )
+        choices.problems.append(f"--seq-lens has {max(lengths)}, but {few}. Choose less.")
     fitting = tuple(length for length in lengths if length <= positions) or (positions,)
     choices.set("seq_lens", fitting, f"derived: {positions} positions")
 
 
-def _fit_context(name: str, positions: int | None, beyond: str, choices: _Choices) -> None:
+def _fit_context(positions: int | None, few: str, choices: _Choices) -> None:
     """Refuse a context beyond the model's positions where the user set it, else shorten it."""
     ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
     if positions is not None and ctx_len > positions:
         if choices.by_user("ctx_len"):
             choices.problems.append(
-                f"--ctx-len is {ctx_len}, but {name!r} has {positions} positions{beyond}. "
-                f"Choose at most {positions}."
+                f"--ctx-len is {ctx_len}, but {few}. Choose at most {positions}."
             )
         ctx_len = positions
         choices.set("ctx_len", ctx_len, f"derived: {positions} positions")
@@ -401,15 +398,29 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
     positions = tasks.positions_of(config)
     if positions is None:
         return None
-    if not _is_dynamic(config):
-        stated = [
-            (one.get("original_max_position_embeddings"), one.get("factor"))
-            for one in _rope_scalings(config)
-        ]
-        grown = (int(length * factor) for length, factor in stated if length and factor)
-        positions = max([positions, *grown])
+    for scaling in _rope_scalings(config) if not _is_dynamic(config) else ():
+        original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
+        if original and factor:
+            positions = max(positions, int(original * factor))
     padding = int(config.get("pad_token_id", 1)) + 1 if recipe.positions_after_padding else 0
     return positions - padding
+
+
+def _choose_variant(
+    checkpoint: Checkpoint, served: Sequence[Task], request: Request, choices: _Choices
+) -> None:
+    """Choose what changes the graph beyond its sizes: as asked, else as the checkpoint says."""
+    for task in served:
+        said = task.defaults(checkpoint)
+        for name, one in CHOICES.items():
+            asked = getattr(request, name)
+            if one.group != "task" or one.key == "name" or not task.takes(one):
+                continue
+            if name not in said and asked in (None, one.default):
+                continue  # nothing new
+            choices.first(name, (asked, "user"), said.get(name, (one.default, "default")))
+            if one.allowed:
+                _check_member(choices, name)
 
 
 def _rope_scalings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -434,12 +445,12 @@ def _choose_rope_factors(
     Returns:
         What was chosen where the graph would not go by its context; else nothing.
     """
-    config, name = checkpoint.config, "rope_factors"
+    config = checkpoint.config
     scaling = next((one for one in _rope_scalings(config) if "long_factor" in one), None)
     if scaling is None:
         if request.rope_factors is not None:
             choices.problems.append(
-                f"{CHOICES[name].flag} is for longrope, which {checkpoint.name!r} has not. Leave it out."
+                f"--rope-factors is for longrope, which {checkpoint.name!r} has not. Leave it out."
             )
         return {}
     original = (
@@ -450,23 +461,6 @@ def _choose_rope_factors(
     longest = shape.ctx_len or max(shape.seq_lens, default=0)
     derived = "long" if original is not None and longest > original else "short"
     by = f"derived: {longest} tokens, {original} originally"
-    choices.first(name, (request.rope_factors, "user"), (derived, by))
-    chosen = choices.value[name]
-    return {} if shape.ctx_len and chosen == derived else {name: chosen}
-
-
-def _choose_variant(
-    checkpoint: Checkpoint, served: Sequence[Task], request: Request, choices: _Choices
-) -> None:
-    """Choose what changes the graph beyond its sizes: as asked, else as the checkpoint says."""
-    for task in served:
-        said = task.defaults(checkpoint)
-        for name, one in CHOICES.items():
-            asked = getattr(request, name)
-            if one.group != "task" or one.key == "name" or not task.takes(one):
-                continue
-            if name not in said and asked in (None, one.default):
-                continue  # nothing new
-            choices.first(name, (asked, "user"), said.get(name, (one.default, "default")))
-            if one.allowed:
-                _check_member(choices, name)
+    choices.first("rope_factors", (request.rope_factors, "user"), (derived, by))
+    factors = choices.value["rope_factors"]
+    return {} if shape.ctx_len and factors == derived else {"rope_factors": factors}
