@@ -13,16 +13,17 @@ from runnable_package import edit_json, package
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from qeff_zoo import targets
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.validation import ladder, reference_answers, sample_texts, tiny_models
-from qeff_zoo.validation.choices import as_it_was, by_token, members
+from qeff_zoo.validation.choices import as_it_was, by_token, members, read_choices
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers
-from qeff_zoo.validation.reference_choices import follow
+from qeff_zoo.validation.reference_choices import Choices, follow
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 24}
 _LAYER, _POSITION, _APART = 1, 2, 3e-6
@@ -74,6 +75,16 @@ def test_equal_scores_are_counted_apart() -> None:
     scores = np.array([[1.0, 1.0, 0.0]])
     found = follow(scores, np.array([[0]]), np.array([[1]]), 0.0)
     assert (found.indices.tolist(), found.told, found.equal) == ([[1]], 0, 1)
+
+
+def test_where_too_much_differs_nothing_is_a_tie() -> None:
+    """One of eight chosen is more than a hundredth; what has equal scores does not count."""
+    choices = Choices([0], {"0.topk.0": np.zeros((4, 1, 2), int)}, factor=8, least=1e-5)
+    choices.told[0] = [0, 8]
+    assert choices.excused
+    choices.told[0] = [1, 0]
+    assert (choices.summary()["share"], choices.summary()["allowed_share"]) == (1 / 8, 0.01)
+    assert not choices.excused
 
 
 def test_members_count_once_and_only_where_they_are_options() -> None:
@@ -186,9 +197,19 @@ def test_a_wrong_router_fails(
     assert failed >= {"prefill", "chunked_prefill", "decode", "ctx_len"}
 
 
-def test_a_graph_that_chooses_returns_that_too(tied: dict[str, Path], tmp_path: Path) -> None:
+def test_a_graph_that_is_watched_answers_to_the_last_bit(
+    tied: dict[str, Path], tmp_path: Path
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(tmp_path))
         made = package(tied["right"], **SHAPE, batch_size=1)
-    opened = targets.find(made.target).open(made, "decoder", threads=1, choices=True)
-    assert [*opened.outputs] == ["logits", *(f"topk.{layer}" for layer in range(4))]
+    chosen: dict[str, Any] = {}
+
+    def observe(inputs: Any, rows: Any, outputs: Any) -> None:
+        chosen.update(read_choices(outputs, *inputs["input_ids"].shape))
+
+    sessions: list[Any] = [open_session(made), open_session(made, observe=observe)]
+    plain, watched = (one.decoder.prefill({0: Piece([3, 7, 5], 0)})[0] for one in sessions)
+    np.testing.assert_array_equal(plain, watched)
+    assert [*chosen] == [f"topk.{layer}" for layer in range(4)]
+    assert {found.shape for found in chosen.values()} == {(1, 3, 1, 2)}
