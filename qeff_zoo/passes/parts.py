@@ -2,17 +2,27 @@
 """A part of a graph as a model of its own, to be run while the graph is changed: what a few values become."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from qeff_zoo.semantic.domains import OPSET, SEMANTIC
 from qeff_zoo.weights.external_data import is_placeholder
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+#: What ONNX Runtime raises for a part that cannot run, or not on these arrays.
+FAILURES = (
+    errors.Fail,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.NotImplemented,
+    errors.RuntimeException,
+)
 _IR_VERSION = 10
 
 
@@ -27,7 +37,7 @@ def cut(
         sizes: Of symbols: the shape of a value is known by them, however the value itself is computed.
 
     Returns:
-        None if the outputs depend on weights, on semantic ops or on other inputs of the graph.
+        None if the outputs depend on weights, on semantic ops or on other inputs of the graph, or cannot run.
     """
     copies = {value: _input(value, number) for number, value in enumerate(inputs)}
     given = list(copies.values())
@@ -57,12 +67,14 @@ def cut(
     for number, value in enumerate(value for node in nodes for value in node.outputs):
         value.name = f"value{number}"
     for value, result in zip(outputs, results, strict=True):
-        result.type, result.shape = value.type, None
+        result.type, result.shape = value.type or ir.TensorType(ir.DataType.FLOAT), None
     graph = ir.Graph(given, results, nodes=nodes, opset_imports={"": OPSET}, name="part")
     model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION)).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # that it fails may be the answer
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    with suppress(*FAILURES):  # no kernel, as for bfloat16
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return None
 
 
 def run(session: onnxruntime.InferenceSession, *arrays: Array) -> list[Array]:

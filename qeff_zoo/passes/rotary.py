@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 from qeff_zoo.passes import parts
 from qeff_zoo.passes.parts import Array
@@ -116,23 +115,21 @@ class _Finder:
         return found
 
     def _replace(self, heads: ir.Value) -> bool:
-        shape = _dims(heads)
-        x = (
-            self._source(heads)
-            if len(shape) == 4 and shape[2] == _dims(self.positions)[1]
-            else None
-        )
-        last = heads.producer()
-        if x is None or last is None or not isinstance(shape[3], int):
+        """Replace what rotates heads (batch, heads, seq, head size), if it does; say whether it did."""
+        shape, last = _dims(heads), heads.producer()
+        if last is None or len(shape) != 4 or shape[2] != _dims(self.positions)[1]:
+            return False
+        x, count, width = self._source(heads), shape[1], shape[3]
+        if x is None or not isinstance(count, int) or not isinstance(width, int):
             return False
         seq_first = _dims(x) == [shape[place] for place in _HEADS_FIRST]
-        if (not seq_first and _dims(x) != shape) or not isinstance(shape[1], int):
+        if not seq_first and _dims(x) != shape:
             return False
         candidates = list(dict.fromkeys(self._candidates(heads, x)))
         session = parts.cut([x, self.positions], [heads, *candidates], self._sizes)
         if session is None:
             return False
-        trial = _Trial(session, shape[1], shape[3], seq_first)
+        trial = _Trial(session, count, width, seq_first)
         rotation, values = trial.rotation()
         if rotation is None:
             return False
@@ -144,9 +141,9 @@ class _Finder:
         tape = Tape()
         x = tape.op("Transpose", [x], {"perm": _HEADS_FIRST}) if seq_first else x
         if rotation.given_interleaved != rotation.interleaved:
-            x = _in_halves(tape, x, rotation.size, shape[3])
+            x = _in_halves(tape, x, rotation.size, width)
         rotated = tape.op(
-            name_of(interleaved=rotation.interleaved, partial=rotation.size < shape[3]),
+            name_of(interleaved=rotation.interleaved, partial=rotation.size < width),
             [x, cos, sin],
             {"interleaved": int(rotation.interleaved), "rotary_embedding_dim": rotation.size},
             domain=SEMANTIC,
@@ -270,7 +267,7 @@ class _Trial:
         x = x.astype(np.float32)
         for farthest in _FARTHEST:
             positions = np.random.default_rng(1).integers(0, farthest, (_BATCH, _SEQ))
-            with suppress(Fail, InvalidArgument, RuntimeException):  # farther than a model's table
+            with suppress(*parts.FAILURES):  # farther than a model's table
                 heads, *values = self._run(x, positions)
                 return self._explain(x, positions, heads), values
         return None, []

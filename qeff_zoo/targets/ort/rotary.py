@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 from qeff_zoo.passes import parts
 from qeff_zoo.passes.parts import Array
@@ -98,7 +97,7 @@ class Tables:
             return None
         every = np.arange(self.ctx_len)
         mixed = np.random.default_rng(0).permutation(every)  # angles must not depend on company
-        with suppress(Fail, InvalidArgument, RuntimeException):  # positions beyond a model's table
+        with suppress(*parts.FAILURES):  # positions beyond a model's table
             tables, others = (_run(session, order, at_once) for order in (every, mixed))
             if np.abs(tables[:, mixed] - others).max() <= _CLOSE * np.abs(tables).max():
                 return tables[0], tables[1]
