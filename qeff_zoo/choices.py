@@ -150,6 +150,11 @@ class Request:
         of="decoder",
         default=False,
     )
+    rope_factors: str | None = _choice(
+        "task.rope_factors",
+        "of longrope, short or long for all texts (default: long where the context exceeds the original one)",
+        allowed=("short", "long"),
+    )
 
 
 def _kind(annotation: Any) -> type:

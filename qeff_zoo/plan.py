@@ -22,9 +22,11 @@ from qeff_zoo.tasks import Task, choice, compute_contexts
 from qeff_zoo.versions import installed
 
 #: Raised when the same inputs come to give another graph or another package.
-EXPORTER_REVISION = 4
+EXPORTER_REVISION = 5
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
+#: Of rope_type dynamic: why a context ends at the model's own positions.
+_BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, unlike cached keys"
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
@@ -139,6 +141,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     _choose_weights(target, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
+    factors = _choose_rope_factors(checkpoint, request, shape, choices)
     if choices.problems:
         raise PlanError(choices.problems)
     resolved = target.resolve()
@@ -151,7 +154,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             role=component.role,
             task=task.name,
             shape=shape,
-            variant=task.variant(checkpoint, shape, choices.value),
+            variant={**task.variant(checkpoint, shape, choices.value), **factors},
             specializations=task.specializations(shape),
             weights=format_of(**told["quantization"]),
             flags=resolved.flags,
@@ -316,10 +319,11 @@ def _choose_shape(
     _check_sizes(choices, request)
     roles = {component.role for component in tasks.components_of(recipe)}
     positions = _positions(checkpoint.config, recipe)
+    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * _is_dynamic(checkpoint.config)}"
     if "encoder" in roles:
-        _fit_lengths(checkpoint.name, positions, choices)
+        _fit_lengths(positions, few, choices)
     if "decoder" in roles:
-        _fit_context(checkpoint.name, positions, choices)
+        _fit_context(positions, few, choices)
         _fit_compute_contexts(recipe, choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
@@ -342,26 +346,24 @@ def _check_sizes(choices: _Choices, request: Request) -> None:
         )
 
 
-def _fit_lengths(name: str, positions: int | None, choices: _Choices) -> None:
+def _fit_lengths(positions: int | None, few: str, choices: _Choices) -> None:
     """Refuse an encoder's lengths beyond the model's positions where the user set them, else leave them out."""
     lengths = choices.value["seq_lens"]
     if positions is None or max(lengths, default=0) <= positions:
         return
     if choices.by_user("seq_lens"):
-        choices.problems.append(
-            f"--seq-lens has {max(lengths)}, but {name!r} has {positions} positions. Choose less."
-        )
+        choices.problems.append(f"--seq-lens has {max(lengths)}, but {few}. Choose less.")
     fitting = tuple(length for length in lengths if length <= positions) or (positions,)
     choices.set("seq_lens", fitting, f"derived: {positions} positions")
 
 
-def _fit_context(name: str, positions: int | None, choices: _Choices) -> None:
+def _fit_context(positions: int | None, few: str, choices: _Choices) -> None:
     """Refuse a context beyond the model's positions where the user set it, else shorten it."""
     ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
     if positions is not None and ctx_len > positions:
         if choices.by_user("ctx_len"):
             choices.problems.append(
-                f"--ctx-len is {ctx_len}, but {name!r} has {positions} positions. Choose at most {positions}."
+                f"--ctx-len is {ctx_len}, but {few}. Choose at most {positions}."
             )
         ctx_len = positions
         choices.set("ctx_len", ctx_len, f"derived: {positions} positions")
@@ -396,10 +398,10 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
     positions = tasks.positions_of(config)
     if positions is None:
         return None
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
-    if original and factor:
-        positions = max(positions, int(original * factor))
+    for scaling in _rope_scalings(config) if not _is_dynamic(config) else ():
+        original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
+        if original and factor:
+            positions = max(positions, int(original * factor))
     padding = int(config.get("pad_token_id", 1)) + 1 if recipe.positions_after_padding else 0
     return positions - padding
 
@@ -419,3 +421,46 @@ def _choose_variant(
             choices.first(name, (asked, "user"), said.get(name, (one.default, "default")))
             if one.allowed:
                 _check_member(choices, name)
+
+
+def _rope_scalings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what a config says of its RoPE: once, or for each type of layer."""
+    found = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    by_layer = [one for one in found.values() if isinstance(one, Mapping)]
+    return by_layer or [found]
+
+
+def _is_dynamic(config: Mapping[str, Any]) -> bool:
+    """Tell whether beyond the model's positions RoPE has another base for every length, which no cache can follow."""
+    return any(
+        (one.get("rope_type") or one.get("type")) == "dynamic" for one in _rope_scalings(config)
+    )
+
+
+def _choose_rope_factors(
+    checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
+) -> dict[str, str]:
+    """Choose between the two sets of factors of longrope, by the longest text that the package holds.
+
+    Returns:
+        What was chosen where the graph would not go by its context; else nothing.
+    """
+    config = checkpoint.config
+    scaling = next((one for one in _rope_scalings(config) if "long_factor" in one), None)
+    if scaling is None:
+        if request.rope_factors is not None:
+            choices.problems.append(
+                f"--rope-factors is for longrope, which {checkpoint.name!r} has not. Leave it out."
+            )
+        return {}
+    original = (
+        config.get("original_max_position_embeddings")
+        or scaling.get("original_max_position_embeddings")
+        or tasks.positions_of(config)
+    )
+    longest = shape.ctx_len or max(shape.seq_lens, default=0)
+    derived = "long" if original is not None and longest > original else "short"
+    by = f"derived: {longest} tokens, {original} originally"
+    choices.first("rope_factors", (request.rope_factors, "user"), (derived, by))
+    factors = choices.value["rope_factors"]
+    return {} if shape.ctx_len and factors == derived else {"rope_factors": factors}

@@ -6,7 +6,7 @@ that, and the manifest lists what is left after lowering. Nobody guesses a state
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 #: growing    keys and values of every position: one axis is `ctx_len`
@@ -43,6 +43,12 @@ class State:
     def grows(self) -> bool:
         """Whether it has a row for every position of the context."""
         return "ctx_len" in self.axes
+
+    def of_layer(self, layer: int) -> "State":
+        """Return the same state of another layer."""
+        return replace(
+            self, name=f"{self.name.removesuffix(f'.{self.layer}')}.{layer}", layer=layer
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of a manifest."""

@@ -15,7 +15,7 @@ RECIPE = replace(
     LLAMA,
     model_type="minicpm3",
     architectures=("MiniCPM3ForCausalLM",),
-    special="Latent attention (MLA), whose cache holds latents; scaled embeddings, residuals and logits.",
+    special="Latent attention (MLA); scaled embeddings, residuals and logits; longrope by context.",
     transforms=(rms_norm(lambda c: (3 + (c.q_lora_rank is not None)) * c.num_hidden_layers + 1),),
     tiny=(
         Tiny(

@@ -32,5 +32,7 @@ RECIPE = replace(
         experts(),
         Transform(name="block_attention", count=_indexers),
     ),
-    tiny=(Tiny(config={**MINIMAX_M2.tiny[0].config} | _KINDS | _MLPS | _INDEXER | _SIZES | _GATES),),
+    tiny=(
+        Tiny(config={**MINIMAX_M2.tiny[0].config} | _KINDS | _MLPS | _INDEXER | _SIZES | _GATES),
+    ),
 )

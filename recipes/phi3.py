@@ -34,6 +34,6 @@ RECIPE = replace(
     MISTRAL,
     model_type="phi3",
     architectures=("Phi3ForCausalLM",),
-    special="Query, key and value in one projection, gate and up in another; optional window, partial or long RoPE.",
+    special="Fused query, key and value, and gate and up; optional window, partial RoPE; longrope by context.",
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LONGROPE, name="longrope")),
 )

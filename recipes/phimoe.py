@@ -31,7 +31,7 @@ RECIPE = replace(
     MIXTRAL,
     model_type="phimoe",
     architectures=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
-    special="Two experts by SparseMixer; layer norms; biases in attention and head; optional sliding window.",
+    special="Two experts by SparseMixer; layer norms; biases in attention and head; window; longrope by context.",
     transforms=(
         experts(),
         Transform(name="phimoe_rope", count=lambda _: 1),

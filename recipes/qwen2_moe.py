@@ -5,24 +5,17 @@ Unusual: beside the routed experts a shared one, weighted by a gate of its own; 
 """
 
 from dataclasses import replace
-from typing import Any
 
 from qeff_zoo.recipe import Tiny, experts
 
 from .qwen2 import RECIPE as QWEN2
-
-
-def _sparse_layers(config: Any) -> int:
-    step, dense = config.decoder_sparse_step, config.mlp_only_layers
-    return sum(i not in dense and (i + 1) % step == 0 for i in range(config.num_hidden_layers))
-
 
 RECIPE = replace(
     QWEN2,
     model_type="qwen2_moe",
     architectures=("Qwen2MoeForCausalLM",),
     special="Routed experts and a gated shared one; biased query, key and value; optional dense and sliding layers.",
-    transforms=(*QWEN2.transforms, experts(_sparse_layers)),
+    transforms=(*QWEN2.transforms, experts()),
     tiny=(
         Tiny(
             config={

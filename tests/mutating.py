@@ -3,10 +3,12 @@
 
 A draw changes a field or a few of a tiny config. transformers says whether that is a model; then it is planned, traced,
 lowered and run with uneven prompts, padded chunks and token by token, and must answer as Hugging Face does. What ought
-to be refused must be refused with a reason, by the plan.
+to be refused must be refused with a reason. A draw is ambiguous where Hugging Face, with a cache of its own, does not
+answer as without one: keys or experts of exactly equal scores are chosen in any order.
 """
 
 import copy
+import inspect
 import random
 import shutil
 import signal
@@ -19,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import parity
+import torch
 from parity import Array, Subject
 
 from qeff_zoo import plan, tasks
@@ -26,7 +29,9 @@ from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
 from qeff_zoo.export import loader
 from qeff_zoo.registry import find_recipe
 
-Outcome: TypeAlias = Literal["agrees", "refused", "not a model", "DISAGREES", "CRASHED"]
+Outcome: TypeAlias = Literal[
+    "agrees", "refused", "not a model", "ambiguous", "DISAGREES", "CRASHED"
+]
 FAULTS: frozenset[Outcome] = frozenset({"DISAGREES", "CRASHED"})
 
 #: Errors that explain: they name what of the checkpoint cannot be served.
@@ -209,6 +214,7 @@ def _judge(drawn: Draw, *, traced: bool) -> tuple[Outcome, str]:
             if not traced:
                 return "agrees", "Not traced."
             away = sorted(_away(subject, drawn.storage, seed) for seed in _SEEDS)
+            doubts = away[1] > 1 and _contradicts_itself(subject)
         except _EXPLAINED as error:
             return "refused", _in_a_line(error)
         except Exception as error:
@@ -216,7 +222,7 @@ def _judge(drawn: Draw, *, traced: bool) -> tuple[Outcome, str]:
         finally:
             _remove(subject)
     how = f"{away[0]:.2g}, {away[1]:.2g} and {away[2]:.2g} times the tolerance"
-    return ("agrees" if away[1] <= 1 else "DISAGREES"), how
+    return ("agrees" if away[1] <= 1 else "ambiguous" if doubts else "DISAGREES"), how
 
 
 def _in_a_line(error: BaseException) -> str:
@@ -270,6 +276,27 @@ def _away(subject: Subject, storage: str, seed: int) -> float:
     )
 
 
+def _contradicts_itself(subject: Subject) -> bool:
+    """Tell whether Hugging Face's model answers otherwise token by token than it does at once."""
+    if subject.recipe.task != "text-generation":
+        return False
+    ids = parity.tokens()
+    whole, noise = parity.reference(subject.hf, ids), parity.noise(subject, ids)
+    cache, found = None, []
+    known = inspect.signature(subject.hf.forward).parameters
+    name = "cache_params" if "cache_params" in known else "past_key_values"
+    for position in range(ids.shape[1]):
+        given = {} if cache is None else {name: cache}
+        token = torch.from_numpy(ids[:, position : position + 1])
+        with torch.no_grad():
+            output = subject.hf(input_ids=token, use_cache=True, **given)
+        cache = output.get(name)
+        if cache is None:
+            return False
+        found.append(output.logits[:, -1].double().numpy())
+    return float(np.abs(np.stack(found, 1) - whole).max()) > parity.DROPPED * noise
+
+
 def _generated(subject: Subject, storage: str, seed: int, expected: Sequence[Array]) -> float:
     def start(**sizes: int) -> parity.Steps:
         return subject.steps(storage, **sizes)
@@ -298,8 +325,6 @@ def _variant(subject: Subject) -> parity.Variant:
 
 def _embedded(model: Any, ids: Array, lengths: tuple[int, ...]) -> Array:
     """Compute every text by itself, without padding, and average its states."""
-    import torch
-
     rows = []
     for row, length in zip(ids, lengths, strict=False):
         tokens = torch.from_numpy(row[None, :length])

@@ -39,7 +39,8 @@ from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.states import states_of
+from qeff_zoo.states import State, states_of
+from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention, lowering
 from qeff_zoo.targets.ort.session import OrtProgram
 from qeff_zoo.tasks import decoding
@@ -197,7 +198,7 @@ class Subject:
         self.hf.save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}
-        self._lowered: dict[Any, lowering.Lowered] = {}
+        self._lowered: dict[Any, Lowered] = {}
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -239,7 +240,7 @@ class Subject:
         ):
             graph = self.graph((*CONTINUOUS, *variant.items()))  # one trace serves both
             slots_pass.remove(graph)
-            return exporter.finish(graph)
+            return graph
         if not everything:
             return exporter.export_graph(self.config, self.recipe, **variant)
         graph = exporter._attempt(self.config, self.recipe, everything=True, **variant)
@@ -255,7 +256,7 @@ class Subject:
         ir.save(model, path)
         return path
 
-    def lower(self, storage: str, variant: Variant = PLAIN) -> lowering.Lowered:
+    def lower(self, storage: str, variant: Variant = PLAIN) -> Lowered:
         """Give a lowered graph, which is not to be changed; lowered once a process."""
         key = storage, variant
         if key not in self._lowered:
@@ -321,13 +322,10 @@ class Subject:
         return model.requires_grad_(False)
 
     @cached_property
-    def states(self) -> Mapping[str, tuple[int | str, ...]]:
-        """Shape of every state of a decoder, by name."""
-        task = tasks.find("text-generation")
-        shapes: Mapping[str, tuple[int | str, ...]] = task.probe(
-            loader.load_meta(self.config, self.recipe)
-        )
-        return shapes
+    def states(self) -> list[State]:
+        """What a decoder retains."""
+        found: list[State] = decoding.probe(loader.load_meta(self.config, self.recipe))
+        return found
 
     def steps(
         self, how: str, variant: Variant = PLAIN, *, slots: int = ROWS, ctx_len: int = CTX_LEN
@@ -576,10 +574,12 @@ def torch_steps(
     subject: Subject, slots: int, ctx_len: int = CTX_LEN, *, seen: bool = False
 ) -> Steps:
     """Generate with the transformed model in PyTorch; where that is asked for, with the shortest compute contexts."""
-    step = decoding.Step(subject.transformed, list(subject.states)).eval()
+    step = decoding.Step(subject.transformed, subject.states).eval()
     states = {
-        name: garbage([slots, *(ctx_len if size == "ctx_len" else size for size in shape[1:])])
-        for name, shape in subject.states.items()
+        state.name: garbage(
+            [slots, *(ctx_len if size == "ctx_len" else size for size in state.axes[1:])]
+        )
+        for state in subject.states
     }
 
     def call(

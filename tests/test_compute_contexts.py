@@ -25,6 +25,7 @@ from qeff_zoo.package.description import describe
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.states import states_of
 from qeff_zoo.tasks import compute_contexts, text_generation
 
 SEEN = "comp_ctx_lengths"
@@ -165,8 +166,7 @@ def test_a_graph_asks_for_what_it_reads(name: str) -> None:
     assert shapes(graph)[SEEN] == [SEEN]
     assert (SEEN in shapes(lowered.model)) == REPRESENTATIVES[name]
     assert lowered.attention == subject.lower("fp32").attention
-    states = {name: shape for name, shape in shapes(graph).items() if name.startswith("past_")}
-    assert states == {name: list(map(str, shape)) for name, shape in subject.states.items()}
+    assert states_of(graph.graph.inputs) == subject.states
 
 
 def shapes(model: ir.Model) -> dict[str, list[str]]:

@@ -10,8 +10,10 @@ import parity
 import pytest
 import torch
 from parity import Array, Subject
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from qeff_zoo import registry, tasks
+from qeff_zoo.transforms.modules import give, rebound
 
 # --- feature extraction --------------------------------------------------------------------------
 
@@ -252,6 +254,18 @@ def _swap_groups(model: Any) -> None:
     groups[0], groups[1] = groups[1], groups[0]
 
 
+def _masked_by(name: str, other: Callable[..., Any]) -> Callable[[Subject], Any]:
+    """Let a model make its mask by another of transformers' functions."""
+
+    def make(config: Any, inputs_embeds: Any, attention_mask: Any, **_: Any) -> Any:
+        given = {"past_key_values": None} if other is create_causal_mask else {}
+        return other(
+            config=config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, **given
+        )
+
+    return mutated(lambda model: give(model, rebound(type(model).forward, **{name: make})))
+
+
 def _clip_distances(model: Any) -> None:
     for layer in model.encoder.layer:
         layer.attention.self.max_relative_positions = 4
@@ -360,6 +374,14 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
     "umt5: bias by distance in each layer": (
         "umt5-base",
         zeroed("encoder.block.2.layer.0.SelfAttention.relative_attention_bias.weight"),
+    ),
+    "eurobert: both sides": (
+        "eurobert-base",
+        _masked_by("create_bidirectional_mask", create_causal_mask),
+    ),
+    "clip: tokens look back only": (
+        "clip_text_model-base",
+        _masked_by("create_causal_mask", create_bidirectional_mask),
     ),
     "clip: activation": ("clip_text_model-base", configured(hidden_act="gelu")),
     "convbert: kernels of tokens": (

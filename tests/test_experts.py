@@ -10,8 +10,9 @@ import onnxruntime
 import parity
 import pytest
 
-from qeff_zoo.export import domains, ops
+from qeff_zoo import semantic
 from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.semantic import domains
 from qeff_zoo.targets.ort import experts, routing
 from qeff_zoo.weights.expressions import sources_of
 
@@ -145,7 +146,7 @@ def routed(count: int, *, turned: bool) -> onnxruntime.InferenceSession:
     imports = {"": domains.OPSET, domains.SEMANTIC: 1}
     graph = ir.Graph([x, index, stack], [made], nodes=nodes, opset_imports=imports, name="one")
     assert routing.lower(graph, {stack}) == set()
-    linear = [one for one in ops.functions() if one.name == "Linear"]
+    linear = [one for one in semantic.functions() if one.name == "Linear"]
     model = ir.Model(graph, ir_version=10, functions=linear)
     return onnxruntime.InferenceSession(
         ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]

@@ -19,8 +19,10 @@ from parity import CONTINUOUS, PLAIN, Subject, Variant
 from transformers import AutoModelForCausalLM
 
 from qeff_zoo.errors import CheckpointError, ExportError
-from qeff_zoo.export import exporter, folding, loader, ops
+from qeff_zoo.export import exporter, folding, loader
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.states import State, states_of
 from qeff_zoo.weights import external_data
 
 EMBEDDING: Variant = (("pooling", "mean"), ("normalize", True))
@@ -133,7 +135,7 @@ def test_graph_passes_the_checker_and_loads_in_silence(
 @pytest.mark.parametrize("name", EVERY)
 def test_graph_is_of_three_domains_and_says_no_more_than_it_must(name: str) -> None:
     _, graph = graph_of(name)
-    assert graph.opset_imports == {"": 18, ops.DOMAIN: 1, folding.DOMAIN: 1}
+    assert graph.opset_imports == {"": 18, SEMANTIC: 1, folding.DOMAIN: 1}
     assert {function.domain for function in graph.functions.values()} <= set(graph.opset_imports)
     called = {node.op_identifier() for node in nodes_of(graph) if node.domain}
     assert called == set(graph.functions)
@@ -146,6 +148,34 @@ def test_graph_is_of_three_domains_and_says_no_more_than_it_must(name: str) -> N
 def nodes_of(graph: ir.Model) -> list[ir.Node]:
     inner = [node for function in graph.functions.values() for node in function.all_nodes()]
     return [*graph.graph.all_nodes(), *inner]
+
+
+@pytest.mark.xdist_group("llama-base")
+def test_states_are_marked_in_the_file() -> None:
+    """Also those of layers that were not traced."""
+    states = states_of(graph_of("decoder")[1].graph.inputs)
+    axes = ("batch_size", 2, "ctx_len", 24)
+    assert states == [
+        State(name=f"past_{part}.{layer}", kind="growing", layer=layer, axes=axes)
+        for layer in range(4)
+        for part in ("key", "value")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("jamba-base", {"growing", "recurrent"}),
+        ("gemma3_text-base", {"growing", "window"}),
+        ("deepseek_v32-base", {"growing", "index"}),
+    ],
+)
+def test_a_state_is_of_a_kind(name: str, kinds: set[str]) -> None:
+    states = parity.subject(name).states
+    assert {state.kind for state in states} == kinds
+    for state in states:
+        assert state.grows == (state.kind in ("growing", "index"))
+        assert (state.kind == "recurrent") == (not state.name.startswith("past_"))
 
 
 @pytest.mark.xdist_group("gemma2-base")

@@ -12,7 +12,8 @@ import parity
 import pytest
 from parity import Subject
 
-from qeff_zoo.export import folding, ops
+from qeff_zoo.export import folding
+from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.weights import external_data
 
 #: Deeper than the tiny configs, so that most layers are extended: by name, changes and traced layers.
@@ -162,7 +163,7 @@ def test_every_layer_is_in_a_function() -> None:
             read = [v.name for v in node.inputs if v is not None and v.is_initializer()]
             if node.domain != folding.DOMAIN:
                 assert not any("layers." in name for name in read if name)
-        outside = {node.op_type for node in model.graph if node.domain == ops.DOMAIN}
+        outside = {node.op_type for node in model.graph if node.domain == SEMANTIC}
         assert outside == {"CausalMask", "RMSNorm", "Linear"}
 
 

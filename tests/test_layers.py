@@ -251,7 +251,7 @@ def steps_of(graph: ir.Model, weights: dict[str, Tensor], folder: Any) -> Steps:
 
 def torch_steps(model: Toy) -> Steps:
     probed = decoding.probe(model)
-    step = decoding.Step(model, list(probed)).eval()
+    step = decoding.Step(model, probed).eval()
 
     def call(
         input_ids: Array, position_ids: Array, _: Any, past: dict[str, Array]
@@ -262,8 +262,7 @@ def torch_steps(model: Toy) -> Steps:
             name: state.numpy() for name, state in zip(past, present, strict=True)
         }
 
-    names = list(probed)
-    return Steps(call, {name: parity.garbage((2, 1, parity.CTX_LEN, 8)) for name in names})
+    return Steps(call, {state.name: parity.garbage((2, 1, parity.CTX_LEN, 8)) for state in probed})
 
 
 def calls_of(graph: ir.Model) -> list[str]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from qeff_zoo import tasks
+
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "qeff_zoo"
 RECIPES = ROOT / "recipes"
@@ -264,6 +266,14 @@ def test_core_never_names_a_recipe() -> None:
         CORE_SOURCES, lambda node: isinstance(node, ast.Constant) and node.value in known
     )
     assert not wrong, "Core does not know which recipes exist."
+
+
+def test_only_tasks_name_tasks() -> None:
+    rest = [path for path in CORE_SOURCES if path.parent.name != "tasks"]
+    wrong = nodes_of(
+        rest, lambda node: isinstance(node, ast.Constant) and node.value in tasks.NAMES
+    )
+    assert not wrong, "What depends on the task is a field of its `Task`."
 
 
 # --- form --------------------------------------------------------------------------------------------------------

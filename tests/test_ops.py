@@ -23,8 +23,11 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from qeff_zoo.export import ops
-from qeff_zoo.export.semantic_op import UNBOUNDED
+from qeff_zoo import semantic
+from qeff_zoo.export import translations
+from qeff_zoo.semantic.domains import OPSET, SEMANTIC
+from qeff_zoo.semantic.op import UNBOUNDED
+from qeff_zoo.semantic.rotary import name_of
 from qeff_zoo.transforms.attention import causal_window
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -38,8 +41,8 @@ def session(
     name: str, attributes: tuple[tuple[str, float], ...] = (), dtype: ir.DataType = FLOAT
 ) -> onnxruntime.InferenceSession:
     """Open a graph of one call of an op's function, the body as the exporter attaches it."""
-    op = next(op for op in ops.ALL if op.name == name)
-    function = next(function for function in ops.functions() if function.name == name)
+    op = next(op for op in semantic.ALL if op.name == name)
+    function = next(function for function in semantic.functions() if function.name == name)
     integers = {"position_ids", "batch_index", "positions", "key_positions"}
     integers |= {"ctx_len", "comp_ctx_lengths", "index"}
     inputs = [
@@ -51,7 +54,7 @@ def session(
         for i, value in enumerate(function.inputs)
     ]
     assert len(inputs) == op.inputs
-    node = ir.node(name, inputs, dict(attributes), domain=ops.DOMAIN, num_outputs=len(op.outputs))
+    node = ir.node(name, inputs, dict(attributes), domain=SEMANTIC, num_outputs=len(op.outputs))
     for i, (output, like) in enumerate(zip(node.outputs, op.outputs, strict=True)):
         output.name, output.type = f"y{i}", ir.TensorType(dtype)
         output.shape = ir.Shape([None] * (4 if like is None else _RANKS[name][like]))
@@ -59,7 +62,7 @@ def session(
         inputs,
         node.outputs,
         nodes=[node],
-        opset_imports={"": ops.OPSET, ops.DOMAIN: 1},
+        opset_imports={"": OPSET, SEMANTIC: 1},
         name="one",
     )
     model = ir.Model(graph, ir_version=10, functions=[function])
@@ -87,6 +90,10 @@ _RANKS = {
     "CausalMask": (2, 0),
     "WindowMask": (2, 0),
     "HeldMask": (2, 2),
+    "RotaryEmbedding": (4, 3, 3),
+    "PartialRotaryEmbedding": (4, 3, 3),
+    "InterleavedRotaryEmbedding": (4, 3, 3),
+    "PartialInterleavedRotaryEmbedding": (4, 3, 3),
     "SinkAttention": (4, 4, 4, 4, 1),
     "Attention": (4, 4, 4, 4),
     "SoftcapAttention": (4, 4, 4, 4),
@@ -116,8 +123,27 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def test_every_op_has_a_session_here() -> None:
-    assert set(_RANKS) == {op.name for op in ops.ALL}
-    assert {function.name for function in ops.functions()} == set(_RANKS)
+    assert set(_RANKS) == {op.name for op in semantic.ALL}
+    assert {function.name for function in semantic.functions()} == set(_RANKS)
+
+
+# --- rotary embedding ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("width", [6, 9])
+def test_rotary_embedding(width: int, interleaved: bool) -> None:
+    x, angles = normal(0, 2, 3, 5, width), normal(1, 2, 5, 3)
+    cos, sin = np.cos(angles), np.sin(angles)
+    expected = x.copy()
+    for pair in range(3):
+        i, j = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + 3)
+        c, s = cos[:, None, :, pair], sin[:, None, :, pair]
+        expected[..., i] = x[..., i] * c - x[..., j] * s
+        expected[..., j] = x[..., j] * c + x[..., i] * s
+    name = name_of(interleaved=interleaved, partial=width > 6)
+    attributes = {"interleaved": int(interleaved), "rotary_embedding_dim": 6}
+    np.testing.assert_allclose(in_onnx(name, x, cos, sin, **attributes), expected, atol=1e-6)
 
 
 # --- linear and norm -----------------------------------------------------------------------------
@@ -700,8 +726,8 @@ def test_every_custom_op_has_an_example() -> None:
 
 
 def test_translations_cover_every_op_and_register_once() -> None:
-    first, second = ops.translations(), ops.translations()
+    first, second = translations.table(), translations.table()
     assert set(first) == set(second)
     assert {op.default for op, _ in EXAMPLES.values()} <= set(first)
-    for op in ops.ALL:
-        assert onnx.defs.has(op.name, ops.DOMAIN)
+    for op in semantic.ALL:
+        assert onnx.defs.has(op.name, SEMANTIC)

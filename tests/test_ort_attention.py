@@ -26,7 +26,7 @@ def natives(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if node.op_type == "GroupQueryAttention"]
 
 
-def test_a_llama_turns_its_heads_in_the_kernel() -> None:
+def test_a_llama_rotates_its_heads_in_the_kernel() -> None:
     lowered = parity.subject("llama-base").lower("fp32")
     kinds = Counter(node.op_type for node in lowered.model.graph)
     assert lowered.ways["attention"] == {ROTARY: 4}
@@ -50,7 +50,7 @@ def test_tables_are_those_of_transformers_and_there_once() -> None:
 @pytest.mark.parametrize(
     ("name", "ways"),
     [
-        ("apertus-base", {ROTARY: 4}),  # normalized before they are turned
+        ("apertus-base", {ROTARY: 4}),  # normalized before they are rotated
         ("cohere-base", {ROTARY: 4}),  # neighbours are pairs
         ("gpt2-base", {NATIVE: 4}),  # learned positions
         ("smollm3-window", {ROTARY: 2, NATIVE: 2}),  # layers without positions
@@ -127,7 +127,7 @@ def test_padding_costs_a_window_nothing() -> None:
 
 
 def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:
-    """Every token is turned by the newest one's angle too: in other company it would be another."""
+    """Every token is rotated by the newest one's angle too: in other company it would be another."""
     subject = parity.subject("llama-base")
     model = subject.graph()
     cos = next(node for node in model.graph if node.op_type == "Cos")

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.export import ops
+from qeff_zoo import semantic
 from qeff_zoo.targets.ort import convolution as convolution_pass
 from qeff_zoo.targets.ort import recurrence as recurrence_pass
 
@@ -62,7 +62,7 @@ SILU = """gate = Sigmoid (causal)
 def parsed(text: str) -> ir.Model:
     header = '<ir_version: 10, opset_import: ["": 18, "qeff_zoo": 1, "com.microsoft": 1]>'
     model = ir.from_proto(onnx.parser.parse_model(header + text))
-    model.functions.update({function.identifier(): function for function in ops.functions()})
+    model.functions.update({function.identifier(): function for function in semantic.functions()})
     return model
 
 

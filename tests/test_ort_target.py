@@ -4,6 +4,8 @@
 import json
 import math
 import struct
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from functools import cache
@@ -21,8 +23,9 @@ from parity import CONTINUOUS, PLAIN, Subject
 from safetensors import safe_open
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.export import folding, ops
+from qeff_zoo.export import folding
 from qeff_zoo.numerics import FLOAT32, WEIGHTS
+from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import lowering
 from qeff_zoo.weights import external_data
@@ -128,10 +131,10 @@ def test_layers_are_inlined_and_other_ops_keep_their_bodies(
     name: str, kept: set[str], storage: str
 ) -> None:
     model = lowered(name, storage).model
-    assert {node.op_type for node in model.graph if node.domain == ops.DOMAIN} == kept
+    assert {node.op_type for node in model.graph if node.domain == SEMANTIC} == kept
     assert {function.name for function in model.functions.values()} == kept
     assert folding.DOMAIN not in {node.domain for node in model.graph}
-    assert set(model.opset_imports) == {"", "com.microsoft", *([ops.DOMAIN] if kept else [])}
+    assert set(model.opset_imports) == {"", "com.microsoft", *([SEMANTIC] if kept else [])}
 
 
 # --- what the file holds -------------------------------------------------------------------------
@@ -373,3 +376,23 @@ def test_continuous_batching_lowers_alike(storage: str) -> None:
         for model in (plain.model, slots.model)
     ]
     assert every[0] == every[1]
+
+
+@pytest.mark.xdist_group("llama-base")
+def test_a_cached_graph_is_lowered_without_torch(tmp_path: Path) -> None:
+    """Also one with slots, whose ops get other bodies."""
+    subject = parity.subject("llama-base")
+    ir.save(subject.graph(CONTINUOUS), tmp_path / "graph.onnx")
+    (tmp_path / "bindings.json").write_text(json.dumps(subject.bindings))
+    code = """
+import json, sys
+import onnx_ir as ir
+from qeff_zoo.targets.ort import lowering
+with open("bindings.json") as file:
+    lowered = lowering.lower(ir.load("graph.onnx"), json.load(file), "int8", 40, 32)
+assert lowered.attention
+print([name for name in ("torch", "transformers", "onnxscript") if name in sys.modules])
+"""
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -9,8 +9,9 @@ import onnxruntime
 import pytest
 import torch
 
-from qeff_zoo.export import ops
-from qeff_zoo.passes import bfloat16, linear
+from qeff_zoo import semantic
+from qeff_zoo.passes import bfloat16, bodies, linear, rotary
+from qeff_zoo.semantic.domains import SEMANTIC
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 FLOAT, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
@@ -42,10 +43,10 @@ def model_of(inputs: list[ir.Value], nodes: list[ir.Node], weights: list[ir.Valu
         outputs,
         nodes=nodes,
         initializers=weights,
-        opset_imports={"": 18, ops.DOMAIN: 1},
+        opset_imports={"": 18, SEMANTIC: 1},
         name="small",
     )
-    functions = [f for f in ops.functions() if f.name == "Linear"]
+    functions = [f for f in semantic.functions() if f.name == "Linear"]
     return ir.Model(graph, ir_version=10, functions=functions)
 
 
@@ -80,7 +81,7 @@ def test_product_with_a_turned_weight_becomes_linear(perm: list[int] | None) -> 
     model = product(w, perm)
     assert linear.recognize(model) == 1
     (found,) = [one for one in model.graph if one.op_type == "Linear"]
-    assert found.domain == ops.DOMAIN
+    assert found.domain == SEMANTIC
     assert [v.name for v in found.inputs if v] == ["x", "w"]
     assert "MatMul" not in kinds(model)
     np.testing.assert_allclose(run(model, x=x), x @ w.T, rtol=1e-5, atol=1e-6)
@@ -204,3 +205,88 @@ def test_module_paths_stay_with_the_casts() -> None:
     bfloat16.widen(model)
     around = [one for one in model.graph if one.metadata_props.get("namespace")]
     assert len(around) == 4  # two inputs widened, the sum, the result rounded
+
+
+# --- rotary embedding ----------------------------------------------------------------------------
+
+_ROTATED = """
+<ir_version: 10, opset_import: ["": 18, "qeff_zoo": 1]>
+main (float[b, 3, s, 8] x, int64[b, s] position_ids, float[8] weight) => (float[b, 3, s, 8] y)
+<float[1, 3, 1, 1] by_head = {{1.0, 2.0, 3.0}}, float[4] frequency = {{1.0, 0.5, 0.25, 0.125}},
+ float[b, s, 4] cos, float[b, s, 4] sin, float[b, s, 8] cos_twice, float[b, 1, s, 8] cos_rows,
+ float[b, s, 8] sin_twice, float[b, 1, s, 8] sin_rows, float[b, 3, s, 8] rotated,
+ float[b, 3, s, 8] heads>
+{{
+    last = Constant <value_ints = [-1]> ()
+    first = Constant <value_ints = [1]> ()
+    zero = Constant <value_ints = [0]> ()
+    half = Constant <value_ints = [4]> ()
+    whole = Constant <value_ints = [8]> ()
+    column = Unsqueeze (position_ids, last)
+    position = Cast <to = 1> (column)
+    angle = Mul (position, frequency)
+    cos = Cos (angle)
+    sin = Sin (angle)
+    cos_twice = Concat <axis = -1> (cos, cos)
+    sin_twice = Concat <axis = -1> (sin, sin)
+    cos_rows = Unsqueeze (cos_twice, first)
+    sin_rows = Unsqueeze (sin_twice, first)
+    one = Slice (x, zero, half, last)
+    other = Slice (x, half, whole, last)
+    opposite = Neg (other)
+    swapped = Concat <axis = -1> ({swapped})
+    straight = Mul (x, cos_rows)
+    across = Mul (swapped, sin_rows)
+    rotated = Add (straight, across)
+    heads = {heads}
+    y = qeff_zoo.RMSNorm <epsilon = 1e-6, offset = 0.0> (heads, weight)
+}}"""
+
+
+def rotated_heads(
+    swapped: str = "opposite, one", heads: str = "Identity (rotated)"
+) -> tuple[ir.Model, int]:
+    """Make a model that rotates heads, and let the pass change it."""
+    model = ir.from_onnx_text(_ROTATED.format(swapped=swapped, heads=heads))
+    count = rotary.recognize(model)
+    bodies.attach(model)
+    return model, count
+
+
+def test_a_rotation_of_halves_becomes_a_rotary_embedding() -> None:
+    model, count = rotated_heads()
+    assert count == 1
+    assert "Neg" not in kinds(model)
+    (found,) = [one for one in model.graph if one.op_type == "RotaryEmbedding"]
+    # Cosines and sines as they are computed, not as they are laid out for heads.
+    assert [one.name for one in found.inputs if one] == ["x", "cos", "sin"]
+    assert found.attributes["rotary_embedding_dim"].value == 8
+    assert found.attributes["interleaved"].value == 0
+    whole = ir.from_onnx_text(_ROTATED.format(swapped="opposite, one", heads="Identity (rotated)"))
+    bodies.attach(whole)
+    feeds = {"x": normal(0, 2, 3, 5, 8), "weight": normal(1, 8)}
+    feeds["position_ids"] = np.random.default_rng(2).integers(0, 99, (2, 5))
+    np.testing.assert_array_equal(run(model, **feeds), run(whole, **feeds))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"swapped": "other, one"},  # a reflection
+        {"swapped": "one, opposite"},
+        {"heads": "Mul (rotated, by_head)"},
+        {"heads": "Add (rotated, position)"},
+        {"heads": "Mul (rotated, rotated)"},
+    ],
+)
+def test_what_is_no_rotation_of_all_heads_stays(changes: dict[str, str]) -> None:
+    model, _ = rotated_heads(**changes)
+    node = next(one for one in model.graph if one.op_type == "RMSNorm")
+    assert node.inputs[0] is not None
+    assert "RotaryEmbedding" not in str(node.inputs[0].producer())
+
+
+def test_a_rotation_inside_something_else_is_found() -> None:
+    model, count = rotated_heads(heads="Mul (rotated, by_head)")
+    assert count == 1
+    assert kinds(model)[-3:] == ["RotaryEmbedding", "Mul", "RMSNorm"]

@@ -12,12 +12,12 @@ import pytest
 import tiny_checkpoint
 
 from qeff_zoo import plan as plans
-from qeff_zoo import versions
+from qeff_zoo import targets, versions
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.plan import Plan, resolve
-from qeff_zoo.recipe import Shape
+from qeff_zoo.recipe import Component, Shape
 from qeff_zoo.registry import find_recipe
 
 LLAMA: Mapping[str, Any] = {
@@ -357,6 +357,46 @@ def test_latents_are_expanded_where_that_is_asked_for(opened: Open) -> None:
     assert chosen(plans_[2])["task.expanded_kv"] == (True, "user")
 
 
+@pytest.mark.parametrize("where", ["rope_scaling", "rope_parameters", "by layer"])
+def test_a_base_that_follows_the_length_ends_the_context(opened: Open, where: str) -> None:
+    scaling = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 512}
+    given = {"rope_parameters": {"full_attention": scaling}} if where == "by layer" else {}
+    config = {**LLAMA, "max_position_embeddings": 512, **(given or {where: scaling})}
+    checkpoint = opened(config)
+    assert resolve(checkpoint, Request(ctx_len=512), WEIGHTS).programs[0].shape.ctx_len == 512
+    (problem,) = problems(checkpoint, ctx_len=513)
+    assert "has 512 positions, and beyond them its RoPE (rope_type 'dynamic')" in problem
+
+
+def test_longrope_takes_one_set_of_factors(opened: Open) -> None:
+    """As vLLM: the long ones where the context exceeds the original one, unless a build chooses."""
+    scaling = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+    config = {
+        **LLAMA,
+        "max_position_embeddings": 2048,
+        "original_max_position_embeddings": 512,
+        "rope_scaling": scaling,
+    }
+    checkpoint = opened(config)
+    within, beyond, chosen_, twice = (
+        resolve(checkpoint, Request(ctx_len=length, rope_factors=factors), WEIGHTS)
+        for length, factors in ((512, None), (513, None), (513, "short"), (513, "long"))
+    )
+    assert chosen(within)["task.rope_factors"] == (
+        "short",
+        "derived: 512 tokens, 512 originally",
+    )
+    assert chosen(beyond)["task.rope_factors"] == ("long", "derived: 513 tokens, 512 originally")
+    assert chosen(chosen_)["task.rope_factors"] == ("short", "user")
+    assert chosen_.build_key != beyond.build_key == twice.build_key
+    variants = [plan.programs[0].variant for plan in (within, beyond, chosen_, twice)]
+    assert variants == [{}, {}, {"rope_factors": "short"}, {}]
+    (problem,) = problems(checkpoint, rope_factors="medium")
+    assert "short" in problem
+    (problem,) = problems(opened(LLAMA), rope_factors="short")
+    assert "--rope-factors is for longrope" in problem
+
+
 SEEN = ("comp_ctx_lengths_prefill", "comp_ctx_lengths_decode")
 
 
@@ -611,6 +651,73 @@ def test_code_beside_a_model_that_transformers_has_is_not_needed(opened: Open) -
 def test_a_checkpoint_without_architectures_is_taken_at_its_model_type(opened: Open) -> None:
     config = {key: value for key, value in LLAMA.items() if key != "architectures"}
     assert resolve(opened(config), Request(), WEIGHTS).recipe.model_type == "llama"
+
+
+# --- targets and programs ------------------------------------------------------------------------
+
+
+def test_a_target_takes_what_it_says(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = replace(targets.find("ort"), name="other", weights=("fp32",))
+    monkeypatch.setattr(plans.targets, "find", lambda name: fewer)
+    (problem,) = problems(opened(), weights="int8")
+    assert problem == "--weights is 'int8', but target 'other' takes fp32. Choose one."
+    assert resolve(opened(), Request(), WEIGHTS).target == "other"
+
+
+def test_the_target_is_resolved_into_the_plan(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = resolve(opened(), Request(), WEIGHTS)
+    assert plain.spec["target"] == {"name": "ort", "revision": targets.find("ort").revision}
+    assert plain.resolved.needs == {"onnxruntime": f">={TOOLS['onnxruntime']}"}
+
+    class Newer(type(targets.find("ort"))):  # type: ignore[misc]
+        def resolve(self) -> targets.Resolved:
+            return targets.Resolved(toolchain={"sdk": "2.1"}, needs={}, flags={"num_cores": 16})
+
+    monkeypatch.setattr(plans.targets, "find", lambda name: Newer(revision=7))
+    plan = resolve(opened(), Request(), WEIGHTS)
+    assert plan.spec["target"] == {"name": "ort", "revision": 7, "num_cores": 16}
+    assert (plan.spec["toolchain"]["sdk"], plan.programs[0].flags) == ("2.1", {"num_cores": 16})
+    assert plan.build_key != plain.build_key
+    assert graph_key(plan, "sha256:" + "1" * 64) == graph_key(plain, "sha256:" + "1" * 64)
+
+
+def test_what_every_model_gets_has_a_version(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = resolve(opened(), Request(), WEIGHTS)
+    names = [one["name"] for one in plan.spec["recipe"]["transforms"]]
+    assert names == ["attention", "rope", *(one.name for one in find_recipe("llama").transforms)]
+    changed = {**plans.transforms.ALWAYS, "rope": 99}
+    monkeypatch.setattr(plans.transforms, "ALWAYS", changed)
+    assert resolve(opened(), Request(), WEIGHTS).build_key != plan.build_key
+
+
+def test_a_plain_recipe_is_one_program(opened: Open) -> None:
+    (decoder,) = resolve(opened(), Request(), WEIGHTS).programs
+    assert (decoder.role, decoder.task) == ("decoder", "text-generation")
+    assert [one["name"] for one in decoder.specializations] == ["Prefill", "Decode"]
+    (encoder,) = resolve(opened(BERT), Request(weights="int4"), WEIGHTS).programs
+    assert (encoder.role, encoder.task) == ("encoder", "feature-extraction")
+    assert [one["name"] for one in encoder.specializations] == [f"Embedding_{n}" for n in range(3)]
+    assert (encoder.weights.bits, encoder.weights.block) == (4, 64)
+
+
+def test_each_component_is_a_program(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    components = (
+        Component(role="encoder", task="feature-extraction"),
+        Component(role="labels", task="token-classification"),
+    )
+    both = replace(find_recipe("bert"), components=components)
+    plain = resolve(opened(BERT), Request(), WEIGHTS)
+    monkeypatch.setattr(plans, "recipe_of", lambda checkpoint: both)
+    plan = resolve(opened(BERT), Request(pooling="cls"), WEIGHTS)
+    assert [(one.role, one.task, one.variant) for one in plan.programs] == [
+        ("encoder", "feature-extraction", {"pooling": "cls", "normalize": False}),
+        ("labels", "token-classification", {}),
+    ]
+    structure = "sha256:" + "1" * 64
+    assert len({plan.graph_key(program, structure) for program in plan.programs}) == 2
+    assert plan.build_key != plain.build_key
 
 
 # --- the key -------------------------------------------------------------------------------------

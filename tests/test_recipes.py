@@ -176,9 +176,9 @@ def test_some_tiny_has_a_window_if_the_model_can(name: str) -> None:
 def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
     subject, recipe = parity.subject(name), parity.all_cases()[name].recipe
     config = config_of(name)
-    layers_with_states = {state.rpartition(".")[2] for state in subject.states}
+    layers_with_states = {state.layer for state in subject.states}
     assert 0 < len(layers_with_states) <= config.num_hidden_layers
-    keys = [shape for state, shape in subject.states.items() if state.startswith("past_key.")]
+    keys = [state.axes for state in subject.states if state.kind in ("growing", "window")]
     others = [other.name for other in parity.all_cases().values() if other.recipe == recipe]
     if keys and any("num_key_value_heads" in meta_of(other).config.to_dict() for other in others):
         assert int(keys[0][1]) < config.num_attention_heads

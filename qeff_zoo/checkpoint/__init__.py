@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
 
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
     """A model's files, opened: what is small is read, what is large is read when asked for.

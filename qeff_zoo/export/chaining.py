@@ -5,7 +5,6 @@ In comes a graph with calls of the traced layers, out goes the graph of all laye
 of the layer before, a weight, a state, or shared by all) is read off the traced calls.
 """
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,10 @@ import onnx_ir as ir
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.layers import RepeatedLayers
+from qeff_zoo.states import mark, states_of
 
 if TYPE_CHECKING:
     from qeff_zoo.export.folding import Call
-
-_STATE = re.compile(r"[a-z_0-9]+\.(\d+)(_RetainedState)?")
 
 
 def is_chain(calls: "list[Call]") -> bool:
@@ -54,6 +52,9 @@ def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> No
 class _Chain:
     def __init__(self, graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> None:
         self.graph, self.path, self.kinds = graph, repeated.path, repeated.kinds
+        self.states = {
+            name: state for state in states_of(graph.inputs) for name in (state.name, state.output)
+        }
         self.template: dict[int, Call] = {}
         self.carried: dict[str, dict[int, int]] = {}  # function -> operand -> which carried result
         for call in calls:
@@ -113,6 +114,7 @@ class _Chain:
             return value
         own = ir.Value(name=name, shape=value.shape, type=value.type, const_value=value.const_value)
         if value.is_graph_input():
+            mark(own, self.states[value.name or ""].kind, layer)
             self.graph.inputs.append(own)
         else:
             self.graph.initializers[name] = own
@@ -123,8 +125,11 @@ class _Chain:
         name, weight = value.name or "", f"{self.path}.{template}."
         if name.startswith(weight):
             return f"{self.path}.{layer}.{name.removeprefix(weight)}"
-        state = re.fullmatch(rf"([a-z_0-9]+)\.{template}(_RetainedState)?", name)
-        return f"{state[1]}.{layer}{state[2] or ''}" if state else None
+        state = self.states.get(name)
+        if state is None or state.layer != template:
+            return None
+        own = state.of_layer(layer)
+        return own.name if name == state.name else own.output
 
 
 def _carried(call: "Call") -> list[ir.Value]:
@@ -134,12 +139,9 @@ def _carried(call: "Call") -> list[ir.Value]:
 
 def _sort_states(graph: ir.Graph) -> None:
     """Put the states in layer order again, inputs and outputs alike."""
+    states = states_of(graph.inputs)
+    layers = {name: state.layer for state in states for name in (state.name, state.output)}
     for values in (graph.inputs, graph.outputs):
-        layers = {value: _STATE.fullmatch(value.name or "") for value in values}
-        states = sorted(
-            (int(match[1]), place) for place, match in enumerate(layers.values()) if match
-        )
-        ordered = [value for value, match in layers.items() if not match]
-        ordered += [list(layers)[place] for _, place in states]
+        ordered = sorted(values, key=lambda value: layers.get(value.name or "", -1))
         values.clear()
         values.extend(ordered)

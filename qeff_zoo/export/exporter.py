@@ -13,10 +13,12 @@ import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
 
-from qeff_zoo import states, tasks
-from qeff_zoo.export import domains, folding, layers, loader, ops
-from qeff_zoo.passes import bfloat16, linear
+from qeff_zoo import tasks
+from qeff_zoo.export import folding, layers, loader, translations
+from qeff_zoo.passes import bfloat16, bodies, linear, rotary
 from qeff_zoo.recipe import Recipe
+from qeff_zoo.semantic.domains import OPSET
+from qeff_zoo.states import mark
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.weights.external_data import is_placeholder, placeholder
 
@@ -27,7 +29,7 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
     Args:
         config: Raw config.json.
         recipe: Of its `model_type`.
-        **variant: What the task's `tracing` takes, e.g. `continuous_batching`.
+        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; and `rope_factors`, see `load_meta`.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
@@ -44,10 +46,15 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
 
 
 def _attempt(
-    config: Mapping[str, Any], recipe: Recipe, *, everything: bool, **variant: Any
+    config: Mapping[str, Any],
+    recipe: Recipe,
+    *,
+    everything: bool,
+    rope_factors: str | None = None,
+    **variant: Any,
 ) -> ir.Model | None:
     with _quiet():
-        model = loader.load_meta(config, recipe)
+        model = loader.load_meta(config, recipe, rope_factors=rope_factors)
         task = tasks.find(recipe.task)
         repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
         tracing = task.tracing(model, **variant)
@@ -58,7 +65,7 @@ def _attempt(
         return None
     if tracing.then:
         tracing.then(graph)
-    return finish(graph)
+    return _finish(graph)
 
 
 def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
@@ -77,17 +84,19 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
         exported = torch.onnx.export(
             program,
             dynamo=True,
-            opset_version=domains.OPSET,
+            opset_version=OPSET,
             optimize=False,
             verbose=False,
-            custom_translation_table=ops.translations(),
+            custom_translation_table=translations.table(),
             input_names=tracing.input_names,
             output_names=tracing.output_names,
         )
     assert exported is not None
     model = exported.model
-    _name_symbols(model.graph, tracing)
+    _mark_states(model.graph, tracing)
     _name_initializers(model.graph, stored)
+    rotary.recognize(model)
+    _name_symbols(model.graph, tracing)
     bfloat16.widen(model)
     linear.recognize(model)
     _constant_folding.FoldConstantsPass(
@@ -98,6 +107,15 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
     )(model)
     onnx_passes.RemoveUnusedNodesPass()(model)
     return model
+
+
+def _mark_states(graph: ir.Graph, tracing: Tracing) -> None:
+    """Write on the inputs which states they are, in place of what the trace wrote there."""
+    for value in [*graph.inputs, *graph.outputs, *graph.initializers.values()]:
+        value.metadata_props.clear()
+    inputs = {value.name: value for value in graph.inputs}
+    for state in tracing.states:
+        mark(inputs[state.name], state.kind, state.layer)
 
 
 def _reads_no_weight(node: ir.Node) -> bool | None:
@@ -149,37 +167,12 @@ def _shape(value: ir.Value) -> ir.Shape:
     return value.shape
 
 
-def finish(model: ir.Model) -> ir.Model:
-    """Attach the bodies of the semantic ops in use, and drop what only the trace needed."""
-    onnx_passes.RemoveUnusedNodesPass()(model)
-    nodes = [
-        *model.graph.all_nodes(),
-        *(node for f in model.functions.values() for node in f.all_nodes()),
-    ]
-    used = {node.op_type for node in nodes if node.domain == domains.SEMANTIC}
-    for function in ops.functions():
-        if function.name in used:
-            model.functions[function.identifier()] = function
-    onnx_passes.RemoveUnusedFunctionsPass()(model)
-    model.opset_imports[domains.SEMANTIC] = 1
-    for node in nodes:
+def _finish(model: ir.Model) -> ir.Model:
+    """Attach the bodies of the semantic ops, and drop what only the trace needed."""
+    bodies.attach(model)
+    inner = (node for function in model.functions.values() for node in function.all_nodes())
+    for node in [*model.graph.all_nodes(), *inner]:
         node.metadata_props.clear()
-    for value in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()]:
-        value.metadata_props.clear()
-    for value in model.graph.inputs:  # FIXME
-        kind, _, layer = (value.name or "").rpartition(".")
-        if layer.isdigit():
-            grows = "ctx_len" in map(str, value.shape or ())
-            what = (
-                "index"
-                if kind == "past_index"
-                else "recurrent"
-                if not kind.startswith("past_")
-                else "growing"
-                if grows
-                else "window"
-            )
-            states.mark(value, what, int(layer))  # type: ignore[arg-type]
     model.producer_name, model.producer_version = "qeff-zoo", None
     model.graph.name = "main"
     model.graph.metadata_props.clear()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qeff_zoo.export import chaining, domains
-from qeff_zoo.export.domains import LAYERS as DOMAIN
+from qeff_zoo.export import chaining
 from qeff_zoo.export.layers import RepeatedLayers
+from qeff_zoo.semantic import domains
+from qeff_zoo.semantic.domains import LAYERS as DOMAIN
+from qeff_zoo.states import state_of
 from qeff_zoo.weights.external_data import is_placeholder
-
-_STATE = re.compile(r"^(?P<name>[a-z_0-9]+)\.(?P<layer>\d+)$")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
     """Tell whether a value made inside a layer depends on nothing of that layer."""
     producer = value.producer()
     if producer is None:
-        return not value.is_initializer() and _STATE.match(value.name or "") is None
+        return not value.is_initializer() and state_of(value) is None
     if producer not in place_of:
         return producer.op_type == "Constant" or producer.domain == ""
     return all(_is_invariant(item, place_of) for item in producer.inputs if item is not None)

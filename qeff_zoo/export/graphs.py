@@ -18,6 +18,7 @@ from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.store import Store
+from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.expressions import Expression
 
 GRAPH = "graph.onnx"
@@ -77,7 +78,8 @@ def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint
 
     from qeff_zoo.export import exporter
 
-    model = exporter.export_graph(checkpoint.config, plan.recipe, **program.variant)
+    recipe = for_task(plan.recipe, program.task)
+    model = exporter.export_graph(checkpoint.config, recipe, **program.variant)
     ir.save(model, folder / GRAPH)
     return model
 
@@ -87,7 +89,7 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     from qeff_zoo.weights import bindings
     from qeff_zoo.weights.external_data import is_placeholder
 
-    meta = loader.build_meta(checkpoint.config, plan.recipe.task)
+    meta = loader.build_meta(checkpoint.config, program.task)
     bindings.bind(meta, checkpoint.tensors, needed=())  # shapes that disagree show before the trace
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]

@@ -21,12 +21,13 @@ from qeff_zoo.transforms.attention import IMPLEMENTATION
 _LARGE = 1 << 20  # elements
 
 
-def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
+def load_meta(config: Mapping[str, Any], recipe: Recipe, *, rope_factors: str | None = None) -> Any:
     """Build the recipe's model without weights, and apply its transforms.
 
     Args:
         config: Raw config.json.
         recipe: Of the config's `model_type`.
+        rope_factors: See `rope.follow_context`.
 
     Returns:
         A `PreTrainedModel` in evaluation mode: parameters in float32 of one element each (see `hollow`), buffers real.
@@ -38,7 +39,7 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe) -> Any:
     model = build_meta(config, recipe.task)
     # Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
     model.config._attn_implementation = IMPLEMENTATION
-    rope.follow_context(model)
+    rope.follow_context(model, rope_factors)
     hollow(model)
     for transform in recipe.transforms:
         transforms.apply(transform, model)

@@ -25,7 +25,7 @@ def defaults(model_type: str | None, task: str | None, profile: str | None) -> d
     Raises:
         PlanError: The recipe has no such profile.
     """
-    from qeff_zoo.tasks import for_task
+    from qeff_zoo.tasks import NAMES, for_task
 
     chosen: dict[str, Any] = {name: CHOICES[name].default for name in ("target", "weights")}
     if model_type is None:
@@ -34,6 +34,8 @@ def defaults(model_type: str | None, task: str | None, profile: str | None) -> d
         recipe = registry.find_recipe(model_type)
     except UnsupportedModelError:
         return chosen  # a package of a recipe that this version has not
+    if task not in (None, *NAMES):
+        return chosen  # nor this task
     recipe = for_task(recipe, task or recipe.task)
     profile = profile or next(iter(recipe.shapes))
     if profile not in recipe.shapes:

@@ -162,7 +162,8 @@ def _evidence(manifest: Manifest) -> str:
 def _reference(against: Mapping[str, Any]) -> str:
     revision = f" at {against['revision']}" if against["revision"] else ""
     version = f"transformers {against['transformers']}"
-    return f"{against['reference']}{revision}, {against['dtype']}, {version}, unpatched"
+    told = "".join(f", {name} {value}" for name, value in against.get("told", {}).items())
+    return f"{against['reference']}{revision}, {against['dtype']}, {version}, unpatched{told}"
 
 
 def _canary(canary: Mapping[str, Any] | None) -> str:

@@ -233,6 +233,17 @@ def _canaries(manifest: Manifest) -> Iterator[str]:
             yield f"validation[{index}] lets its canary {canary['mutation']!r} pass: it cannot fail"
 
 
+def _caught(manifest: Manifest) -> Iterator[str]:
+    claimed = manifest["validated"]
+    stages: dict[tuple[str, str], bool] = {}
+    for check in manifest["validation"]:
+        key = (check["level"], check["stage"])
+        stages[key] = stages.get(key, False) or "canary" in check
+    for (level, stage), caught in stages.items():
+        if claimed != "none" and not caught:
+            yield f"validated is {claimed!r} but no check of stage {stage!r} ({level}) was seen to catch a canary"
+
+
 def _claim(manifest: Manifest) -> Iterator[str]:
     claimed = manifest["validated"]
     if claimed == "none":
@@ -306,5 +317,6 @@ RULES: Mapping[str, Callable[[Manifest], Iterator[str]]] = MappingProxyType(
         "QZ-M012": _canonical_spec,
         "QZ-M013": _specialization_names,
         "QZ-M014": _roles,
+        "QZ-M015": _caught,
     }
 )

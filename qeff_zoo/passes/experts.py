@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of experts taken apart: a product of routed tokens, the gate, another product, and the sum by shares.
+"""Blocks of experts taken apart: a product of routed tokens, the gate, another product, and the sum by routing weights.
 
 For targets without a kernel for the whole block, or for this one.
 """
@@ -7,8 +7,8 @@ For targets without a kernel for the whole block, or for this one.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export.domains import SEMANTIC
-from qeff_zoo.export.semantic_op import UNBOUNDED
+from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.semantic.op import UNBOUNDED
 
 _PLAIN, _INTERLEAVED = "Experts", "InterleavedExperts"
 
@@ -19,7 +19,7 @@ def is_experts(node: ir.Node) -> bool:
 
 
 def is_interleaved(node: ir.Node) -> bool:
-    """Tell whether a block of experts has gates and ups in turns, input-major matrices and biases."""
+    """Tell whether a block of experts has interleaved gates and ups, input-major matrices and biases."""
     return node.op_type == _INTERLEAVED
 
 
@@ -51,7 +51,7 @@ def take_apart(graph: ir.Graph, node: ir.Node) -> None:
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [total])
 
 
-def shares(tape: Tape, node: ir.Node) -> tuple[ir.Value, ir.Value]:
+def routing_weights(tape: Tape, node: ir.Node) -> tuple[ir.Value, ir.Value]:
     """Compute, of a block's experts by token, which are chosen and what they weigh.
 
     Args:
@@ -83,25 +83,30 @@ def _count(node: ir.Node) -> int:
 
 
 def _routed(
-    tape: Tape, x: ir.Value, index: ir.Value | None, stack: ir.Value | None, *, turned: bool = False
+    tape: Tape,
+    x: ir.Value,
+    index: ir.Value | None,
+    stack: ir.Value | None,
+    *,
+    transposed: bool = False,
 ) -> ir.Value:
-    matrices = tape.op("Transpose", [stack], {"perm": [0, 2, 1]}) if turned else stack
+    matrices = tape.op("Transpose", [stack], {"perm": [0, 2, 1]}) if transposed else stack
     return tape.op("RoutedLinear", [x, index, matrices], domain=SEMANTIC)
 
 
 def _biased(tape: Tape, node: ir.Node, tokens: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Compute what each expert makes of its tokens, and the shares, 0 for experts that there are not."""
+    """Compute what each expert makes of its tokens, and the routing weights, 0 for experts that there are not."""
     _, index, weights, gate_up, gate_up_bias, down, down_bias = node.inputs
     last = tape.op("Constant", [], {"value_int": _count(node) - 1})
     known = tape.op("Min", [index, last])  # whose biases there are
-    both = _routed(tape, tokens, index, gate_up, turned=True)
+    both = _routed(tape, tokens, index, gate_up, transposed=True)
     both = tape.op("Add", [both, tape.op("Gather", [gate_up_bias, known], {"axis": 0})])
     pairs = tape.op("Reshape", [both, tape.op("Constant", [], {"value_ints": [0, 0, -1, 2]})])
     gate, up = (
         tape.op("Gather", [pairs, tape.op("Constant", [], {"value_int": place})], {"axis": 3})
         for place in (0, 1)
     )
-    made = _routed(tape, _gated(tape, node, gate, up), index, down, turned=True)
+    made = _routed(tape, _gated(tape, node, gate, up), index, down, transposed=True)
     made = tape.op("Add", [made, tape.op("Gather", [down_bias, known], {"axis": 0})])
     nothing = tape.op("CastLike", [tape.op("Constant", [], {"value_float": 0.0}), weights])
     return made, tape.op("Where", [tape.op("Equal", [index, known]), weights, nothing])

@@ -3,7 +3,7 @@
 
 import onnx_ir as ir
 
-from qeff_zoo.export.domains import SEMANTIC
+from qeff_zoo.semantic.domains import SEMANTIC
 
 
 def recognize(model: ir.Model) -> int:

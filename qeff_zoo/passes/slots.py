@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from qeff_zoo.export.domains import LAYERS, SEMANTIC
+from qeff_zoo.passes import bodies
+from qeff_zoo.semantic.domains import LAYERS, SEMANTIC
 
 _INDEX, _SLOTS, _ROWS = "batch_index", "full_batch_size", "batch_size"
 
@@ -20,7 +21,7 @@ def remove(model: ir.Model) -> bool:
         model: Of the task `text-generation`, with `batch_index`; without, it stays as it is.
 
     Returns:
-        Whether there were any. The bodies of the ops that took their place are still to be attached.
+        Whether there were any.
     """
     if all(value.name != _INDEX for value in model.graph.inputs):
         return False
@@ -45,6 +46,7 @@ def remove(model: ir.Model) -> bool:
         if value.shape is not None:
             dims = [_ROWS if str(dim) == _SLOTS else dim for dim in value.shape]
             value.shape = ir.Shape(dims)
+    bodies.attach(model)
     return True
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled program, opened: it runs calls on its states. Each target has one of its own."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -73,6 +73,31 @@ class Program(Protocol):
         Returns:
             All of `outputs`.
         """
+
+
+#: Inputs, rows and outputs of a call.
+Observe: TypeAlias = Callable[[Mapping[str, Array], Sequence[int], Mapping[str, Array]], None]
+
+
+class Observed:
+    """A program that tells of its calls.
+
+    Args:
+        program: Any.
+        observe: Told of every call when it is done.
+    """
+
+    def __init__(self, program: Program, observe: Observe) -> None:
+        self._program, self._observe = program, observe
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        """Run one call."""
+        outputs = self._program.run(inputs, rows)
+        self._observe(inputs, rows, outputs)
+        return outputs
 
 
 def require(program: Program, folder: Path, task: str, inputs: Set[str], outputs: Set[str]) -> None:

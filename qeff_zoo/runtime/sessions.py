@@ -7,6 +7,7 @@ from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.program import Observe, Observed
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
@@ -21,7 +22,11 @@ Session: TypeAlias = (
 
 
 def open_session(
-    package: Package, *, threads: int | None = None, prefix_cache_bytes: int | None = None
+    package: Package,
+    *,
+    threads: int | None = None,
+    prefix_cache_bytes: int | None = None,
+    observe: Observe | None = None,
 ) -> Session:
     """Open a package to run it.
 
@@ -29,6 +34,7 @@ def open_session(
         package: For a target that runs here.
         threads: That compute one operator; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
+        observe: Told of every call, its choices of experts and keys included.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -49,6 +55,8 @@ def open_session(
     if prefix_cache_bytes is not None and task.role == "decoder":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
     (program,) = package.programs
-    opened = targets.find(package.target).open(package, program.role, threads=threads)
-    session: Session = task.session()(package.path, opened, **choices)
+    target = targets.find(package.target)
+    opened = target.open(package, program.role, threads=threads, choices=observe is not None)
+    observed = Observed(opened, observe) if observe else opened
+    session: Session = task.session()(package.path, observed, **choices)
     return session

@@ -18,6 +18,7 @@ from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler, Timings
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.tasks import TEXT_GENERATION
 
 #: Bytes that the prefix cache of a session may take, unless it is told otherwise.
 PREFIX_CACHE_BYTES = 128 << 20
@@ -115,7 +116,7 @@ class TextGenerationSession:
         *,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ) -> None:
-        require(program, folder, "text-generation", {"input_ids", "position_ids"}, {"logits"})
+        require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
         self.folder = folder
         self.decoder = Decoder(program)
         self.tokenizer = Tokenizer.find(folder)

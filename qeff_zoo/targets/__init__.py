@@ -103,13 +103,17 @@ class Target(Protocol):
             CompileError: The compiler refused.
         """
 
-    def open(self, package: "Package", role: str, *, threads: int | None = None) -> "Program":
+    def open(
+        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+    ) -> "Program":
         """Open a program to run it.
 
         Args:
             package: Compiled for this target.
             role: Of the program.
             threads: CPU threads that compute one operator; None for one per physical core.
+            choices: Let calls return what was chosen of experts and keys as well: outputs named `topk.0`, `max.0`, …,
+                in the order in which they are computed. A target that cannot leaves them out.
 
         Raises:
             GenerationError: It cannot be opened, or its states do not fit into memory.

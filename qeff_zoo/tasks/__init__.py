@@ -2,12 +2,13 @@
 """Tasks: all that core knows of what a package is for. One file a Hub pipeline tag, `-` written `_`."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qeff_zoo.choices import Choice, Request
 from qeff_zoo.recipe import Component, Recipe, Shape
+from qeff_zoo.states import State
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
@@ -36,6 +37,7 @@ class Tracing:
         dynamic_shapes: As `torch.export` takes them, with named dimensions shared between inputs.
         input_names: Of the flattened inputs.
         output_names: Of the outputs.
+        states: Which of the inputs are retained from call to call, and what they hold.
         then: Applied to the portable graph, in place; one trace may serve several variants.
     """
 
@@ -44,6 +46,7 @@ class Tracing:
     dynamic_shapes: dict[str, Any]
     input_names: list[str]
     output_names: list[str]
+    states: Sequence[State] = ()
     then: Callable[[Any], object] | None = None
 
 
@@ -94,7 +97,7 @@ class Task:
         lambda checkpoint, recipe, request: []
     )
     session: Callable[[], Any]
-    stages: Callable[[], Callable[[Any], Any]]
+    stages: Callable[[], Callable[..., Any]]
     vllm_task: str | None = None
 
     def takes(self, choice: Choice) -> bool:

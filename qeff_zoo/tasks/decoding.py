@@ -14,6 +14,7 @@ OUT  logits (batch_size, 1, vocab)          of the highest position in each row
 """
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,9 +24,10 @@ from torch.export import Dim
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.passes.slots import remove as remove_slots
+from qeff_zoo.states import State
 from qeff_zoo.tasks import Tracing, positions_of
 from qeff_zoo.transforms.latent_kv import expand, expanders_of
-from qeff_zoo.transforms.retained_state import Probe, RetainedState, States, Windows
+from qeff_zoo.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.transforms.window_cache import windows_of
 
 _ENDLESS = 1 << 31  # positions
@@ -38,12 +40,12 @@ class Step(nn.Module):
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        names: Of the states, in their order.
+        states: What it retains, in their order.
     """
 
-    def __init__(self, model: Any, names: list[str]) -> None:
+    def __init__(self, model: Any, states: Sequence[State]) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.states = model, states
 
     def forward(
         self,
@@ -54,9 +56,12 @@ class Step(nn.Module):
         comp_ctx_lengths: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Return logits of each row's highest position, then the new states."""
-        given = dict(zip(self.names, past, strict=True))
-        kept = windows_of(self.model), expanders_of(self.model)
-        state = RetainedState(given, position_ids, batch_index, *kept, comp_ctx_lengths)
+        names = [state.name for state in self.states]
+        given = dict(zip(names, past, strict=True))
+        expanders = expanders_of(self.model)
+        state = RetainedState(
+            self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
+        )
         newest = position_ids.argmax(1, keepdim=True)  # (batch, 1)
 
         def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -68,7 +73,7 @@ class Step(nn.Module):
             output = _call(self.model, input_ids, position_ids.clamp(min=0), state)
         finally:
             head.remove()
-        return (output.logits, *(state.present[name] for name in self.names))
+        return (output.logits, *(state.present[name] for name in names))
 
 
 def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
@@ -79,32 +84,17 @@ def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedSt
     return model(input_ids=input_ids, use_cache=True, **positions, **{cache: state})
 
 
-def probe(model: Any) -> dict[str, tuple[int | str, ...]]:
-    """Return the shape of every state, by running the model once without computing anything.
+def probe(model: Any) -> list[State]:
+    """Return every state in the graph's order, by running the model once without computing anything.
 
     Args:
         model: From `loader.load_meta`.
-
-    Returns:
-        Names in the graph's order, and per axis a size or a symbol, "batch_size" and "ctx_len".
     """
-    windows = windows_of(model)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
-        state = Probe(position_ids, windows, expanders_of(model))
+        state = Probe(position_ids, windows_of(model), expanders_of(model))
         _call(model, torch.zeros_like(position_ids), position_ids, state)
-    return {
-        name: _shape(name, state.present, windows)
-        for name in sorted(state.present, key=lambda name: int(name.rpartition(".")[2]))
-    }
-
-
-def _shape(name: str, states: States, windows: Windows) -> tuple[int | str, ...]:
-    kind, _, layer = name.rpartition(".")
-    sizes: list[int | str] = ["batch_size", *states[name].shape[1:]]
-    if kind.startswith("past_"):
-        sizes[2] = windows.get(int(layer), "ctx_len")
-    return tuple(sizes)
+    return sorted(state.found.values(), key=lambda state: state.layer)
 
 
 def tracing(
@@ -131,7 +121,7 @@ def tracing(
             f"as DeepSeek V3; leave the choice of the KV cache out."
         )
     states = probe(model)
-    if comp_ctx_lengths and not any("ctx_len" in shape for shape in states.values()):
+    if comp_ctx_lengths and not any(state.grows for state in states):
         raise ExportError(
             f"{type(model).__name__} keeps windows or recurrent states only, of which no call can look at less. "
             f"Expected a cache that grows with the context; leave the compute contexts out."
@@ -153,13 +143,13 @@ def tracing(
     if not comp_ctx_lengths:
         del last["comp_ctx_lengths"]
     return Tracing(
-        module=Step(model, list(states)).eval(),
+        module=Step(model, states).eval(),
         inputs={
             "input_ids": torch.zeros_like(position_ids),
             "position_ids": position_ids,
             "past": [
-                torch.zeros([size if isinstance(size, int) else sizes[size] for size in shape])
-                for shape in states.values()
+                torch.zeros([size if isinstance(size, int) else sizes[size] for size in state.axes])
+                for state in states
             ],
             **{name: example for name, (example, _) in last.items()},
         },
@@ -167,12 +157,17 @@ def tracing(
             "input_ids": {0: batch, 1: seq},
             "position_ids": {0: batch, 1: seq},
             "past": [
-                {axis: symbols[size] for axis, size in enumerate(shape) if isinstance(size, str)}
-                for shape in states.values()
+                {
+                    axis: symbols[size]
+                    for axis, size in enumerate(state.axes)
+                    if isinstance(size, str)
+                }
+                for state in states
             ],
             **{name: axes for name, (_, axes) in last.items()},
         },
-        input_names=["input_ids", "position_ids", *states, *last],
-        output_names=["logits", *(f"{name}_RetainedState" for name in states)],
+        input_names=["input_ids", "position_ids", *(state.name for state in states), *last],
+        output_names=["logits", *(state.output for state in states)],
+        states=states,
         then=None if continuous_batching else remove_slots,
     )

@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 IMPLEMENTATION = "qeff_zoo"
@@ -153,6 +154,11 @@ def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:
     if isinstance(allowed(near, near), FakeTensor):  # it reads numbers that a trace does not have
         return None
     window = int(allowed(far[-1:], torch.arange(_FAR)).sum())
+    if window == 0:
+        raise UnsupportedModelError(
+            "A layer's mask lets a token see none at all, not even itself: the config has a `sliding_window` of 0. "
+            "Expected at least 1; give the window that the checkpoint was trained with, or null for none."
+        )
 
     def is_causal(queries: Tensor, keys: Tensor) -> bool:
         seen = (keys <= queries[:, None]) & (keys > queries[:, None] - window)

@@ -12,7 +12,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.export.experts_ops import gated, mix
-from qeff_zoo.export.semantic_op import UNBOUNDED
+from qeff_zoo.semantic.op import UNBOUNDED
 
 
 def mix_experts(
@@ -24,7 +24,7 @@ def mix_experts(
         self: The experts module: stacked `gate_up_proj` or `up_proj`, and `down_proj`.
         hidden_states: (tokens, hidden).
         top_k_index: (tokens, k), the experts of each token.
-        top_k_weights: (tokens, k), their shares.
+        top_k_weights: (tokens, k), their routing weights.
 
     Returns:
         (tokens, hidden).

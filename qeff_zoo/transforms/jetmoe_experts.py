@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JetMoe's experts without sorting tokens by expert: each of their products becomes a semantic op.
 
-Attention has experts too. A token's chosen experts each make a set of query heads, and turn its result back.
+Attention has experts too. A token's chosen experts each make a set of query heads, and transform its result back.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from qeff_zoo.transforms.modules import give, of_class
 
 
 def _route(router: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the experts of each token and their shares, both (tokens, k), and the scores."""
+    """Return the experts of each token and their routing weights, both (tokens, k), and the scores."""
     scores = router.layer(tokens).float()
     best, chosen = scores.topk(router.top_k, dim=1)
     return chosen, torch.softmax(best, dim=1).type_as(tokens), scores
@@ -30,26 +30,26 @@ def _multiply(stack: Any, x: Tensor, chosen: Tensor) -> Tensor:
 def feed_forward(self: Any, layer_input: Tensor) -> Tensor:
     """Compute `JetMoeMoE` on (batch, seq, hidden)."""
     tokens = layer_input.reshape(-1, self.input_size)
-    chosen, shares, _ = _route(self.router, tokens)
+    chosen, weights, _ = _route(self.router, tokens)
     gate, up = _multiply(self.input_linear, tokens[:, None], chosen).chunk(2, dim=-1)
     made = _multiply(self.output_linear, self.activation(gate) * up, chosen)
-    result: Tensor = mix(made, shares).view_as(layer_input) + self.bias
+    result: Tensor = mix(made, weights).view_as(layer_input) + self.bias
     return result
 
 
 def queries(self: Any, layer_input: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """Compute `JetMoeMoA.map`: (batch, seq, k, heads * head_dim), the scores, and what `results` needs."""
     tokens = layer_input.reshape(-1, self.input_size)
-    chosen, shares, scores = _route(self.router, tokens)
+    chosen, weights, scores = _route(self.router, tokens)
     made = _multiply(self.input_linear, tokens[:, None], chosen)
-    return made.view(*layer_input.shape[:2], self.top_k, -1), scores, (chosen, shares)
+    return made.view(*layer_input.shape[:2], self.top_k, -1), scores, (chosen, weights)
 
 
 def results(self: Any, layer_input: Tensor, routing: tuple[Tensor, Tensor]) -> Tensor:
     """Compute `JetMoeMoA.reduce` on (batch, seq, k, heads * head_dim)."""
-    chosen, shares = routing
+    chosen, weights = routing
     given = layer_input.reshape(-1, self.top_k, self.hidden_size)
-    mixed = mix(_multiply(self.output_linear, given, chosen), shares)
+    mixed = mix(_multiply(self.output_linear, given, chosen), weights)
     result: Tensor = mixed.view(*layer_input.shape[:2], -1) + self.bias
     return result
 

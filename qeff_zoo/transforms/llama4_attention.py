@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Llama 4's attention with real numbers, and with the true position of every token.
 
-transformers turns queries and keys by complex numbers, which ONNX has not. Layers without RoPE scale queries by
+transformers rotates queries and keys by complex numbers, which ONNX has not. Layers without RoPE scale queries by
 position, which transformers counts from the length of its cache; that is the same for all rows and ignores padding.
 """
 
@@ -33,11 +33,11 @@ def attend(self: Any, *args: Any, **kwargs: Any) -> Any:
         *args: As the original takes them.
         **kwargs: As the original takes them.
     """
-    changed = (self.q_proj, self.k_proj) if self.turns else (self.q_proj,) if self.grows else ()
+    changed = (self.q_proj, self.k_proj) if self.rotates else (self.q_proj,) if self.grows else ()
 
     def change(_: nn.Module, __: Any, projected: Tensor) -> Tensor:
-        if self.turns:
-            return _turn(projected, *kwargs["position_embeddings"])
+        if self.rotates:
+            return _rotate(projected, *kwargs["position_embeddings"])
         return projected * _growth(self, kwargs["past_key_values"])
 
     hooks = [projection.register_forward_hook(change) for projection in changed]
@@ -48,12 +48,12 @@ def attend(self: Any, *args: Any, **kwargs: Any) -> Any:
             hook.remove()
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn neighbouring dimensions of every head as pairs; x is (batch, seq, heads * head_dim)."""
     real, imaginary = x.float().unflatten(-1, (-1, cos.shape[-1], 2)).unbind(-1)
     cos, sin = cos[:, :, None], sin[:, :, None]
-    turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
-    return turned.flatten(2).to(x.dtype)
+    rotated = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)
+    return rotated.flatten(2).to(x.dtype)
 
 
 def _growth(attention: Any, cache: Any) -> Tensor:
@@ -68,7 +68,7 @@ def apply(model: nn.Module) -> int:
     """Change every `Llama4TextAttention` and what it shares; return the number of attentions."""
     attentions = of_class(model, "Llama4TextAttention")
     for attention in attentions:
-        attention.turns = bool(attention.use_rope)
+        attention.rotates = bool(attention.use_rope)
         attention.grows = not attention.use_rope and bool(attention.attn_temperature_tuning)
         attention.use_rope = attention.attn_temperature_tuning = False
         give(attention, attend)

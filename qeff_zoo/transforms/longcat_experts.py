@@ -18,7 +18,7 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
         self: `LongcatFlashExperts`.
         hidden_states: (tokens, hidden).
         top_k_index: (tokens, k), the experts of each token; the last ones compute nothing.
-        top_k_weights: (tokens, k), their shares.
+        top_k_weights: (tokens, k), their routing weights.
 
     Returns:
         (tokens, hidden).

@@ -29,10 +29,12 @@ def apply(model: Any, names: list[str]) -> int:
         setattr(base, _MASK, kwargs["attention_mask"])
 
     def clear_input(_: nn.Module, args: tuple[Tensor]) -> Tensor:
-        return args[0] * getattr(base, _MASK)[:, None].to(args[0].dtype)
+        cleared: Tensor = args[0] * getattr(base, _MASK)[:, None].to(args[0].dtype)
+        return cleared
 
     def clear_output(_: nn.Module, args: tuple[Any, ...], given: Tensor) -> Tensor:
-        return given * getattr(base, _MASK)[:, :, None].to(given.dtype)
+        cleared: Tensor = given * getattr(base, _MASK)[:, :, None].to(given.dtype)
+        return cleared
 
     base.register_forward_pre_hook(note, with_kwargs=True)
     found = [one for name, one in model.named_modules() if name.rpartition(".")[2] in names]

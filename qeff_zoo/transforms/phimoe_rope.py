@@ -28,9 +28,7 @@ def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]
     scale: float | Tensor = self.attention_scaling
     parameters = self.config.rope_parameters
     if parameters["rope_type"] != "default":
-        rows = self._context.rows or position_ids.shape[1]
-        length = torch.full((1,), rows, dtype=torch.long, device=x.device)
-        long = length > parameters["original_max_position_embeddings"]
+        long = self._context.exceeds(parameters["original_max_position_embeddings"], position_ids)
         scale = torch.where(long, parameters["long_mscale"], parameters["short_mscale"])
     return (both.cos() * scale).to(x.dtype), (both.sin() * scale).to(x.dtype)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoPE by complex numbers, as DeepSeek V2 has it, becomes the same in real numbers: ONNX runtimes have no complex ones.
 
-Neighbouring numbers of a head are the two parts of one complex number, which is turned by an angle of its position.
+Neighbouring numbers of a head are the two parts of one complex number, which is rotated by an angle of its position.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ from qeff_zoo.transforms.modules import give, of_class, rebound
 
 def angles(self: Any, x: Tensor, position_ids: Tensor) -> Tensor:
     """Return cosines and sines side by side, (batch, seq, rotary_dim / 2, 2), in place of complex numbers."""
-    turns: Tensor = position_ids[..., None].float() * self.inv_freq.float()
-    return torch.stack([turns.cos(), turns.sin()], dim=-1) * float(self.attention_scaling)
+    angles: Tensor = position_ids[..., None].float() * self.inv_freq.float()
+    return torch.stack([angles.cos(), angles.sin()], dim=-1) * float(self.attention_scaling)
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs of (batch, heads, seq, rotary_dim)."""
     real, imaginary = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
     parts = [real * cos - imaginary * sin, real * sin + imaginary * cos]
@@ -28,7 +28,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def apply_rotary_emb(query: Tensor, key: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
     """Turn queries and keys; stands in for transformers' function of that name."""
     cos, sin = angles.unsqueeze(1).unbind(-1)
-    return turn(query, cos, sin), turn(key, cos, sin)
+    return rotate(query, cos, sin), rotate(key, cos, sin)
 
 
 def apply(model: nn.Module, rotary: str, attention: str) -> int:

@@ -10,7 +10,7 @@ like any other. What is computed is the same as long as all of the call's positi
 what lies behind them. States of windows and recurrences have no such rows and stay as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +19,7 @@ from transformers import Cache
 
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.export.layers import plain
+from qeff_zoo.states import State, StateKind
 from qeff_zoo.transforms.latent_kv import Expanders
 
 #: By the graph's name of an input: `past_key.3`, `past_value.3`, `past_index.3`, `conv_state.3`, `recurrent_state.3`.
@@ -31,12 +32,12 @@ class RetainedState(Cache):
     """Stands in for a transformers cache: new tokens go to their positions, attention sees the whole context.
 
     Args:
+        states: What is retained, as `Probe` found it.
         past: States before the call, all with the batch (or the slots) first: keys and values (…, kv_heads, ctx_len or
             window, head_dim), an indexer's keys (…, 1, ctx_len, head_dim), `conv_state` (…, channels, kernel),
             `recurrent_state` in any shape.
         position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
         batch_index: (batch, 1), the cache slot of each row, for continuous batching.
-        windows: Layers whose keys and values are kept for so many newest positions only.
         expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
         comp_ctx_lengths: (rows that the call looks at,), any values; None for all rows.
     """
@@ -45,16 +46,19 @@ class RetainedState(Cache):
 
     def __init__(
         self,
+        states: Sequence[State],
         past: States,
         position_ids: Tensor,
         batch_index: Tensor | None = None,
-        windows: Windows | None = None,
         expanders: Expanders | None = None,
         comp_ctx_lengths: Tensor | None = None,
     ) -> None:
+        self.states = {state.name: state for state in states}
         self.past, self.position_ids, self.batch_index = past, position_ids, batch_index
-        self.windows, self.expanders = windows or {}, expanders or {}
-        self.comp_ctx_lengths = comp_ctx_lengths
+        self.windows: Windows = {
+            state.layer: int(state.axes[2]) for state in states if state.kind == "window"
+        }
+        self.expanders, self.comp_ctx_lengths = expanders or {}, comp_ctx_lengths
         self.present: States = {}
 
     # --- attention: keys and values ----------------------------------------------------------------
@@ -65,15 +69,19 @@ class RetainedState(Cache):
         layer = plain(layer_idx)
         if layer in self.expanders:
             key_states, value_states = self.expanders[layer](key_states, value_states)
-        pair = (f"past_key.{layer}", key_states), (f"past_value.{layer}", value_states)
-        step = self._slide if layer in self.windows else self._write
-        key, value = (step(name, new) for name, new in pair)
+        kind: StateKind = "window" if layer in self.windows else "growing"
+        pair = ("past_key", key_states), ("past_value", value_states)
+        key, value = (self._keep(kind, _name(name, layer), new) for name, new in pair)
         return key, value
 
     def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
         """Write the keys (batch, seq, head_dim) by which sparse attention chooses; return those of the context."""
-        name = f"past_index.{plain(layer_idx)}"
-        return self._write(name, indexer_key_states.unsqueeze(1)).squeeze(1)
+        name = _name("past_index", layer_idx)
+        return self._keep("index", name, indexer_key_states.unsqueeze(1)).squeeze(1)
+
+    def _keep(self, kind: StateKind, name: str, new: Tensor) -> Tensor:
+        """Write rows of new tokens; return all that the call may look at."""
+        return self._slide(name, new) if kind == "window" else self._write(name, new)
 
     def _write(self, name: str, new: Tensor) -> Tensor:
         past, slots = self.past[name], self.batch_index
@@ -164,10 +172,10 @@ class RetainedState(Cache):
     @property
     def is_linear(self) -> list[bool]:
         """Tell which layers have no keys; masks are made for others."""
-        layers = self._layers()
-        return [
-            f"past_key.{layer}" not in self.past for layer in range(max(layers, default=-1) + 1)
-        ]
+        keyed = {
+            state.layer for state in self.states.values() if state.kind in ("growing", "window")
+        }
+        return [layer not in keyed for layer in range(max(self._layers(), default=-1) + 1)]
 
     @property
     def is_dummy(self) -> list[bool]:
@@ -175,7 +183,7 @@ class RetainedState(Cache):
         return [False] * len(self.is_linear)
 
     def _layers(self) -> set[int]:
-        return {int(name.rpartition(".")[2]) for name in self.past}
+        return {state.layer for state in self.states.values()}
 
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
         """The true positions, (batch, seq): masks are evaluated there. Padding looks at position 0."""
@@ -196,12 +204,9 @@ class RetainedState(Cache):
         return window + query_length, torch.cat([held, positions], dim=1)
 
     def _ctx_len(self) -> int:
-        full = (
-            state
-            for name, state in self.past.items()
-            if name.startswith("past_key.") and int(name.rpartition(".")[2]) not in self.windows
-        )
-        return next((state.shape[2] for state in full), self.position_ids.shape[1])
+        full = (name for name, state in self.states.items() if state.kind == "growing")
+        name = next(full, None)
+        return self.position_ids.shape[1] if name is None else self.past[name].shape[2]
 
     def _seen(self) -> int:
         """Rows of the cache that the call looks at."""
@@ -227,27 +232,42 @@ class RetainedState(Cache):
 _FAR = 1 << 40  # beyond every position
 
 
-def _name(kind: str, layer_idx: int, state_idx: int) -> str:
-    return f"{kind}{f'_{state_idx}' if state_idx else ''}.{plain(layer_idx)}"
+def _name(what: str, layer_idx: int, state_idx: int = 0) -> str:
+    return f"{what}{f'_{state_idx}' if state_idx else ''}.{plain(layer_idx)}"
+
+
+def _layer(name: str) -> int:
+    """Return the layer in what `_name` made."""
+    return int(name.rpartition(".")[2])
 
 
 class Probe(RetainedState):
-    """Notes the shape of every state in one forward call from position 0, and stores nothing."""
+    """Notes what every state is in one forward call from position 0, and stores nothing.
+
+    Args:
+        position_ids: (batch, seq).
+        windows: Layers whose keys and values are kept for so many newest positions only.
+        expanders: As of `RetainedState`.
+    """
 
     def __init__(self, position_ids: Tensor, windows: Windows, expanders: Expanders) -> None:
-        super().__init__({}, position_ids, windows=windows, expanders=expanders)
+        super().__init__([], {}, position_ids, expanders=expanders)
+        self.windows, self.found = windows, dict[str, State]()
 
-    def _write(self, name: str, new: Tensor) -> Tensor:
-        self.present[name] = new
+    def _keep(self, kind: StateKind, name: str, new: Tensor) -> Tensor:
+        rows = self.windows[_layer(name)] if kind == "window" else "ctx_len"
+        self._note(name, kind, (new.shape[1], rows, new.shape[3]))
         return new
 
-    _slide = _write
+    def _note(self, name: str, kind: StateKind, sizes: tuple[int | str, ...]) -> None:
+        axes = ("batch_size", *sizes)
+        self.found[name] = State(name=name, kind=kind, layer=_layer(name), axes=axes)
 
     def before(self, name: str) -> None:
         """Nothing came before."""
 
     def _replace(self, name: str, rows: Tensor) -> None:
-        self.present[name] = rows
+        self._note(name, "recurrent", tuple(rows.shape[1:]))
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         """As many keys as tokens."""

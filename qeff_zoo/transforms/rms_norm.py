@@ -23,6 +23,8 @@ def apply(model: nn.Module, offset: float = 0.0, suffix: str = "RMSNorm") -> int
     """
 
     def forward(self: Any, hidden_states: Tensor) -> Any:
+        if hidden_states.shape[-1] == 0:  # of latents of rank 0
+            return hidden_states
         epsilon = self.eps if hasattr(self, "eps") else self.variance_epsilon
         weight = self._parameters.get("weight")
         if weight is None:  # none at all, or one that is there for a kernel only

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoPE whose frequencies follow the length: of the context a package is made for, not of one call.
 
-transformers chooses anew in each call, from the positions it sees; what is cached was turned by another choice then.
-Here `longrope` takes the long factors if the context is longer than the original one, else the short ones, as a forward
-over the whole context does. `dynamic` frequencies change beyond the model's own positions only, where no context is.
+transformers chooses anew in each call, from the positions it sees; what is cached was rotated by another choice then.
+Here `longrope` takes one set of factors for every text, as vLLM does: the long ones if the context is longer than the
+original one, else the short ones, unless a build chooses. `dynamic` frequencies change beyond the model's own positions
+only, where no context is: the plan refuses it.
 """
 
 import inspect
@@ -17,16 +18,17 @@ from qeff_zoo.transforms.modules import give
 from qeff_zoo.transforms.retained_state import RetainedState
 
 
-def follow_context(model: nn.Module) -> int:
+def follow_context(model: nn.Module, factors: str | None = None) -> int:
     """Change every rotary embedding whose frequencies transformers would change from call to call.
 
     Args:
         model: Changed in place.
+        factors: Of longrope: "short" or "long" whatever the context; None for what the context says.
 
     Returns:
         Number of modules changed.
     """
-    context = _Context()
+    context = _Context(factors)
     rotaries: list[Any] = [
         module for module in model.modules() if {*_kinds(module).values()} & _CHANGING
     ]
@@ -53,9 +55,22 @@ def _kinds(module: nn.Module) -> dict[str | None, str]:
 
 
 class _Context:
-    """Notes the length of the context of the call that is running; None without a cache."""
+    """Knows how long texts are taken to be: as long as the context of the call that is running, unless it was chosen.
 
-    rows: int | None = None
+    Args:
+        factors: "short", "long" or None.
+    """
+
+    def __init__(self, factors: str | None) -> None:
+        self._factors = factors
+        self.rows: int | None = None
+
+    def exceeds(self, original: int, position_ids: Tensor) -> Tensor:
+        """Tell whether texts are longer than the original context, (1)."""
+        if self._factors is not None:
+            return torch.full((1,), self._factors == "long", device=position_ids.device)
+        rows = position_ids.shape[1] if self.rows is None else self.rows
+        return torch.full((1,), rows, dtype=torch.long, device=position_ids.device) > original
 
     def note(self, _: nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
         caches = (value for value in kwargs.values() if isinstance(value, RetainedState))
@@ -77,9 +92,8 @@ def _forward(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None 
     name = "inv_freq" if layer_type is None else f"{layer_type}_inv_freq"
     frequencies = getattr(self, name)
     if layer_type in self._long:
-        rows = position_ids.shape[1] if self._context.rows is None else self._context.rows
-        length = torch.full((1,), rows, dtype=torch.long, device=x.device)
-        long = length > _parameters(self, layer_type)["original_max_position_embeddings"]
+        original = _parameters(self, layer_type)["original_max_position_embeddings"]
+        long = self._context.exceeds(original, position_ids)
         frequencies = torch.where(long, self._long[layer_type], frequencies)
     function = inspect.unwrap(type(self).forward)
     return function(_WithFrequencies(self, **{name: frequencies}), x, position_ids, **own)

@@ -6,7 +6,7 @@ tokens come from fixed sequences, never from what a model said, so that every lo
 value, whatever came before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 _STEPS = 8  # decode calls in a row
 _ROWS = 4  # of a wide batch, so many get tokens
 _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
+_LONGEST = 4352  # tokens of a text: a window of 4,096 and its spare rows; the reference's scores grow with the square
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,11 @@ class _Script:
             self.calls.append(Call(kind="prefill", spans=tuple(spans), padded=padded))
         return self
 
+    def restart(self, prompts: _Prompts) -> "_Script":
+        """Forget all rows, and begin sequences in some."""
+        self.at.clear()
+        return self.prefill(prompts)
+
     def decode(self, steps: int) -> "_Script":
         """Give every row that has begun one token a call."""
         for _ in range(steps):
@@ -125,14 +131,35 @@ class _Script:
         return Stage(name=name, calls=tuple(self.calls))
 
 
-def decoder_stages(sizes: DecoderSizes) -> list[Stage]:
+def decoder_stages(
+    sizes: DecoderSizes, *, window_rows: int = 0, longest: int = _LONGEST
+) -> list[Stage]:
     """Write the stages of a text-generation package: as a session would call it, then with each compute context.
 
     Args:
         sizes: Of the package; a stage that they leave no room for is left out.
+        window_rows: Of the largest state that keeps a window; 0 without one.
+        longest: Tokens of the longest text, where the context has room for it.
     """
     lengths = {*sizes.comp_ctx_lengths_prefill, *sizes.comp_ctx_lengths_decode}
-    return [*_stages(sizes), *(_compute_context(sizes, length) for length in sorted(lengths))]
+    return [
+        *_stages(sizes),
+        *_long(sizes, window_rows, min(longest, _LONGEST)),
+        *(_compute_context(sizes, length) for length in sorted(lengths)),
+    ]
+
+
+def _long(sizes: DecoderSizes, window_rows: int, longest: int) -> Iterator[Stage]:
+    """Go beyond the rows that windows keep, by a chunk and by decoding; then to the end of the context."""
+    steps = max(1, min(_STEPS, sizes.ctx_len // 4))
+    beyond = min(window_rows + sizes.prefill_seq_len // 2 + 1, sizes.ctx_len)
+    if window_rows and window_rows < beyond <= _LONGEST:
+        script = _Script(sizes).prefill({0: (0, beyond)})
+        last = max(1, min(window_rows - steps // 2, sizes.ctx_len - steps))
+        yield script.restart({sizes.rows - 1: (0, last)}).decode(steps).stage("window")
+    end = min(sizes.ctx_len, longest)
+    script = _Script(sizes).prefill({0: (0, end - steps)}).decode(steps)
+    yield script.stage("ctx_len" if end == sizes.ctx_len else f"first_{end}")
 
 
 def _compute_context(sizes: DecoderSizes, length: int) -> Stage:

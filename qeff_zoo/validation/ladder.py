@@ -7,7 +7,7 @@ and wrong on purpose, which the checks must notice.
 """
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from qeff_zoo.validation.parity import (
 )
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers, ask
-from qeff_zoo.validation.trials import Progress, Trial, try_package
+from qeff_zoo.validation.trials import Key, Progress, Trial, try_package
 
 __all__ = ["Record", "validate"]
 
@@ -64,8 +64,9 @@ def validate(
     trial = try_package(package, threads, step)
     (program,) = package.programs
     rounding = program.numerics
-    reference = ask(_request(package, checkpoint, trial, rounding), threads, step)
-    judges = _judges(package, reference, rounding, level)
+    request = _request(package, checkpoint, trial, rounding)
+    reference = ask(request, threads, step, arrays=_chosen(trial))
+    judges = _judges(package, reference, rounding, level, told=request["told"])
     return Record(
         level=level,
         checks=_judge(trial, reference, judges),
@@ -83,13 +84,31 @@ def _request(
     return {
         "checkpoint": str(checkpoint.absolute()),
         "task": package.task,
-        "ctx_len": max(program.ctx_len for program in package.programs),
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
-        "pooling": _chosen_pooling(package),
+        "told": _told(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
+        "runs": [run.sequence for run in trial.runs] if _chosen(trial) else [],
+        "noise": {
+            "factor": TOLERANCES[_arithmetic(rounding)].factor,
+            "least": TOLERANCES[_arithmetic(rounding)].least,
+        },
+    }
+
+
+def _arithmetic(rounding: Numerics) -> str:
+    """Return the row of the table for products as the package computes them."""
+    return "int8" if rounding.activation_block else "fp32"
+
+
+def _chosen(trial: Trial) -> dict[str, Array]:
+    """Return what the package chose, by run and choice."""
+    return {
+        f"{number}.{name}": indices
+        for number, run in enumerate(trial.runs)
+        for name, indices in run.all().items()
     }
 
 
@@ -101,29 +120,37 @@ def _versions(reference: Answers) -> dict[str, str]:
     }
 
 
-def _chosen_pooling(package: Package) -> dict[str, Any]:
-    """Return what a user chose of the pooling; what nobody chose the reference finds by itself."""
+def _told(package: Package) -> dict[str, Any]:
+    """Return what the reference does otherwise than by itself: what a user chose of the pooling, longrope's factors."""
     task, why = package.manifest["spec"]["task"], package.manifest["why"]
-    names = [name for name in ("pooling", "normalize") if name in task]
-    return {name: task[name] for name in names if why.get(f"task.{name}", "").startswith("user")}
+    chosen = [
+        name
+        for name in ("pooling", "normalize")
+        if name in task and why.get(f"task.{name}", "").startswith("user")
+    ]
+    return {name: task[name] for name in (*chosen, "rope_factors") if name in task}
 
 
 def _judges(
-    package: Package, reference: Answers, rounding: Numerics, level: str
+    package: Package,
+    reference: Answers,
+    rounding: Numerics,
+    level: str,
+    *,
+    told: Mapping[str, Any],
 ) -> dict[str, Judge]:
     """Make a judge for each variant that the package is held against.
 
-    A package of rounded weights is near Hugging Face's model as far as rounding lets it, and very
-    near to the same model with the same weights rounded.
+    A package of rounded weights is very near to the same model with the same weights rounded. It is near Hugging
+    Face's model as far as rounding lets it, unless that chooses other experts or keys: then it may be anywhere.
     """
     storage = str(package.manifest["weights"]["storage"])
     right = [variant for variant in ("noise", "double") if reference.has(variant)]
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {"reference": ("float32", storage, right)}
     if rounding.matrices:
-        arithmetic = "int8" if rounding.activation_block else "fp32"
         held["reference"] = ("float32", storage, ["rounded"])
-        held["rounded"] = (f"float32 rounded to {storage}", arithmetic, right)
+        held["rounded"] = (f"float32 rounded to {storage}", _arithmetic(rounding), right)
     judges = {}
     for variant, (dtype, row, others) in held.items():
         pairs = [(reference.all(variant), reference.all(other)) for other in others]
@@ -138,19 +165,30 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
+                **({"told": dict(told)} if told else {}),
             },
             kind=find(package.task).answers,
         )
     return judges
 
 
+def _deciding(judges: Mapping[str, Judge], reference: Answers) -> dict[str, Judge]:
+    """Leave out the comparison with what is not rounded where it judges nothing."""
+    if "rounded" not in judges:
+        return dict(judges)
+    loss = judges["reference"]
+    kept = loss.decides and not reference.about["choices"]["made"]
+    return {name: judge for name, judge in judges.items() if kept or judge is not loss}
+
+
 def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> list[Check]:
     checks: list[Check] = []
+    deciding = _deciding(judges, reference)
     for stage, keys in trial.keys.items():
         canary = reference.at("canary", keys)
         found = [
             check
-            for variant, judge in judges.items()
+            for variant, judge in deciding.items()
             for check in judge.judge(
                 stage, reference.at(variant, keys), trial.answers[stage], canary
             )
@@ -158,15 +196,34 @@ def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> lis
         if not any("canary" in check for check in found):
             variant, judge = list(judges.items())[-1]
             found.append(judge.uncaught(stage, reference.at(variant, keys), canary))
-        checks += found
+        told = _told_choices(keys, reference)
+        checks += [{**check, **told} for check in found]
     return checks
+
+
+def _told_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
+    """Count the choices of a stage that the reference followed because its own scores were as near."""
+    summary = reference.about["choices"]
+    if not summary["made"]:
+        return {}
+    runs = {str(run) for _, _, run in keys}
+    counts = [summary["runs"].get(run, (0, 0)) for run in sorted(runs)]
+    nearer, equal = (sum(count[at] for count in counts) for at in (0, 1))
+    return {"followed": {"near": nearer, "equal": equal}}
 
 
 def _report(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> dict[str, Any]:
     floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
-    if trial.greedy is None:
-        return {"noise_floor": floors}
-    return {"noise_floor": floors, "greedy": _greedy_match(trial.greedy[1], reference)}
+    reported: dict[str, Any] = {"noise_floor": floors}
+    left_out = judges.keys() - _deciding(judges, reference).keys()
+    if left_out:
+        reported["not_judged"] = sorted(judges[name].against["dtype"] for name in left_out)
+    choices = {name: value for name, value in reference.about["choices"].items() if name != "runs"}
+    if choices["made"]:
+        reported["choices"] = choices
+    if trial.greedy is not None:
+        reported["greedy"] = _greedy_match(trial.greedy[1], reference)
+    return reported
 
 
 def _greedy_match(generated: list[int], reference: Answers) -> dict[str, int]:
@@ -182,7 +239,7 @@ def _evidence(trial: Trial, reference: Answers, spread: float | None) -> dict[st
     for stage, keys in trial.keys.items():
         got, expected = trial.answers[stage], reference.at("reference", keys)
         arrays[f"{stage}.positions"] = np.array(
-            [(number, trial.positions[number][index]) for number, index in keys]
+            [(number, trial.positions[number][index]) for number, index, _ in keys]
         )
         arrays[f"{stage}.relative_errors"] = relative_errors(expected, got, spread)
         if trial.greedy is None:  # an embedding has no largest value, and labels are few

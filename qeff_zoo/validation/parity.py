@@ -27,7 +27,8 @@ class Tolerance:
     Args:
         factor: Times the noise floor.
         least: Relative error that is always allowed: a lower floor was measured on too little.
-        most: Relative error that is never allowed: a higher floor is no noise.
+        most: Relative error that is never allowed: a higher floor is no noise, and where rounding alone takes answers
+            further apart, a comparison with what is not rounded judges nothing.
     """
 
     factor: float
@@ -42,9 +43,22 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
         # A package rounds as its reference does; where they differ, two roundings lie 1.4 times as far apart as one
         # lies from none.
         "int8": Tolerance(factor=3, least=1e-3, most=1),
-        "int4": Tolerance(factor=3, least=1e-3, most=8),
+        "int4": Tolerance(factor=3, least=1e-3, most=1),
     }
 )
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A bound, and what decided it.
+
+    Args:
+        value: The bound.
+        decided_by: "noise-floor", or the tolerance's "least" or "most"; "exact" for what is not measured.
+    """
+
+    value: float
+    decided_by: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +151,18 @@ class Judge:
     kind: AnswerKind
 
     @property
-    def allowed_error(self) -> float:
+    def decides(self) -> bool:
+        """Whether so much noise leaves anything to judge."""
+        return self.tolerance.factor * self.floor.error <= self.tolerance.most
+
+    @property
+    def allowed_error(self) -> Threshold:
         """Threshold of the relative error."""
         bounds = self.tolerance
         return _bounded(bounds.factor * self.floor.error, bounds.least, bounds.most)
 
     @property
-    def allowed_divergence(self) -> float:
+    def allowed_divergence(self) -> Threshold:
         """Threshold of the divergence, which grows with the square of the error."""
         bounds = self.tolerance
         measured = bounds.factor**2 * self.floor.divergence
@@ -152,54 +171,67 @@ class Judge:
     def judge(self, stage: str, expected: Array, got: Array, canary: Array) -> list[Check]:
         """Return the checks of one stage; each knows whether it passed.
 
+        The most likely tokens are not compared where noise decides at every position which they are: that they agree
+        would prove nothing.
+
         Args:
             stage: Its name.
             expected: The reference's answers.
             got: The package's.
             canary: The damaged reference's.
         """
-
-        def check(metric: str, op: str, threshold: float, values: tuple[float, float]) -> Check:
-            return self._check(stage, metric, op, threshold, *values)
-
         errors = [self.error(expected, other) for other in (got, canary)]
-        checks = [check("max_relative_error", "<=", self.allowed_error, (errors[0], errors[1]))]
+        found = [("max_relative_error", "<=", self.allowed_error, errors)]
         if self.kind in _DISTANCES:
             metric, distance = _DISTANCES[self.kind]
             apart = [float(distance(expected, other).max()) for other in (got, canary)]
-            checks.append(check(metric, "<=", self.allowed_divergence, (apart[0], apart[1])))
-        if self.kind != "embeddings" and expected.shape[1] > 1:
-            agreed, note = self._agreement(expected, got)
-            wrong, _ = self._agreement(expected, canary)
-            checks.append({**check("top1_agreement", ">=", 1.0, (agreed, wrong)), "note": note})
-        return checks
+            found.append((metric, "<=", self.allowed_divergence, apart))
+        checks = [self._check(stage, *one, positions=len(expected)) for one in found]
+        if self.kind == "embeddings" or expected.shape[1] == 1:
+            return checks
+        clear = self._clear(expected)
+        if not clear.any():
+            checks[0]["note"] = "every position is too close to call, so no token is compared"
+            return checks
+        agreed = [_agreement(expected, other, clear) for other in (got, canary)]
+        all_ = Threshold(1.0, "exact")
+        check = self._check(stage, "top1_agreement", ">=", all_, agreed, positions=int(clear.sum()))
+        note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
+        return [*checks, {**check, "note": note}]
 
     def error(self, expected: Array, got: Array) -> float:
         """Return the largest relative error of any row."""
         return float(relative_errors(expected, got, self.floor.spread).max())
 
-    def _agreement(self, expected: Array, got: Array) -> tuple[float, str]:
-        """Return how often the most likely tokens or labels agree, where noise does not decide which it is."""
+    def _clear(self, expected: Array) -> Array:
+        """Tell of every row whether noise cannot decide which token or label is the most likely one."""
         second, first = np.partition(expected, -2, axis=1)[:, -2:].T
         # Noise may raise one logit and lower the other.
         spread = self.floor.spread or expected.std(axis=1)
-        noise = 2 * max(self.floor.error, self.tolerance.least) * spread
-        clear = first - second > noise
-        agree = expected.argmax(axis=1) == got.argmax(axis=1)
-        note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
-        return float(agree[clear].mean()) if clear.any() else 1.0, note
+        clear: Array = first - second > 2 * max(self.floor.error, self.tolerance.least) * spread
+        return clear
 
     def _check(
-        self, stage: str, metric: str, op: str, threshold: float, value: float, canary: float
+        self,
+        stage: str,
+        metric: str,
+        op: str,
+        threshold: Threshold,
+        values: Sequence[float],
+        *,
+        positions: int,
     ) -> Check:
+        """Judge what the package, and what the damaged reference, measured."""
+        value, canary = values
         check: Check = {
             "level": self.level,
             "stage": stage,
             "metric": metric,
             "value": _number(value),
             "op": op,
-            "threshold": _number(threshold),
-            "threshold_from": "noise-floor",
+            "threshold": _number(threshold.value),
+            "threshold_from": threshold.decided_by,
+            "positions": positions,
             "against": dict(self.against),
         }
         check["passed"] = holds(check["value"], op, check["threshold"])
@@ -216,17 +248,25 @@ class Judge:
             "metric": "canary_relative_error",
             "value": _number(error),
             "op": ">=",
-            "threshold": _number(max(2 * self.allowed_error, 2 * error)),
-            "threshold_from": "noise-floor",
+            "threshold": _number(max(2 * self.allowed_error.value, 2 * error)),
+            "threshold_from": self.allowed_error.decided_by,
+            "positions": len(expected),
             "passed": False,
             "note": f"nothing in this stage notices {self.mutation}, so passing it proves nothing",
             "against": dict(self.against),
         }
 
 
-def _bounded(value: float, least: float, most: float) -> float:
+def _bounded(value: float, least: float, most: float) -> Threshold:
     """Keep a threshold between its bounds; a noise that is no number allows nothing."""
-    return min(max(value, least), most) if math.isfinite(value) else least
+    if not math.isfinite(value) or value < least:
+        return Threshold(least, "least")
+    return Threshold(most, "most") if value > most else Threshold(value, "noise-floor")
+
+
+def _agreement(expected: Array, got: Array, clear: Array) -> float:
+    """Return how often the most likely tokens or labels agree, of the rows that are clear."""
+    return float((expected.argmax(axis=1) == got.argmax(axis=1))[clear].mean())
 
 
 def _number(value: float) -> float | None:

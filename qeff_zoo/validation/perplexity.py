@@ -183,15 +183,17 @@ def compare(
     """
     watch = Stopwatch(reporter or Silent())
     source, *_ = [source_of(package, checkpoint) for package in packages.values()]
-    specializations = next(iter(packages.values())).programs[0].specializations
+    first = next(iter(packages.values()))
+    specializations = first.programs[0].specializations
+    factors = first.manifest["spec"]["task"].get("rope_factors")
     ctx_len = DecoderSizes.read(specializations).ctx_len
     scores = {}
     with watch.stage("hugging-face", unit="call") as step:
-        scores["hugging-face"] = score_reference(scoring, source.folder, ctx_len, step)
+        scores["hugging-face"] = score_reference(scoring, source.folder, factors, step)
     if graph:
         with tempfile.TemporaryDirectory() as name, watch.stage("graph", unit="call") as step:
             folder = Path(name, "graph")
-            choices = Request(task=TEXT_GENERATION, ctx_len=ctx_len)
+            choices = Request(task=TEXT_GENERATION, ctx_len=ctx_len, rope_factors=factors)
             pipeline.export(str(source.folder), folder, request=choices)
             program = open_portable(folder / graphs.GRAPH, specializations)
             scores["graph"] = score(scoring, Decoder(program), step)
@@ -256,18 +258,20 @@ def prepare(
     return Scoring(tokens=tokens, window=window, stride=stride, batch_size=batch_size)
 
 
-def score_reference(scoring: Scoring, checkpoint: Path, ctx_len: int, step: Progress) -> Score:
+def score_reference(
+    scoring: Scoring, checkpoint: Path, rope_factors: str | None, step: Progress
+) -> Score:
     """Score with Hugging Face's unpatched model in float32, in a process of its own.
 
     Args:
         scoring: What to score.
         checkpoint: Its folder.
-        ctx_len: Of the package, which some models' RoPE depends on.
+        rope_factors: Of longrope, those of the package; None of other models.
         step: Told of every call.
     """
     request = {
         "checkpoint": str(checkpoint.absolute()),
-        "ctx_len": ctx_len,
+        "rope_factors": rope_factors,
         "tokens": list(scoring.tokens),
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
         "batch_size": scoring.batch_size,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference: transformers' own model, unpatched, in a process of its own.
 
-    python -m qeff_zoo.validation.reference request.json answer.npz
+    python -m qeff_zoo.validation.reference request.json answer.npz choices.npz
 
 In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
 and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once. Variants:
@@ -13,13 +13,17 @@ and sequence, an array of logits, one embedding, or labels' logits. The weights 
                 of quantized packages with rounded weights
     double      as right, in float64; of small models that are not quantized
     canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
+
+Where a model chooses, of experts or of keys, `noise` and `double` choose as the variant that they are held against, so
+that they differ by their arithmetic alone. And that variant runs again for every run of the package in which another
+choice was as right by the reference's own scores: see `qeff_zoo.validation.reference_choices`.
 """
 
 import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -31,12 +35,14 @@ from torch import Tensor, nn
 
 from qeff_zoo import tasks
 from qeff_zoo.numerics import Numerics
+from qeff_zoo.validation.reference_choices import Choices, Watching
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _SMALL = 50_000_000  # parameters: float64 fits easily, and takes no time
 _TOGETHER = 4  # sequences of a padded batch
+_ENDLESS = 1 << 40  # tokens
 _OURS = (
     "qeff_zoo.transforms",
     "qeff_zoo.export.ops",
@@ -49,30 +55,39 @@ def main(arguments: Sequence[str]) -> None:
     """Answer one request.
 
     Args:
-        arguments: The request's file, and the answer's.
+        arguments: The request's file, the answer's, and that of what the package chose.
     """
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
-    model = load_model(Path(request["checkpoint"]), request["task"], request["ctx_len"])
+    told = request["told"]
+    model = load_model(Path(request["checkpoint"]), request["task"], told.get("rope_factors"))
     kind = _Logits if tasks.find(request["task"]).answers == "logits" else _Whole
     answers = kind(model, request)
+    with np.load(arguments[2], allow_pickle=False) as chosen:
+        choices = Choices(request["runs"], dict(chosen), **request["noise"])
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
-    arrays, mutation = _run_variants(model, request, answers)
+    arrays, mutation = _run_variants(model, request, answers, choices)
     about = {
         "class": type(model).__name__,
         "transformers": transformers.__version__,
         "torch": importlib.metadata.version("torch"),
         "mutation": mutation,
         "greedy": greedy,
+        "choices": choices.summary(),
     }
     assert_unpatched()
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
-def load_model(folder: Path, task: str, ctx_len: int) -> Any:
-    """Load a checkpoint in float32; every weight that answers depend on must be there."""
+def load_model(folder: Path, task: str, rope_factors: str | None) -> Any:
+    """Load a checkpoint in float32; every weight that answers depend on must be there.
+
+    Args:
+        folder: Of the checkpoint.
+        task: Hub pipeline tag.
+        rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
+    """
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    _scale_for(config.get_text_config(), ctx_len)
     auto = tasks.auto_class(task, config)
     loading: Any = auto.from_pretrained(
         folder,
@@ -88,49 +103,116 @@ def load_model(folder: Path, task: str, ctx_len: int) -> Any:
         raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
+    if rope_factors is not None:
+        _fix_factors(model.config.get_text_config(), rope_factors)
     return model.eval()
 
 
-def _scale_for(config: Any, ctx_len: int) -> None:
-    """Let a short text be scaled as one that fills the context: longrope has two sets of factors, chosen by length."""
-    scaling = getattr(config, "rope_parameters", None) or {}
-    if (
-        scaling.get("rope_type") == "longrope"
-        and ctx_len > scaling["original_max_position_embeddings"]
-    ):
-        for name in ("factor", "mscale"):
-            if f"long_{name}" in scaling:
-                scaling[f"short_{name}"] = scaling[f"long_{name}"]
+def _fix_factors(config: Any, chosen: str) -> None:
+    """Let texts of all lengths be longer than the original context, or none: longrope has two sets of factors.
+
+    The model is there already, with the scale that its own original context gives it; what is set here is only where
+    Hugging Face's code goes over from the short factors to the long ones.
+    """
+    changes_at = 0 if chosen == "long" else _ENDLESS
+    config.rope_parameters |= {"original_max_position_embeddings": changes_at, "factor": 1.0}
+    if hasattr(config, "original_max_position_embeddings"):
+        config.original_max_position_embeddings = changes_at
 
 
 def _run_variants(
-    model: Any, request: Mapping[str, Any], answers: "_Logits | _Whole"
+    model: Any, request: Mapping[str, Any], answers: "_Answers", choices: Choices
 ) -> tuple[dict[str, Array], str]:
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
-    runs = {"reference": answers.alone()}
+    runs = {"reference": answers.alone(choices.note)}
     numerics = Numerics.from_dict(request["numerics"])
     matrices = numerics.matrices
     multiplied = round_weights(model, matrices)
     as_the_package = Arithmetic(multiplied, numerics.activation_block, halved=False)
     if matrices:
         with as_the_package:
-            runs["rounded"] = answers.alone()
+            runs["rounded"] = answers.alone(choices.note)
     with Arithmetic(set(), None, halved=True):
-        runs["noise"] = answers.together()
+        runs["noise"] = answers.together(choices.repeat)
+    with as_the_package:
+        told = _run_told(answers, choices)
     with swapped_heads(model) as mutation, as_the_package:
         runs["canary"] = answers.alone()
     if not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
         model.double()
-        runs["double"] = answers.alone()
+        runs["double"] = answers.alone(choices.repeat)
     arrays = {
         f"{variant}.{number}": array
         for variant, found in runs.items()
         for number, array in enumerate(found)
     }
-    return arrays, mutation
+    judged = "rounded" if matrices else "reference"
+    return arrays | {f"{judged}.{name}": array for name, array in told.items()}, mutation
 
 
-class _Logits:
+def _run_told(answers: "_Answers", choices: Choices) -> dict[str, Array]:
+    """Run a sequence again for each run of the package that chose otherwise; return `sequence.run` arrays.
+
+    They are none where more was told than noise can explain.
+    """
+    told = {}
+    for run in choices.differing():
+        number = choices.runs[run]
+        array = answers.told(number, choices.length(run), choices.tell(run))
+        if any(choices.told[run]):
+            told[f"{number}.{run}"] = array
+    return told if choices.excused else {}
+
+
+class _Answers:
+    """Runs sequences, watched or not.
+
+    Args:
+        sequences: Token ids.
+    """
+
+    def __init__(self, sequences: list[list[int]]) -> None:
+        self._sequences = sequences
+
+    def alone(self, watching: Watching | None = None) -> list[Array]:
+        """Run each sequence by itself, without padding; return (positions, values) each."""
+        return [self._watched([number], watching)[0] for number in range(len(self._sequences))]
+
+    def together(self, watching: Watching) -> list[Array]:
+        """Run sequences in padded batches of those that are about as long."""
+        found: dict[int, Array] = {}
+        for group in _alike([len(sequence) for sequence in self._sequences]):
+            found.update(zip(group, self._watched(group, watching), strict=True))
+        return [found[number] for number in range(len(self._sequences))]
+
+    def told(self, number: int, length: int, watching: Watching) -> Array:
+        """Run the beginning of a sequence; return (positions, values) of those within it."""
+        return self._watched([number], watching, length)[0]
+
+    def _watched(
+        self, numbers: list[int], watching: Watching | None, length: int | None = None
+    ) -> list[Array]:
+        lengths = [len(self._sequences[number][:length]) for number in numbers]
+        with watching(numbers, lengths) if watching else nullcontext():
+            return self._run(numbers, length)
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        raise NotImplementedError
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Group the numbers of sequences: at most four, none half as long as another."""
+    groups: list[list[int]] = []
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        last = groups[-1] if groups else []
+        if last and len(last) < _TOGETHER and 2 * lengths[number] >= lengths[last[0]]:
+            last.append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+class _Logits(_Answers):
     """Answers of a causal language model: logits at the positions that matter.
 
     Args:
@@ -139,23 +221,16 @@ class _Logits:
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(request["sequences"])
         self._model = model
-        self._sequences: list[list[int]] = request["sequences"]
         self._positions: list[list[int]] = request["positions"]
 
-    def alone(self) -> list[Array]:
-        """Run each sequence by itself, without padding; return (positions, vocab) each."""
-        return [self._run([number])[0] for number in range(len(self._sequences))]
-
-    def together(self) -> list[Array]:
-        """Run sequences in padded batches."""
-        numbers = list(range(len(self._sequences)))
-        groups = [numbers[at : at + _TOGETHER] for at in range(0, len(numbers), _TOGETHER)]
-        return [array for group in groups for array in self._run(group)]
-
-    def _run(self, numbers: list[int]) -> list[Array]:
-        inputs = _padded([self._sequences[number] for number in numbers])
-        wanted = [self._positions[number] for number in numbers]
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        inputs = _padded([self._sequences[number][:length] for number in numbers])
+        wanted = [
+            [at for at in self._positions[number] if length is None or at < length]
+            for number in numbers
+        ]
         rows = [row for row, positions in enumerate(wanted) for _ in positions]
         columns = [position for positions in wanted for position in positions]
 
@@ -169,41 +244,31 @@ class _Logits:
         return list(np.split(logits, ends[:-1]))
 
 
-class _Whole:
+class _Whole(_Answers):
     """Answers about whole texts, each read in one call: an embedding, or a classifier's logits.
 
     Args:
         model: Hugging Face's.
         request: With `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
-            `pooling` what to do otherwise than the checkpoint says.
+            `told` what to do otherwise than the checkpoint says.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(request["sequences"])
         self._model = model
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
-        self._sequences: list[list[int]] = request["sequences"]
         self._types: list[list[int]] | None = request.get("types")
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
         if self._embeds:
-            told = {**_read_pooling(Path(request["checkpoint"])), **request["pooling"]}
+            told = {**_read_pooling(Path(request["checkpoint"])), **request["told"]}
             self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
             behind = _read_dense(Path(request["checkpoint"]))
             self._activations = [activation for _, activation in behind]
             if behind:  # part of the model, so that all variants are of them too
                 model.dense = nn.ModuleList(layer for layer, _ in behind)
 
-    def alone(self) -> list[Array]:
-        """Run each sequence by itself, without padding; return (1 or tokens, values) each."""
-        return [self._run([number])[0] for number in range(len(self._sequences))]
-
-    def together(self) -> list[Array]:
-        """Run sequences in padded batches."""
-        numbers = list(range(len(self._sequences)))
-        groups = [numbers[at : at + _TOGETHER] for at in range(0, len(numbers), _TOGETHER)]
-        return [array for group in groups for array in self._run(group)]
-
-    def _run(self, numbers: list[int]) -> list[Array]:
-        sequences = [self._sequences[number] for number in numbers]
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        sequences = [self._sequences[number][:length] for number in numbers]
         inputs = _padded(sequences, self._padding)
         if self._types is not None:
             kinds = [self._types[number] for number in numbers]

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ class Answers:
 
     Args:
         about: The model's class, versions, what the canary's damage was, and the greedy continuation.
-        arrays: `variant.sequence` -> (positions, values).
+        arrays: `variant.sequence` -> (positions, values); of a run of the package `variant.sequence.run`, where the
+            reference was told to choose as the package did.
     """
 
     about: Mapping[str, Any]
@@ -32,12 +34,17 @@ class Answers:
 
     def at(self, variant: str, keys: Sequence[Key]) -> Array:
         """Return a variant's answers to some questions."""
-        return np.stack([self.arrays[f"{variant}.{number}"][index] for number, index in keys])
+        found = []
+        for number, index, run in keys:
+            name = f"{variant}.{number}"
+            found.append(self.arrays.get(f"{name}.{run}", self.arrays[name])[index])
+        return np.stack(found)
 
     def all(self, variant: str) -> Array:
         """Return all answers of a variant."""
-        found = [name for name in self.arrays if name.startswith(f"{variant}.")]
-        return np.concatenate([self.arrays[name] for name in found])
+        names = [name.split(".") for name in self.arrays]
+        found = [name for name in names if name[0] == variant and len(name) == 2]
+        return np.concatenate([self.arrays[".".join(name)] for name in found])
 
     def has(self, variant: str) -> bool:
         """Tell whether a variant was run."""
@@ -49,6 +56,7 @@ def ask(
     threads: int | None,
     step: Progress,
     module: str = "qeff_zoo.validation.reference",
+    arrays: Mapping[str, Array] = MappingProxyType({}),
 ) -> Answers:
     """Run a reference process.
 
@@ -57,6 +65,7 @@ def ask(
         threads: CPU threads; None for one per physical core.
         step: Told of every call.
         module: What runs there.
+        arrays: What the request has besides JSON.
 
     Raises:
         ParityError: It fails.
@@ -68,7 +77,8 @@ def ask(
         folder = Path(name)
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-W", "ignore", "-m", module]
-        command += [str(folder / "request.json"), str(folder / "answer.npz")]
+        np.savez(folder / "arrays.npz", allow_pickle=False, **arrays)
+        command += [str(folder / name) for name in ("request.json", "answer.npz", "arrays.npz")]
         log = folder / "log"
         with (
             log.open("wb") as errors,

@@ -144,13 +144,13 @@ def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
     attentions = [item for item in modules if "Attention" in type(item[1]).__name__]
     mixers = [item for item in modules if hasattr(item[1], "layer_idx")]
     for path, module in [*attentions, *mixers]:
-        layers = [
-            (f"{path}.{name}", layer)
-            for name, layer in module.named_modules()
-            if isinstance(layer, nn.Linear | Conv1D)
+        within = [
+            item for item in module.named_modules() if isinstance(item[1], nn.Linear | Conv1D)
         ]
+        # Those of its own, not of what chooses its keys.
+        layers = [item for item in within if "." not in item[0]] or within
         if layers:
-            name, layer = layers[-1]
+            name, layer = f"{path}.{layers[-1][0]}", layers[-1][1]
             width = layer.nx if isinstance(layer, Conv1D) else layer.in_features
             if heads > 1 and width % heads == 0:
                 return name, layer

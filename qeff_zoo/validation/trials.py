@@ -8,19 +8,24 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.package import Package
+from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, sample_texts
+from qeff_zoo.validation.choices import Run, read_choices
 
 #: Called after every step with 1; how many there will be is not known before.
 Progress: TypeAlias = Callable[[int], None]
-#: Which answer: number of the sequence, index into its positions.
-Key: TypeAlias = tuple[int, int]
+#: Which answer: number of the sequence, index into its positions, number of the run that gave it.
+Key: TypeAlias = tuple[int, int, int]
 
 _GREEDY_PROMPT, _GREEDY_LENGTH = 16, 16
+# A text to the end of the context, or as far as so many bytes of weights are read, but at least so many tokens:
+# 1,000 tokens of a billion parameters in float32 take 16 cores a minute, all variants of the reference included.
+_BYTES_READ, _LEAST_LONG = 8 << 40, 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,7 @@ class Trial:
         positions: Of each sequence, those with an answer, ascending.
         keys: By stage, of every answer.
         answers: By stage, (answers, vocab, hidden or labels).
+        runs: Every time that a row began a sequence, with what was chosen there.
         types: Token types of the sequences, where the package takes them.
         greedy: Prompt and continuation.
     """
@@ -40,16 +46,24 @@ class Trial:
     positions: list[list[int]]
     keys: Mapping[str, list[Key]]
     answers: Mapping[str, Array]
+    runs: list[Run]
     types: list[list[int]] | None = None
     greedy: tuple[list[int], list[int]] | None = None
 
 
 def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
     """Run the package; its memory is free again before the reference starts."""
-    session: Any = open_session(package, threads=threads)
-    task = find(package.task)
-    run = _try_decoder if task.role == "decoder" else _try_encoder
-    return run(session, task, step)
+    rows, task = _Rows(), find(package.task)
+    session: Any = open_session(package, threads=threads, observe=rows.note)
+    if task.role == "encoder":
+        return _try_encoder(session, task, rows, step)
+    (program,) = package.programs
+    stages = task.stages()(
+        session.decoder.sizes,
+        window_rows=_window_rows(program),
+        longest=max(_LEAST_LONG, _BYTES_READ // package.size),
+    )
+    return _try_decoder(session, stages, rows, step)
 
 
 def call_once(package: Package) -> None:
@@ -65,9 +79,53 @@ def call_once(package: Package) -> None:
         session.decoder.decode({0: Piece([0], 0)})
 
 
-def _try_decoder(session: TextGenerationSession, task: Task, step: Progress) -> Trial:
+def _window_rows(program: CompiledProgram) -> int:
+    """Return the rows of the largest state that keeps a window of keys; 0 without one."""
+    windows = [state.axes[2] for state in program.states if state.kind == "window"]
+    return max((rows for rows in windows if isinstance(rows, int)), default=0)
+
+
+class _Rows:
+    """Which run each row of a package is at, and what is chosen there."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self._at: dict[int, int] = {}
+
+    def begin(self, row: int, sequence: int) -> int:
+        """Begin a sequence in a row; return the number of its run."""
+        self._at[row] = len(self.runs)
+        self.runs.append(Run(sequence))
+        return self._at[row]
+
+    def run(self, row: int) -> int:
+        """Return the number of the run that a row is at."""
+        return self._at[row]
+
+    def end(self) -> None:
+        """Take no notice of what comes now."""
+        self._at.clear()
+
+    def note(
+        self, inputs: Mapping[str, Array], rows: Sequence[int], outputs: Mapping[str, Array]
+    ) -> None:
+        """Keep what a call chose for the tokens of rows that are at a run; an encoder's rows are all from 0 on."""
+        batch, width = inputs["input_ids"].shape
+        positions = inputs.get("position_ids")
+        real = inputs["attention_mask"] > 0 if positions is None else positions >= 0
+        chosen = read_choices(outputs, batch, width)
+        for place, row in enumerate(rows or range(batch)):
+            if chosen and row in self._at:
+                length = int(real[place].sum())
+                self.runs[self._at[row]].note(
+                    {name: found[place, :length] for name, found in chosen.items()}
+                )
+
+
+def _try_decoder(
+    session: TextGenerationSession, stages: Sequence[cases.Stage], rows: _Rows, step: Progress
+) -> Trial:
     decoder = session.decoder
-    stages = task.stages()(decoder.sizes)
     sequences = sample_texts.draw(
         cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
     )
@@ -78,13 +136,16 @@ def _try_decoder(session: TextGenerationSession, task: Task, step: Progress) -> 
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
     for stage in stages:
-        spans = [span for call in stage.calls for span in call.spans]
-        keys[stage.name] = [
-            (span.sequence, positions[span.sequence].index(span.stop - 1)) for span in spans
-        ]
-        answers[stage.name] = np.stack(
-            [row for call in stage.calls for row in _call(decoder, call, sequences, step)]
-        )
+        keys[stage.name], found = [], []
+        for call in stage.calls:
+            for span in call.spans:
+                if span.start == 0:
+                    rows.begin(span.row, span.sequence)
+                index = positions[span.sequence].index(span.stop - 1)
+                keys[stage.name].append((span.sequence, index, rows.run(span.row)))
+            found += _call(decoder, call, sequences, step)
+        answers[stage.name] = np.stack(found)
+    rows.end()
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
     greedy = session.generate([prompt], generation_len=_GREEDY_LENGTH)[0].token_ids
     return Trial(
@@ -92,6 +153,7 @@ def _try_decoder(session: TextGenerationSession, task: Task, step: Progress) -> 
         positions=positions,
         keys=keys,
         answers=answers,
+        runs=rows.runs,
         greedy=(prompt, greedy),
     )
 
@@ -113,7 +175,7 @@ def _call(
     return [logits[span.row] for span in call.spans]
 
 
-def _try_encoder(session: EncoderSession, task: Task, step: Progress) -> Trial:
+def _try_encoder(session: EncoderSession, task: Task, kept: _Rows, step: Progress) -> Trial:
     stages, lengths = task.stages()(session.sizes)
     sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
     # As of two texts of one length each.
@@ -121,9 +183,17 @@ def _try_encoder(session: EncoderSession, task: Task, step: Progress) -> Trial:
     given = types if session.has_token_types else None
     positions = [list(range(len(one))) if task.by_token else [0] for one in sequences]
     answers: dict[str, Array] = {}
+    keys: dict[str, list[Key]] = {}
     for stage in stages:
         found: list[Array] = []
+        keys[stage.name] = []
         for call in stage.calls:
+            kept.end()  # rows to spare repeat the first: they belong to no run
+            for row, number in enumerate(call.sequences):
+                run = kept.begin(row, number)
+                keys[stage.name] += [
+                    (number, index, run) for index in range(len(positions[number]))
+                ]
             rows = [sequences[number] for number in call.sequences]
             kinds = [types[number] for number in call.sequences] if given else None
             got = session.run(rows, call.seq_len, kinds)
@@ -133,14 +203,11 @@ def _try_encoder(session: EncoderSession, task: Task, step: Progress) -> Trial:
             ]
             step(1)
         answers[stage.name] = np.concatenate(found)
-    numbers = {stage.name: [n for call in stage.calls for n in call.sequences] for stage in stages}
     return Trial(
         sequences=sequences,
         positions=positions,
-        keys={
-            name: [(number, index) for number in found for index in range(len(positions[number]))]
-            for name, found in numbers.items()
-        },
+        keys=keys,
         answers=answers,
+        runs=kept.runs,
         types=given,
     )

@@ -66,11 +66,13 @@ class OrtTarget:
         ir.save(lowered.model, path)
         return path
 
-    def open(self, package: "Package", role: str, *, threads: int | None = None) -> "Program":
+    def open(
+        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+    ) -> "Program":
         """Open a program in ONNX Runtime."""
         from qeff_zoo.targets.ort import session
 
-        return session.open_program(package, role, threads=threads)
+        return session.open_program(package, role, threads=threads, choices=choices)
 
 
 TARGET = OrtTarget()

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export import domains
-from qeff_zoo.targets.ort.rotary import Turns
+from qeff_zoo.semantic import domains
+from qeff_zoo.states import state_of
+from qeff_zoo.targets.ort.rotary import Tables
 
 _CONTRIB = "com.microsoft"
 _READS = ("Identity", "ContextRead")
@@ -43,7 +44,7 @@ def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
     Returns:
         How attentions are computed, by codes of `qeff_zoo.targets.ort.WAYS`, and how many each way.
     """
-    lowering = _Lowering(graph, Turns(graph, ctx_len), ctx_len)
+    lowering = _Lowering(graph, Tables(graph, ctx_len), ctx_len)
     attentions = (
         node for node in list(graph) if node.domain == domains.SEMANTIC and node.op_type in _OPS
     )
@@ -82,7 +83,7 @@ class _Lowering:
     """State of one lowering: what all attentions share is made once."""
 
     graph: ir.Graph
-    turns: Turns
+    tables: Tables
     ctx_len: int
     slides: bool = False
     _seen: list[ir.Value] = field(default_factory=list)
@@ -101,17 +102,15 @@ class _Lowering:
         if width % _UNIT:
             return "portable:head_size"
         count, new = node.attributes.get_int("num_heads"), keys.new
-        turns = self.turns.of(query, count, width), self.turns.of(new, groups, width)
-        turn = turns[0] if turns[0] and turns[1] and turns[0].alike(turns[1]) else None
-        seq_first = bool(turn and turn.seq_first)
-        tables = (turn.cos, turn.sin) if turn else (None, None)
-        if turn and turns[1]:
-            query, new = turn.x, turns[1].x
+        rotary, other = self.tables.of(query, width), self.tables.of(new, width)
+        rotary = rotary if rotary and other and rotary.alike(other) else None
+        tables = (rotary.cos, rotary.sin) if rotary else (None, None)
+        if rotary and other:
+            query, new = rotary.x, other.x
         if keys.slides:
             window = self._slide(keys, values, window)
         tape = Tape()
-        flat = [_flat(tape, one, seq_first) for one in (query, new)]
-        flat.append(_flat(tape, values.new))
+        flat = [_flat(tape, one) for one in (query, new, values.new)]
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
             [*flat, keys.past, values.past, *self._lengths(), *tables]
@@ -123,8 +122,8 @@ class _Lowering:
                 "softcap": node.attributes.get_float("softcap", 0.0),
                 "local_window_size": window or -1,
                 "sliding_window_cache": int(keys.slides),
-                "do_rotary": int(turn is not None),
-                "rotary_interleaved": int(turn is not None and turn.interleaved),
+                "do_rotary": int(rotary is not None),
+                "rotary_interleaved": int(rotary is not None and rotary.interleaved),
             },
             num_outputs=3,
             domain=_CONTRIB,
@@ -134,7 +133,7 @@ class _Lowering:
         ir.convenience.replace_nodes_and_values(
             self.graph, node, [], tape.nodes, replaced, [heads, *present]
         )
-        return "native" if turn is None else "native:rotary"
+        return "native" if rotary is None else "native:rotary"
 
     def _slide(self, keys: _Cached, values: _Cached, window: int) -> int:
         """Give the states of a window their rows; return how many tokens it shows."""
@@ -192,11 +191,14 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     if write is None or write.op_type != "CacheWrite":
         return None
     past, positions, new = write.inputs
-    given = [one is not None and one.is_graph_input() for one in (past, positions)]
+    state = None if past is None else state_of(past)
+    at_positions = positions is not None and positions.is_graph_input()
     users = set(_users(write.outputs[0])) | {
         user for read in reads for user in _users(read.outputs[0])
     }
-    if not all(given) or users != {attention, *reads} or past is None or new is None:
+    if past is None or new is None or not at_positions or users != {attention, *reads}:
+        return None
+    if state is None or state.kind != "growing":
         return None
     return _Cached(past=past, present=write.outputs[0], new=new)
 
@@ -209,11 +211,13 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     past, _ = _read(both.inputs[0])
     new = both.inputs[1]
     attended = {user for user in _users(both.outputs[0]) if user.op_type in _OPS}
-    if past is None or new is None or not past.is_graph_input() or attended != {attention}:
+    state = None if past is None else state_of(past)
+    if past is None or new is None or attended != {attention}:
         return None
-    name = f"{past.name}_RetainedState"
-    present = next((one for one in both.graph.outputs if one.name == name), None)
-    return None if present is None else _Cached(past=past, present=present, new=new, slides=True)
+    if state is None or state.kind != "window":
+        return None
+    present = next(one for one in both.graph.outputs if one.name == state.output)
+    return _Cached(past=past, present=present, new=new, slides=True)
 
 
 def _read(value: ir.Value | None) -> tuple[ir.Value | None, list[ir.Node]]:
@@ -245,22 +249,21 @@ def _sizes(past: ir.Value) -> tuple[int, int]:
     return int(past.shape[1]), int(past.shape[3])  # type: ignore[arg-type]
 
 
-def _flat(tape: Tape, heads: ir.Value, seq_first: bool = False) -> ir.Value:
-    """Turn (batch, heads, seq, size) into (batch, seq, heads * size), by undoing what made it if that can be.
+def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
+    """Make (batch, seq, heads * size) of (batch, heads, seq, size), by undoing what made it if that can be.
 
     Args:
         tape: Records what is needed.
         heads: Of a query, a key or a value.
-        seq_first: It is (batch, seq, heads, size) already.
     """
-    turn = heads.producer()
-    perm = list(turn.attributes.get_ints("perm", [])) if turn is not None else []
-    split: ir.Value | None = heads
-    if not seq_first and turn is not None and turn.op_type == "Transpose" and perm == _HEADS_FIRST:
-        split = turn.inputs[0]
-    elif not seq_first:
+    transpose = heads.producer()
+    split: ir.Value | None = None
+    if transpose is not None and transpose.op_type == "Transpose":
+        perm = list(transpose.attributes.get_ints("perm", []))
+        split = transpose.inputs[0] if perm == _HEADS_FIRST else None
+    if split is None:
         split = tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
-    made = split.producer() if split is not None else None
+    made = split.producer()
     if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
         return made.inputs[0]  # type: ignore[return-value]
     return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])

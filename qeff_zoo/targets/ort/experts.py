@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export.semantic_op import UNBOUNDED
 from qeff_zoo.numerics import Format
 from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.semantic.op import UNBOUNDED
 from qeff_zoo.targets.ort import routing
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
@@ -119,7 +119,7 @@ def _fuse(
     first = packing.pack(names[0], gate_up, count, 2 * inner, hidden)
     second = packing.pack(names[1], down, count, hidden, inner)
     tape = Tape()
-    chosen, share = experts_pass.shares(tape, node)
+    chosen, routed = experts_pass.routing_weights(tape, node)
     given = [node.inputs[0], chosen, *first[:2], biases[0], *second[:2], biases[1]]
     attributes: dict[str, int | float | str] = {
         "activation_type": "swiglu",
@@ -137,7 +137,7 @@ def _fuse(
         attributes["swiglu_limit"] = limit
     third: list[ir.Value | None] = [None] * 3
     zero_points = [first[2], second[2], None] if packing.format.zero_points else [None] * 3
-    mixed = tape.op("QMoE", [*given, *third, *zero_points, share], attributes, domain=_CONTRIB)
+    mixed = tape.op("QMoE", [*given, *third, *zero_points, routed], attributes, domain=_CONTRIB)
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [mixed])
 
 

@@ -15,9 +15,9 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.export import domains
 from qeff_zoo.numerics import FLOAT32, Format, Numerics, RoundedMatrix
 from qeff_zoo.passes import slots as slots_pass
+from qeff_zoo.semantic import domains
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention as attention_pass
 from qeff_zoo.targets.ort import convolution, recurrence, stacks
@@ -45,10 +45,7 @@ def lower(
         format: Of matrices that are multiplied or looked up. All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
     """
-    if slots_pass.remove(model):
-        from qeff_zoo.export import exporter  # it imports torch, which other builds do without
-
-        exporter.finish(model)  # with the bodies of what writes rows
+    slots_pass.remove(model)
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, format)
     recurrence.lower(model.graph)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export.domains import SEMANTIC
 from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets.ort import stacks
 
 
@@ -103,6 +103,6 @@ def _product(tape: Tape, x: ir.Value, route: _Route, stack: stacks.Stack) -> ir.
 
 def _multiply(tape: Tape, x: ir.Value, stack: stacks.Stack, number: int) -> ir.Value:
     matrix = stacks.pick(tape, stack, number)
-    if stack.turned:
+    if stack.transposed:
         return tape.op("MatMul", [x, matrix])
     return tape.op("Linear", [x, matrix], domain=SEMANTIC)

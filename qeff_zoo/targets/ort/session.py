@@ -22,6 +22,7 @@ from qeff_zoo.runtime.program import Array, Specializations, Tensor
 from qeff_zoo.states import State, states_of
 
 _ONLY_ERRORS = 3
+_WEIGHTS_LIE_IN = "session.model_external_initializers_file_folder_path"
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
@@ -29,19 +30,30 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 
 
-def open_program(package: Package, role: str, *, threads: int | None = None) -> "OrtProgram":
+def open_program(
+    package: Package, role: str, *, threads: int | None = None, choices: bool = False
+) -> "OrtProgram":
     """Open a program of a package.
 
     Args:
         package: For target `ort`.
         role: Of the program.
         threads: That compute one operator; None for one per physical core.
+        choices: Return what is chosen of experts and keys as well.
 
     Raises:
         GenerationError: There is no graph, or the KV cache does not fit into memory.
     """
     program = package.program(role)
-    session = open_graph(package.path / program.path, threads=threads, prepack=_prepacks(package))
+    path = package.path / program.path
+    graph = None
+    if choices and path.is_file():
+        from qeff_zoo.targets.ort.choices import (
+            returning_choices,
+        )  # running a package needs no onnx_ir
+
+        graph = returning_choices(path)
+    session = open_graph(path, threads=threads, prepack=_prepacks(package), graph=graph)
     return OrtProgram(session, program.states, program.specializations)
 
 
@@ -71,7 +83,11 @@ def _prepacks(package: Package) -> bool:
 
 
 def open_graph(
-    path: Path, *, threads: int | None = None, prepack: bool = False
+    path: Path,
+    *,
+    threads: int | None = None,
+    prepack: bool = False,
+    graph: bytes | None = None,
 ) -> onnxruntime.InferenceSession:
     """Open a graph on the CPU.
 
@@ -80,6 +96,7 @@ def open_graph(
         threads: That compute one operator; None for one per physical core.
         prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
             weights are no longer shared with the file.
+        graph: Another graph of the same weights, to be opened in its place.
 
     Raises:
         GenerationError: There is no graph.
@@ -94,7 +111,9 @@ def open_graph(
     options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
     if threads is not None:
         options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    if graph is not None:
+        options.add_session_config_entry(_WEIGHTS_LIE_IN, str(path.parent))
+    return onnxruntime.InferenceSession(graph or path, options, providers=["CPUExecutionProvider"])
 
 
 class OrtProgram:
@@ -147,18 +166,22 @@ class OrtProgram:
         binding = self._binding(rows[0], len(rows)) if rows else self._session.io_binding()
         for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
-        symbols = _symbols(self.inputs, inputs)
-        outputs = {
-            name: np.empty(
-                [size if isinstance(size, int) else symbols[size] for size in tensor.shape],
-                tensor.dtype,
-            )
-            for name, tensor in self.outputs.items()
-        }
-        for name, array in outputs.items():
-            binding.bind_ortvalue_output(name, _value(array))
+        sizes = _symbols(self.inputs, inputs)
+        made: dict[str, Array] = {}
+        for name, tensor in self.outputs.items():
+            shape = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
+            known = [size for size in shape if size is not None]
+            if len(known) == len(tensor.shape) > 0:
+                made[name] = np.empty(known, tensor.dtype)
+                binding.bind_ortvalue_output(name, _value(made[name]))
+            else:
+                binding.bind_output(name)
         self._session.run_with_iobinding(binding)
-        return outputs
+        if len(made) < len(self.outputs):
+            # In the order in which they were bound: states, then outputs.
+            found = binding.get_outputs()[len(self.states) if rows else 0 :]
+            made = {name: one.numpy() for name, one in zip(self.outputs, found, strict=True)}
+        return made
 
     def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
         """Bind so many neighbouring rows of every state, as what a call reads and what it writes."""

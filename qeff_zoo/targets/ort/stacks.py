@@ -19,7 +19,7 @@ class Stack:
         count: How many there are.
         rows: Of a matrix as it is multiplied by: outputs.
         columns: Likewise, inputs.
-        turned: `source` has rows and columns of a matrix in each other's place.
+        transposed: `source` has the columns of a matrix as its rows.
     """
 
     source: ir.Value
@@ -27,11 +27,11 @@ class Stack:
     count: int
     rows: int
     columns: int
-    turned: bool = False
+    transposed: bool = False
 
 
 def stack_of(value: ir.Value, weights: Collection[ir.Value]) -> Stack | None:
-    """Recognize a stack: a weight, perhaps cut, turned or reshaped; None for any other value.
+    """Recognize a stack: a weight, perhaps cut, transposed or reshaped; None for any other value.
 
     Args:
         value: Of three dimensions.
@@ -58,7 +58,7 @@ def stack_of(value: ir.Value, weights: Collection[ir.Value]) -> Stack | None:
         return replace(whole, first=whole.first + first, count=last - first) if cut else None
     if list(maker.attributes.get_ints("perm", [])) != [0, 2, 1]:
         return None
-    return replace(whole, rows=whole.columns, columns=whole.rows, turned=not whole.turned)
+    return replace(whole, rows=whole.columns, columns=whole.rows, transposed=not whole.transposed)
 
 
 def pick(tape: Tape, stack: Stack, number: int) -> ir.Value:
@@ -72,7 +72,7 @@ def pick(tape: Tape, stack: Stack, number: int) -> ir.Value:
     number += stack.first
     if len(_dims(stack.source)) == 3:
         return tape.op("Gather", [stack.source, _constant(tape, number)], {"axis": 0})
-    rows = stack.columns if stack.turned else stack.rows
+    rows = stack.columns if stack.transposed else stack.rows
     given = [_constant(tape, [one]) for one in (number * rows, (number + 1) * rows, 0)]
     return tape.op("Slice", [stack.source, *given])
 

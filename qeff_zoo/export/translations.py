@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How torch ops become nodes of the portable graph: ours as semantic ops, a few of torch's own as well."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qeff_zoo import semantic
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.semantic.domains import SEMANTIC as DOMAIN
+from qeff_zoo.semantic.experts import EXPERTS
+from qeff_zoo.semantic.recurrence import LINEAR_RECURRENCE
+
+
+def table() -> dict[Any, Callable[..., Any]]:
+    """Torch ops to ONNX nodes, for `torch.onnx.export(custom_translation_table=…)`; registers the schemas."""
+    import onnxscript
+
+    _register_schemas()
+    op = onnxscript.values.Opset(DOMAIN, 1)
+    standard = onnxscript.opset18
+
+    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        product = op.Linear(x, weight)
+        return product if bias is None else standard.Add(product, bias)
+
+    def attend(query: Any, key: Any, value: Any, mask: Any, scale: float, softcap: float) -> Any:
+        given: dict[str, Any] = {"scale": scale, "num_heads": int(query.shape[1])}
+        if softcap:
+            return op.SoftcapAttention(query, key, value, mask, **given, softcap=softcap)
+        return op.Attention(query, key, value, mask, **given)
+
+    def attend_with_sinks(
+        query: Any, key: Any, value: Any, mask: Any, sinks: Any, scale: float
+    ) -> Any:
+        given = {"scale": scale, "num_heads": int(query.shape[1])}
+        return op.SinkAttention(query, key, value, mask, sinks, **given)
+
+    def mask(positions: Any, ctx_len: Any, window: int) -> Any:
+        if window:
+            return op.WindowMask(positions, ctx_len, window=window)
+        return op.CausalMask(positions, ctx_len)
+
+    def held(positions: Any, keys: Any, window: int) -> Any:
+        return op.HeldMask(positions, keys, window=window)
+
+    def mix(*given: Any) -> Any:
+        *tensors, alpha, limit, offset = given
+        name = "Experts" if len(tensors) == EXPERTS.inputs else "InterleavedExperts"
+        chosen = {"k": int(tensors[1].shape[1]), "alpha": alpha, "limit": limit, "offset": offset}
+        return getattr(op, name)(*tensors, **chosen)
+
+    def recur(*given: Any) -> Any:
+        _, _, key, value, *_ = given
+        name = "LinearRecurrence" if len(given) == LINEAR_RECURRENCE.inputs else "DeltaRecurrence"
+        counts = {"heads": int(value.shape[2]), "groups": int(key.shape[2])}
+        return getattr(op, name)(*given, **counts)
+
+    def window(before: Any, positions: Any, new: Any) -> Any:
+        channels, kernel = (int(size) for size in before.shape[1:])
+        return op.ConvolutionWindow(before, positions, new, channels=channels, kernel=kernel)
+
+    def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
+        return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
+
+    ours = torch.ops.qeff_zoo
+    return {
+        torch.ops.aten.linear.default: linear,
+        torch.ops.aten.gelu.default: _gelu,
+        ours.rms_norm.default: normalize,
+        ours.cache_write.default: lambda *inputs: op.CacheWrite(*inputs),
+        ours.slot_write.default: lambda *inputs: op.SlotWrite(*inputs),
+        ours.slot_read.default: lambda *inputs: op.SlotRead(*inputs),
+        ours.slot_replace.default: lambda *inputs: op.SlotReplace(*inputs),
+        ours.state_before.default: lambda *inputs: op.StateBefore(*inputs),
+        ours.linear_recurrence.default: recur,
+        ours.delta_recurrence.default: recur,
+        ours.convolution_window.default: window,
+        ours.context_read.default: lambda *inputs: op.ContextRead(*inputs),
+        ours.causal_mask.default: mask,
+        ours.held_mask.default: held,
+        ours.attention.default: attend,
+        ours.sink_attention.default: attend_with_sinks,
+        ours.routed_linear.default: lambda *inputs: op.RoutedLinear(*inputs),
+        ours.experts.default: mix,
+        ours.interleaved_experts.default: mix,
+    }
+
+
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    """Multiply in the order that ONNX Runtime knows as one kernel."""
+    from onnxscript import opset18 as op
+
+    if approximate == "tanh":
+        cubic = op.Mul(op.Pow(x, 3.0), 0.044715)  # type: ignore[type-var]
+        inner = op.Tanh(op.Mul(op.Add(x, cubic), math.sqrt(2 / math.pi)))
+    else:
+        inner = op.Erf(op.Div(x, math.sqrt(2)))
+    return op.Mul(op.Mul(x, 0.5), op.Add(inner, 1.0))
+
+
+def _register_schemas() -> None:
+    import onnx
+
+    schema = onnx.defs.OpSchema
+    tensor_types = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(int64)"]
+    for op in semantic.ALL:
+        if onnx.defs.has(op.name, DOMAIN):
+            continue
+        onnx.defs.register_schema(
+            schema(
+                op.name,
+                DOMAIN,
+                1,
+                inputs=[schema.FormalParameter(f"x{i}", f"T{i}") for i in range(op.inputs)],
+                outputs=[
+                    schema.FormalParameter(f"y{i}", "tensor(float)" if like is None else f"T{like}")
+                    for i, like in enumerate(op.outputs)
+                ],
+                type_constraints=[(f"T{i}", tensor_types, "") for i in range(op.inputs)],
+                attributes=[
+                    *(schema.Attribute(name, schema.AttrType.FLOAT, "") for name in op.attributes),
+                    *(schema.Attribute(name, schema.AttrType.INT, "") for name in op.integers),
+                ],
+            )
+        )

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What most layers are made of: products by a weight matrix, and RMS norms."""
+
+from qeff_zoo.semantic.op import SemanticOp
+
+# --- linear: x (…, K), weight (N, K) -> (…, N) ---
+LINEAR = SemanticOp(
+    name="Linear",
+    inputs=2,
+    body="""
+    Linear (x, weight) => (y) {
+        transposed = Transpose <perm = [1, 0]> (weight)
+        y = MatMul (x, transposed)
+    }""",
+)
+
+
+# --- RMS norm: x (…, K), weight (K) ---
+RMS_NORM = SemanticOp(
+    name="RMSNorm",
+    inputs=2,
+    attributes=("epsilon", "offset"),
+    body="""
+    RMSNorm <epsilon, offset> (x, weight) => (y) {
+        eps = Constant <value_float: float = @epsilon> ()
+        added = Constant <value_float: float = @offset> ()
+        wide = Cast <to = 1> (x)
+        square = Mul (wide, wide)
+        axis = Constant <value_ints = [-1]> ()
+        mean = ReduceMean <keepdims = 1> (square, axis)
+        safe = Add (mean, eps)
+        root = Sqrt (safe)
+        normal = Div (wide, root)
+        wide_weight = Cast <to = 1> (weight)
+        scale = Add (wide_weight, added)
+        scaled = Mul (normal, scale)
+        y = CastLike (scaled, x)
+    }""",
+)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph that returns what it chooses: the experts of a token, the keys that an indexer keeps.
+
+A choice is found by what computes it: `TopK` and `ArgMax` here, `topk` and `max` in transformers' code, in one order.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import onnx_ir as ir
+
+#: Operator -> what its choices are called, and which of its outputs has the indices.
+_OPERATORS = {"TopK": ("topk", 1), "ArgMax": ("max", 0)}
+
+
+def returning_choices(path: Path) -> bytes | None:
+    """Return a graph, without its weights, that has its choices as outputs; None where it makes none.
+
+    Args:
+        path: Of the ONNX file.
+    """
+    model = ir.load(path)
+    counts: Counter[str] = Counter()
+    for node in list(model.graph):
+        kind, place = _OPERATORS.get(node.op_type, ("", 0))
+        # The newest position is an index too, but nothing chose it.
+        if not kind or node.inputs[0] in model.graph.inputs:
+            continue
+        copy = ir.node("Identity", [node.outputs[place]], num_outputs=1)
+        copy.outputs[0].name = f"{kind}.{counts[kind]}"
+        copy.outputs[0].type = ir.TensorType(ir.DataType.INT64)
+        counts[kind] += 1
+        model.graph.append(copy)
+        model.graph.outputs.append(copy.outputs[0])
+    return ir.to_proto(model).SerializeToString() if counts else None

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a package chooses: the experts of a token, the keys that an indexer keeps.
+
+A router that is right may choose otherwise than the reference where two scores lie nearer than the noise, and all that
+follows is another result. So programs return their choices as well, token by token, and the reference, which knows how
+near its own scores were, follows those that noise can explain (see `qeff_zoo.validation.reference_choices`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qeff_zoo.runtime.program import Array
+
+#: What outputs are named after that are choices.
+_KINDS = ("topk.", "max.")
+
+
+@dataclass
+class Run:
+    """A sequence that a row began, and what was chosen for its tokens.
+
+    Args:
+        sequence: Its number.
+        chosen: By choice, of every call (tokens, slots, k): a slot is a head or a group, k are indices.
+    """
+
+    sequence: int
+    chosen: dict[str, list[Array]] = field(default_factory=dict)
+
+    def note(self, chosen: Mapping[str, Array]) -> None:
+        """Add the choices for the next tokens."""
+        for name, indices in chosen.items():
+            self.chosen.setdefault(name, []).append(indices)
+
+    def all(self) -> dict[str, Array]:
+        """Return by choice (tokens, slots, k)."""
+        return {name: np.concatenate(found) for name, found in self.chosen.items()}
+
+
+def read_choices(outputs: Mapping[str, Array], batch: int, width: int) -> dict[str, Array]:
+    """Return by choice (batch, width, slots, k), of those that are made for every token of a call.
+
+    Args:
+        outputs: Of a program that returns its choices, see `qeff_zoo.targets.Target.open`.
+        batch: Rows of the call.
+        width: Tokens of each.
+    """
+    found = {}
+    for name in (name for name in outputs if name.startswith(_KINDS)):
+        indices = outputs[name].astype(np.int32)
+        if name.startswith("max.") and indices.shape[-1:] != (1,):
+            indices = indices[..., None]
+        by_tokens = by_token(indices, batch, width)
+        if by_tokens is not None:
+            found[name] = by_tokens
+    return found
+
+
+def by_token(values: Array, batch: int, width: int) -> Array | None:
+    """Bring what was computed for every token of a call into one shape.
+
+    Args:
+        values: (batch * width, …, n), or (batch, …, n) with an axis of the tokens.
+        batch: Rows of the call.
+        width: Tokens of each.
+
+    Returns:
+        (batch, width, slots, n), or None where no axis is that of the tokens.
+    """
+    axis = token_axis(values.shape, batch, width)
+    if axis is None:
+        return None
+    moved = np.moveaxis(values, axis, 1) if axis else values
+    return moved.reshape(batch, width, -1, values.shape[-1])
+
+
+def as_it_was(values: Array, shape: Sequence[int], batch: int, width: int) -> Array:
+    """Undo `by_token`.
+
+    Args:
+        values: (batch, width, slots, n).
+        shape: That the values had; the last axis may have had another size.
+        batch: Rows of the call.
+        width: Tokens of each.
+    """
+    axis, last = token_axis(shape, batch, width), values.shape[-1]
+    if not axis:
+        return values.reshape(*shape[:-1], last)
+    others = [size for place, size in enumerate(shape[1:-1], 1) if place != axis]
+    return np.moveaxis(values.reshape(batch, width, *others, last), 1, axis)
+
+
+def token_axis(shape: Sequence[int], batch: int, width: int) -> int | None:
+    """Return which axis is that of the tokens: 0 where rows and tokens are one, None where there is none."""
+    if not shape[:-1]:
+        return None
+    if shape[0] == batch * width:
+        return 0
+    axes = [axis for axis in range(1, len(shape) - 1) if shape[axis] == width]
+    return axes[-1] if axes and shape[0] == batch else None
+
+
+def members(indices: Array, options: int) -> Array:
+    """Tell of every option whether it was chosen.
+
+    Args:
+        indices: (…, k); those that are no option count for nothing.
+        options: n.
+
+    Returns:
+        (…, n), bool.
+    """
+    kept = np.where((indices >= 0) & (indices < options), indices, options)
+    found = np.zeros((*indices.shape[:-1], options + 1), bool)
+    np.put_along_axis(found, kept, True, axis=-1)
+    return found[..., :-1]

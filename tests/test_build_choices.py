@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of a build's choices: from each line follow a flag, a place in the spec, a rule for sharing, and a name."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_checkpoint
+
+from qeff_zoo import arguments, tasks
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.cli.reading import choices_of
+from qeff_zoo.errors import PlanError
+from qeff_zoo.hub.axes import KINDS, Rule, rule_of
+from qeff_zoo.hub.variants import axes_of, variant_name
+from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.registry import find_recipe
+
+#: What is built to have a choice of each kind, and what has no use for it.
+CHECKPOINTS: Mapping[str | None, tuple[str, str | None]] = {
+    None: ("llama", None),
+    "decoder": ("llama", "bert"),
+    "encoder": ("bert", "llama"),
+    "embeddings": ("bert", "llama"),
+}
+#: By the type of what is chosen: as written, and as read. By name where not every value will do.
+TYPICAL: Mapping[Any, tuple[str, Any]] = {
+    int: ("96", 96),
+    tuple: ("256,512", (256, 512)),
+    bool: ("", True),
+    "target": ("ort", "ort"),
+    "task": ("text-generation", "text-generation"),
+    "weights": ("int8", "int8"),
+    "block_size": ("32", 32),
+    "profile": ("throughput", "throughput"),
+    "pooling": ("cls", "cls"),
+    "rope_factors": ("short", "short"),
+}
+BESIDE: Mapping[str, Mapping[str, Any]] = {"block_size": {"weights": "int4"}}
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+#: All that some choice is about.
+CONFIG = {"max_position_embeddings": 1024, "kv_lora_rank": 4, "rope_scaling": LONGROPE}
+
+
+def planned(folder: Path, model_type: str, **request: Any) -> Plan:
+    recipe = find_recipe(model_type)
+    config = {**CONFIG, "model_type": model_type, "architectures": list(recipe.architectures[:1])}
+    content = {"config.json": json.dumps(config).encode(), **tiny_checkpoint.weights()}
+    tiny_checkpoint.write(folder, content)
+    return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None:
+    choice = CHOICES[name]
+    text, value = TYPICAL.get(name) or TYPICAL[choice.kind]
+    argv = ["plan", "model", choice.flag, *([text] if text else [])]
+    asked = choices_of(arguments.parser().parse_args(argv))
+    assert {key: given for key, given in asked.items() if given is not None} == {name: value}
+
+    has, has_not = CHECKPOINTS[choice.of]
+    plan = planned(tmp_path / "has", has, **{name: value}, **BESIDE.get(name, {}))
+    spec = json.loads(json.dumps(plan.spec))  # as in a manifest
+    axes = axes_of({"target": spec["target"], "task": plan.recipe.task, "spec": spec})
+    if choice.path is None:  # stands for others
+        assert f"recipe:{value}" in plan.why.values()
+        assert name not in axes
+        return
+    whole = (*value, 1024) if name.startswith("comp_ctx_lengths") else value
+    assert plan.explained()[choice.path] == {"value": whole, "by": "user"}
+    assert axes[name] == (list(whole) if choice.kind is tuple else whole)
+    assert rule_of(name) == Rule(choice.sharing, choice.distance)
+    assert choice.sharing in KINDS
+    if choice.short:
+        listed = whole if choice.kind is tuple else (whole,)
+        assert choice.short + ".".join(map(str, listed)) in variant_name(axes).split("-")
+    if has_not:
+        with pytest.raises(PlanError, match=f"{choice.flag} does not apply to"):
+            planned(tmp_path / "has not", has_not, **{name: value})
+
+
+def test_the_table_is_all_that_may_be_asked_for() -> None:
+    assert [item.name for item in fields(Request)] == [*CHOICES]
+    assert Request() == Request(**dict.fromkeys(CHOICES))
+
+
+def test_names_and_paths_are_told_apart() -> None:
+    for fact in ("flag", "path", "short"):
+        given = [getattr(choice, fact) for choice in CHOICES.values() if getattr(choice, fact)]
+        assert len(set(given)) == len(given)
+
+
+def test_every_choice_is_of_some_task() -> None:
+    every = [tasks.find(name) for name in tasks.NAMES]
+    for choice in CHOICES.values():
+        assert any(task.takes(choice) for task in every), choice.name

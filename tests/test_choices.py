@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts and keys that are chosen: a tie refuses no right package, and a wrong router still fails."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runnable_package import edit_json, package
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import problems
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.validation import ladder, reference_answers, sample_texts, tiny_models
+from qeff_zoo.validation.choices import as_it_was, by_token, members, watch
+from qeff_zoo.validation.parity import relative_errors
+from qeff_zoo.validation.records import Record
+from qeff_zoo.validation.reference_answers import Answers
+from qeff_zoo.validation.reference_choices import follow
+
+SHAPE = {"prefill_seq_len": 8, "ctx_len": 24}
+_LAYER, _POSITION, _APART = 1, 2, 3e-6
+_ROUTER = f"model.layers.{_LAYER}.block_sparse_moe.gate.weight"
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [(6, 5), (6, 4, 5), (2, 3, 5), (2, 4, 3, 5), (2, 3, 4, 5)])
+def test_choices_are_brought_to_one_shape_and_back(shape: tuple[int, ...]) -> None:
+    """Two rows of three tokens, in the layouts of routers, groups, indexers and masks."""
+    values = np.arange(np.prod(shape)).reshape(shape)
+    found = by_token(values, 2, 3)
+    assert found is not None
+    assert (found.shape[:2], found.shape[-1]) == ((2, 3), 5)
+    np.testing.assert_array_equal(as_it_was(found, shape, 2, 3), values)
+    flat = values.reshape(2, 3, -1, 5) if shape != (2, 4, 3, 5) else values.transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(found, flat)
+
+
+def test_what_has_no_axis_of_tokens_is_no_choice() -> None:
+    assert by_token(np.zeros((7, 5)), 2, 3) is None
+
+
+SCORES = np.array([[0.5, 0.3, 0.3 - 1e-6, 0.1, -np.inf]])
+
+
+@pytest.mark.parametrize(
+    ("told", "within", "expected", "counts"),
+    [
+        ([0, 2], 1e-5, [0, 2], (1, 0)),
+        ([2, 0], 1e-5, [0, 2], (1, 0)),
+        ([0, 2], 1e-7, [0, 1], (0, 0)),  # too far apart
+        ([0, 3], 1e-5, [0, 1], (0, 0)),
+        ([3, 2], 1e-5, [0, 1], (0, 0)),  # both must be near
+        ([0, -1], 1e-5, [0, 1], (0, 0)),  # another number
+        ([0, 4], 1e-5, [0, 1], (0, 0)),  # hidden
+        ([0, 1], 1e-5, [0, 1], (0, 0)),
+    ],
+)
+def test_a_choice_is_followed_where_noise_explains_it(
+    told: list[int], within: float, expected: list[int], counts: tuple[int, int]
+) -> None:
+    found = follow(SCORES, np.array([[0, 1]]), np.array([told]), within)
+    assert found.indices.tolist() == [expected]
+    assert (found.told, found.equal) == counts
+
+
+def test_equal_scores_are_counted_apart() -> None:
+    scores = np.array([[1.0, 1.0, 0.0]])
+    found = follow(scores, np.array([[0]]), np.array([[1]]), 0.0)
+    assert (found.indices.tolist(), found.told, found.equal) == ([[1]], 0, 1)
+
+
+def test_members_count_once_and_only_where_they_are_options() -> None:
+    found = members(np.array([[0, 0, 7, -1], [2, 1, 1, 1]]), 3)
+    assert found.tolist() == [[True, False, False], [False, True, True]]
+
+
+# --- a mixture of experts -------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Make checkpoints of one model: two with a tie at one token, one the other way around, and two wrong ones."""
+    folder = tmp_path_factory.mktemp("tied")
+    recipe = find_recipe("mixtral")
+    first = tiny_models.make(recipe, recipe.tiny[0], folder / "first")
+    config = json.loads((first / "config.json").read_text())
+    (tokens,) = sample_texts.draw([SHAPE["ctx_len"]], None, config["vocab_size"])
+    state, scores = _at_router(first, tokens)
+    order = torch.argsort(scores, descending=True)
+    last, next_ = order[config["num_experts_per_tok"] - 1], order[config["num_experts_per_tok"]]
+
+    def moved(by: float) -> Callable[[Any], Any]:
+        def move(router: Any) -> Any:
+            router = router.astype(np.float64)
+            gap = float(scores[last] - scores[next_]) + by
+            router[next_] += (gap * state / (state @ state)).numpy()
+            return router.astype(np.float32)
+
+        return move
+
+    right = _copy(first, folder / "right", moved(-_APART))
+    swapped = lambda router: router[[1, 0, *range(2, len(router))]]  # noqa: E731
+    found = {
+        "right": right,
+        "tie": _copy(first, folder / "tie", moved(_APART)),
+        "swapped": _copy(right, folder / "swapped", swapped),
+        "another number": _copy(right, folder / "another", lambda router: router),
+    }
+    edit_json(found["another number"] / "config.json", num_experts_per_tok=1)
+    return found
+
+
+def _at_router(checkpoint: Path, tokens: list[int]) -> tuple[Any, Any]:
+    """Return the state before the router at one token, and the scores after it, in float64."""
+    model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager")
+    seen = []
+    gate = model.model.layers[_LAYER].mlp.gate
+    gate.register_forward_pre_hook(lambda _, args: seen.append(args[0].double()))
+    with torch.no_grad():
+        model.eval()(torch.tensor([tokens]))
+    state = seen[0].reshape(len(tokens), -1)[_POSITION]
+    return state, gate.weight.detach().double() @ state
+
+
+def _copy(source: Path, target: Path, change: Callable[[Any], Any]) -> Path:
+    target.mkdir()
+    for file in source.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    weights = load_file(target / "model.safetensors")
+    weights[_ROUTER] = np.ascontiguousarray(change(weights[_ROUTER]))
+    save_file(weights, target / "model.safetensors", {"format": "pt"})
+    return target
+
+
+@pytest.fixture(scope="module")
+def held(
+    tied: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], tuple[Record, Answers, Package]]]:
+    """Give a function that holds the package of one checkpoint against the right one."""
+    asked: list[Answers] = []
+
+    def ask(*request: Any, **arrays: Any) -> Answers:
+        asked.append(reference_answers.ask(*request, **arrays))
+        return asked[-1]
+
+    def hold(name: str) -> tuple[Record, Answers, Package]:
+        made = package(tied[name], **SHAPE, batch_size=1)
+        record = ladder.validate(made, tied["right"], level="tiny", threads=1)
+        return record, asked[-1], made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("choices")))
+        patch.setattr(ladder, "ask", ask)
+        yield hold
+
+
+def test_a_tie_refuses_no_right_package(
+    held: Callable[[str], tuple[Record, Answers, Package]],
+) -> None:
+    record, answers, made = held("tie")
+    assert record.failures == []
+    followed = {check["stage"]: check["followed"]["near"] for check in record.checks}
+    assert all(followed[stage] > 0 for stage in ("prefill", "chunked_prefill", "ctx_len"))
+    assert followed["padded_batch"] == 0  # it reads another text
+    choices = record.reported["choices"]
+    assert 0 < choices["share"] <= choices["allowed_share"]
+    # Left to itself the reference answers otherwise, by far more than is allowed.
+    alone = answers.arrays["reference.0"]
+    told = next(array for name, array in answers.arrays.items() if name.startswith("reference.0."))
+    errors = relative_errors(alone[: len(told)], told)
+    assert errors.max() > 100 * record.checks[0]["threshold"]
+    assert problems({**made.manifest, "validation": record.checks, "validated": "tiny"}) == []
+
+
+@pytest.mark.parametrize("name", ["swapped", "another number"])
+def test_a_wrong_router_fails(
+    held: Callable[[str], tuple[Record, Answers, Package]], name: str
+) -> None:
+    record, *_ = held(name)
+    failed = {check["stage"] for check in record.checks if not check["passed"]}
+    assert failed >= {"prefill", "chunked_prefill", "decode", "ctx_len"}
+
+
+def test_a_graph_that_chooses_returns_that_too(tied: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(tmp_path))
+        made = package(tied["right"], **SHAPE, batch_size=1)
+    watched = watch(made.file("graph"))
+    assert watched is not None
+    assert list(watched.names.values()) == [f"topk.{layer}" for layer in range(4)]
