@@ -17,7 +17,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -257,14 +257,13 @@ class Subject:
         return path
 
     def lower(self, storage: str, variant: Variant = PLAIN) -> Lowered:
-        """Give a lowered graph of one's own; lowered once a process."""
+        """Give a lowered graph, which is not to be changed; lowered once a process."""
         key = storage, variant
         if key not in self._lowered:
             graph = self.graph(variant)
             with mock.patch.object(attention, "_SPARE", SPARE):
                 self._lowered[key] = lowering.lower(graph, self.bindings, FORMATS[storage], CTX_LEN)
-        known = self._lowered[key]
-        return replace(known, model=known.model.clone(), slots=list(known.slots))
+        return self._lowered[key]
 
     def save_lowered(
         self,
@@ -285,11 +284,12 @@ class Subject:
         layout = plan_file(lowered.slots, self.checkpoint.tensors)
         folder.mkdir()
         write(layout, self.checkpoint, folder / external_data.WEIGHTS)
-        external_data.place(lowered.model, layout)
-        for node in lowered.model.graph if accuracy_level is not None else ():
+        model = lowered.model.clone()
+        external_data.place(model, layout)
+        for node in model.graph if accuracy_level is not None else ():
             if node.op_type in ("MatMulNBits", "QMoE"):
                 node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", accuracy_level)
-        ir.save(lowered.model, folder / "graph.onnx")
+        ir.save(model, folder / "graph.onnx")
         return folder / "graph.onnx"
 
     def portable(self, variant: Variant = PLAIN) -> onnxruntime.InferenceSession:
