@@ -183,8 +183,8 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "gpt_neox: parallel residual": ("gpt_neox-base", {"use_parallel_residual": False}),
-    "gptj: partial RoPE": ("gptj-base", {"rotary_dim": 16}),
-    "codegen: partial RoPE": ("codegen-base", {"rotary_dim": 16}),
+    "gptj: partial RoPE": ("gptj-base", {"rotary_dim": 32}),
+    "codegen: partial RoPE": ("codegen-base", {"rotary_dim": 32}),
     "gpt_oss: window": ("gpt_oss-base", {"sliding_window": 4096}),
     "gpt_oss: bound of the gate": ("gpt_oss-base", {"swiglu_limit": 7.0}),
     "gpt_oss: order of the layers": (

@@ -165,7 +165,7 @@ def test_a_graph_asks_for_what_it_reads(name: str) -> None:
     assert shapes(subject.graph()).keys() == shapes(graph).keys() - {SEEN}
     assert shapes(graph)[SEEN] == [SEEN]
     assert (SEEN in shapes(lowered.model)) == REPRESENTATIVES[name]
-    assert lowered.attention == subject.lower("fp32").attention
+    assert lowered.ways == subject.lower("fp32").ways
     assert states_of(graph.graph.inputs) == subject.states
 
 

@@ -60,7 +60,7 @@ def described(values: Any) -> dict[str, tuple[str, list[Any]]]:
 def test_inputs_and_outputs_of_a_decoder(name: str) -> None:
     subject, graph = graph_of(name)
     slots = "full_batch_size" if name == "continuous batching" else "batch_size"
-    state = ("FLOAT", [slots, 2, "ctx_len", 24])
+    state = ("FLOAT", [slots, 2, "ctx_len", 48])
     states = [f"past_{part}.{layer}" for layer in range(4) for part in ("key", "value")]
     index = {"batch_index": ("INT64", ["batch_size", 1])} if slots == "full_batch_size" else {}
     tokens = ("INT64", ["batch_size", "seq_len"])

@@ -5,7 +5,6 @@ That all of them answer as Hugging Face does is tested over every recipe in `tes
 """
 
 from collections import Counter
-from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -14,22 +13,13 @@ import onnx_ir as ir
 import parity
 import pytest
 import torch
-from parity import Subject
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from qeff_zoo.numerics import FLOAT32
-from qeff_zoo.registry import find_recipe
 from qeff_zoo.targets.ort import attention, lowering
 
 ROTARY = "native:rotary"
 NATIVE = "native"
-
-
-@cache
-def wide_llama(**changes: Any) -> Subject:
-    """Make a Llama whose heads are of a size that the kernel rotates."""
-    config = {**parity.all_cases()["llama-base"].config, "head_dim": 32, **changes}
-    return Subject(config, find_recipe("llama"))
 
 
 def natives(model: ir.Model) -> list[ir.Node]:
@@ -37,7 +27,7 @@ def natives(model: ir.Model) -> list[ir.Node]:
 
 
 def test_a_llama_rotates_its_heads_in_the_kernel() -> None:
-    lowered = wide_llama().lower("fp32")
+    lowered = parity.subject("llama-base").lower("fp32")
     kinds = Counter(node.op_type for node in lowered.model.graph)
     assert lowered.ways["attention"] == {ROTARY: 4}
     assert kinds["GroupQueryAttention"] == 4
@@ -45,13 +35,8 @@ def test_a_llama_rotates_its_heads_in_the_kernel() -> None:
     assert [kinds[name] for name in gone] == [0] * len(gone)
 
 
-@pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
-def test_rotated_in_the_kernel_it_agrees_with_hugging_face(scenario: str) -> None:
-    parity.assert_close(wide_llama(), "fp32", scenario, parity.PLAIN)
-
-
 def test_tables_are_those_of_transformers_and_there_once() -> None:
-    subject = wide_llama()
+    subject = parity.subject("llama-base")
     model = subject.lower("fp32").model
     tables = {id(one) for node in natives(model) for one in node.inputs[7:9]}
     assert len(tables) == 2
@@ -65,19 +50,29 @@ def test_tables_are_those_of_transformers_and_there_once() -> None:
 @pytest.mark.parametrize(
     ("name", "ways"),
     [
-        ("llama-base", {NATIVE: 4}),  # heads of 24: rotated outside
         ("apertus-base", {ROTARY: 4}),  # normalized before they are rotated
         ("cohere-base", {ROTARY: 4}),  # neighbours are pairs
         ("gpt2-base", {NATIVE: 4}),  # learned positions
         ("smollm3-window", {ROTARY: 2, NATIVE: 2}),  # layers without positions
-        ("cohere2-base", {"portable:head_size": 4}),
+        ("cohere2-base", {ROTARY: 2, NATIVE: 2}),
         ("llama4_text-base", {NATIVE: 2, "portable:mask": 2}),
-        ("gpt_oss-base", {NATIVE: 4}),  # two that keep a window only, with sinks
-        ("gemma3_text-base", {NATIVE: 4}),
+        ("gpt_oss-base", {ROTARY: 4}),  # two that keep a window only, with sinks
+        ("gemma3_text-base", {ROTARY: 4}),
     ],
 )
 def test_attentions_become_what_they_can(name: str, ways: dict[str, int]) -> None:
     assert parity.subject(name).lower("fp32").ways["attention"] == ways
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("llama-base", {NATIVE: 4}),  # heads of 24: turned outside
+        ("cohere2-base", {"portable:head_size": 4}),
+    ],
+)
+def test_attentions_of_awkward_sizes_do_not(name: str, ways: dict[str, int]) -> None:
+    assert parity.awkward(name).lower("fp32").ways["attention"] == ways
 
 
 @pytest.mark.parametrize(
@@ -133,7 +128,7 @@ def test_padding_costs_a_window_nothing() -> None:
 
 def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:
     """Every token is rotated by the newest one's angle too: in other company it would be another."""
-    subject = wide_llama()
+    subject = parity.subject("llama-base")
     model = subject.graph()
     cos = next(node for node in model.graph if node.op_type == "Cos")
     newest = ir.node("ReduceMax", [cos.inputs[0]], {"keepdims": 1})
