@@ -209,7 +209,11 @@ def test_a_graph_that_is_watched_answers_to_the_last_bit(
         chosen.update(read_choices(outputs, *inputs["input_ids"].shape))
 
     sessions: list[Any] = [open_session(made), open_session(made, observe=observe)]
-    plain, watched = (one.decoder.prefill({0: Piece([3, 7, 5], 0)})[0] for one in sessions)
+    # Many answers: each has memory of its own, and nobody else's.
+    tokens = [[one, 7, 5] for one in range(3, 200)]
+    plain, watched = (
+        [one.decoder.prefill({0: Piece(given, 0)})[0] for given in tokens] for one in sessions
+    )
     np.testing.assert_array_equal(plain, watched)
     assert [*chosen] == [f"topk.{layer}" for layer in range(4)]
     assert {found.shape for found in chosen.values()} == {(1, 3, 1, 2)}

@@ -23,9 +23,8 @@ def returning_choices(path: Path) -> bytes | None:
     counts: Counter[str] = Counter()
     for node in list(model.graph):
         kind, place = _OPERATORS.get(node.op_type, ("", 0))
-        # The newest position is an index too, but nothing chose it.
-        if not kind or node.inputs[0] in model.graph.inputs:
-            continue
+        if not kind or not _depends_on_tokens(node.inputs[0]):
+            continue  # the newest position is an index too, but nothing chose it
         copy = ir.node("Identity", [node.outputs[place]], num_outputs=1)
         copy.outputs[0].name = f"{kind}.{counts[kind]}"
         copy.outputs[0].type = ir.TensorType(ir.DataType.INT64)
@@ -33,3 +32,19 @@ def returning_choices(path: Path) -> bytes | None:
         model.graph.append(copy)
         model.graph.outputs.append(copy.outputs[0])
     return ir.to_proto(model).SerializeToString() if counts else None
+
+
+def _depends_on_tokens(value: ir.Value | None) -> bool:
+    """Tell whether a value is computed from what tokens are, not from where they are alone."""
+    found, seen = [value], set[ir.Value | None]()
+    while found:
+        one = found.pop()
+        if one is None or one in seen:
+            continue
+        seen.add(one)
+        if one.name == "input_ids":
+            return True
+        node = one.producer()
+        if node is not None and node.op_type != "Shape":
+            found += node.inputs
+    return False

@@ -180,7 +180,12 @@ class OrtProgram:
         if len(made) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
             found = binding.get_outputs()[len(self.states) if rows else 0 :]
-            made = {name: one.numpy() for name, one in zip(self.outputs, found, strict=True)}
+            # What has memory of ours stays there: an OrtValue does not keep it alive.
+            made |= {
+                name: one.numpy()
+                for name, one in zip(self.outputs, found, strict=True)
+                if name not in made
+            }
         return made
 
     def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
