@@ -229,7 +229,7 @@ def decoder(request: pytest.FixtureRequest) -> Subject:
 
 
 def test_a_recipe_knows_whether_its_cache_grows(decoder: Subject) -> None:
-    grows = any("ctx_len" in shape for shape in decoder.states.values())
+    grows = any(state.grows for state in decoder.states)
     assert decoder.recipe.retains_context == grows
 
 
@@ -267,7 +267,7 @@ def test_kernels_of_production_are_taken(decoder: Subject) -> None:
     model = decoder.graph()
     nodes = [node for part in (model.graph, *model.functions.values()) for node in part]
     assert (NATIVE in experts) == any(experts_pass.is_experts(node) for node in nodes)
-    keys = any(name.startswith("past_key.") for name in decoder.states)
+    keys = any(state.name.startswith("past_key.") for state in decoder.states)
     assert bool(attention) == (keys and has_a_seam(decoder))
     if NATIVE in attention and ROTARY not in attention:
         assert not turns_heads(decoder)
