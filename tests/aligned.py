@@ -12,7 +12,7 @@ from typing import Any
 
 from qeff_zoo.scaffold import shrinking
 
-#: Rotary embeddings inside the kernel of attention turn a multiple of so many numbers, of heads of such a multiple.
+#: Rotary embeddings inside the kernel of attention rotate a multiple of so many numbers, of heads of such a multiple.
 HEAD = 16
 #: The kernel of experts takes sizes that are multiples of a block of quantized values.
 BLOCK = 32
@@ -56,7 +56,8 @@ def aligned(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def widened(config: Mapping[str, Any], factor: int) -> dict[str, Any]:
     """Make all widths of a configuration so many times as large."""
-    return {key: _widen(key, value, factor) for key, value in config.items()}
+    # Sizes of single layers are listed by number.
+    return {key: _widen(str(key), value, factor) for key, value in config.items()}
 
 
 def _widen(key: str, value: Any, factor: int) -> Any:
@@ -76,23 +77,26 @@ def _widen(key: str, value: Any, factor: int) -> Any:
 def _sizes(config: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """Give sizes, and of what each is to be a multiple."""
     parsed = shrinking.parse(config).get_text_config()
+    parsed.allow_global_per_layer_attribute_access = True
     known = parsed.to_dict()
     heads = getattr(parsed, "num_attention_heads", None) or 1
     hidden = parsed.hidden_size
-    found = [known[name] for name in _ATTENTION if known.get(name)]
+    layers = (known.get("per_layer_config") or {}).values()
+    found = [one[name] for one in (known, *layers) for name in _ATTENTION if one.get(name)]
     if not any(known.get(name) for name in ("head_dim", "kv_channels", "qk_rope_head_dim")):
         found.append(hidden // heads)
+    # Where the rotated part has a size of its own, what a share says follows from that.
+    shares = [] if known.get("qk_rope_head_dim") else [*_shares(known)]
     for size in found:
         yield size, HEAD
-        for share in _shares(known):
-            yield int(size * share), HEAD
+        yield from ((int(size * share), HEAD) for share in shares)
     if any("experts" in key for key in known):
         yield from ((known[name], BLOCK) for name in _EXPERTS if known.get(name))
         yield hidden, BLOCK
 
 
 def _shares(config: Mapping[str, Any]) -> Iterator[float]:
-    """Give the parts of heads that are turned."""
+    """Give the parts of heads that are rotated."""
     for key, value in config.items():
         if key in ("partial_rotary_factor", "rotary_pct", "rope_pct") and value:
             yield value

@@ -298,7 +298,7 @@ def test_weights_that_are_no_numbers_are_not_quantized(
         qeff_zoo.build(checkpoint, validate=False, weights="int4")
 
     assert_says(
-        caught.value, "Cannot store", name, "int4", "Expected finite numbers", "Get the checkpoint again"
+        caught.value, "Cannot store", name, "in 4 bits", "Expected finite numbers", "Get the checkpoint again"
     )  # fmt: skip
     assert_nothing(home, "graph")
 

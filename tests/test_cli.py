@@ -240,7 +240,7 @@ def test_build_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str
         assert all(isinstance(value, float) for value in found["seconds"].values())
         assert 10_000_000 < found["peak_rss_bytes"] < 10**11
     assert (made["hit"], again["hit"]) == (False, True)
-    assert list(made["seconds"]) == ["plan", "graph", "lower", "weights", "package"]
+    assert list(made["seconds"]) == ["plan", "graph", "lower", "weights", "compile", "package"]
     assert list(again["seconds"]) == ["plan"]
 
 

@@ -270,7 +270,7 @@ def calls_of(graph: ir.Model) -> list[str]:
 
 
 def export_toy(make: Callable[[], Toy], monkeypatch: pytest.MonkeyPatch) -> ir.Model:
-    monkeypatch.setattr(exporter.loader, "load_meta", lambda config, recipe: on_meta(make))
+    monkeypatch.setattr(exporter.loader, "load_meta", lambda config, recipe, **_: on_meta(make))
     return exporter.export_graph({}, TOY)
 
 

@@ -29,6 +29,7 @@ from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.store import Store
+from qeff_zoo.targets.ort import OrtTarget
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PROMPTS = ["the quick brown", "a dog that jumps over words twice or thrice", "lazy"]
@@ -295,9 +296,12 @@ def test_a_changed_tokenizer_makes_another_package_with_the_same_graph(
     built = package(checkpoint)
 
     (checkpoint / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    monkeypatch.setattr(OrtTarget, "compile", None)  # nor compiled again
     other = package(checkpoint)
 
     assert other.build_key != built.build_key
+    assert other.programs == built.programs
+    assert other.verify() == []
     assert (other.path / "chat_template.jinja").read_text().startswith("{{ messages[0]")
 
 

@@ -711,3 +711,27 @@ def test_packages_are_found_by_their_manifest(store: Store) -> None:
     assert store.with_manifest("0" * 64) is None
     (package.path / "model.onnx").unlink()
     assert store.with_manifest(digest) is None
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def test_a_compiled_program_is_found_by_its_key(store: Store) -> None:
+    package = build(store)
+    (program,) = package.programs
+    assert store.program(program.key) == (package, program)
+    assert store.program("qp1-" + "0" * 64) is None
+
+
+@pytest.mark.parametrize("wrong", ["pulled", "altered"])
+def test_a_program_of_others_or_an_altered_one_is_compiled_again(store: Store, wrong: str) -> None:
+    if wrong == "pulled":
+        origin = Origin(url="file:///zoo", path="packages/a/b", manifest="0" * 64, signed=True)
+        with store.stage("pull") as folder:
+            package = fill(folder)
+            package = store.promote(folder, package.build_key, origin=origin)
+    else:
+        package = build(store)
+        path = package.file("model.onnx")
+        path.write_bytes(b"x" * path.stat().st_size)
+    assert store.program(package.programs[0].key) is None

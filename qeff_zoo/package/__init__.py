@@ -151,6 +151,11 @@ class Package:
             f"path that `qeff-zoo inspect` lists, or one of the roles {', '.join(known)}."
         )
 
+    def altered(self, path: str) -> str | None:
+        """Read one of the files, and say how it differs from the manifest, if it does."""
+        (file,) = [file for file in self.manifest["files"] if file["path"] == path]
+        return package_files.altered(self.path, file, None)
+
     def verify(self, progress: Progress | None = None) -> list[str]:
         """Read every byte and compare it with the manifest.
 

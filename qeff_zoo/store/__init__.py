@@ -226,18 +226,20 @@ class Store:
         return self.lookup(key) if key else None
 
     def program(self, key: str) -> tuple[Package, CompiledProgram] | None:
-        """Find a compiled program of a complete package, and note that the package was used.
+        """Find a compiled program of a package that was built here, and note that the package was used.
+
+        A package that was pulled only says what its program was compiled from.
 
         Args:
             key: See `qeff_zoo.identity.program_key`.
         """
         for build_key in housekeeping.keys_of_program(self._layout, key):
+            if (self._layout.origins / build_key).exists():
+                continue
             package = self.lookup(build_key)
-            found = (
-                [program for program in package.programs if program.key == key] if package else []
-            )
-            if package and found:
-                return package, found[0]
+            for program in package.programs if package else ():
+                if package and program.key == key and not package.altered(program.path):
+                    return package, program
         return None
 
     def files_by_digest(self) -> Mapping[str, list[Path]]:
