@@ -53,7 +53,7 @@ def test_a_head_that_is_lost_late_shows_as_it_ships(name: str, tmp_path: Path) -
         session = parity.open_session(path)
         found[kind] = parity.stray(lambda: parity.decoder_steps(session, parity.ROWS), rounded)  # noqa: B023
     assert found["whole"] <= parity.TOLERANCE["as shipped"]
-    assert found["damaged"] > 2 * parity.TOLERANCE["as shipped"]
+    assert found["damaged"] > 1.5 * parity.TOLERANCE["as shipped"]
 
 
 def test_activations_of_experts_are_rounded_too() -> None:

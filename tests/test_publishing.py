@@ -118,7 +118,7 @@ def test_a_plan_only_reads(
     assert main(["publish", str(package.path), REPO, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(
-        "org/tiny -> hf://acme/zoo (new, public): 8 files, 20.9 kB; 0 there already, 20.9 kB to upload\n"
+        "org/tiny -> hf://acme/zoo (new, public): 8 files, 21 kB; 0 there already, 21 kB to upload\n"
     )
     assert "licence     for everyone: its source's licence 'apache-2.0' allows it" in shown
     assert main(["publish", str(package.path), REPO, "--dry-run", "--json"]) == 0

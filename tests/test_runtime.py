@@ -4,7 +4,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_sessi
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.memory import available_memory
+from qeff_zoo.runtime.program import Observed
 from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.text_generation import Generation
@@ -320,14 +321,11 @@ def test_the_shortest_sequence_that_fits_is_run(
     encoder: EmbeddingSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes = []
-    run = encoder._session.run
 
-    class Spy:
-        def run(self, names: list[str], feeds: dict[str, Any]) -> Any:
-            shapes.append(feeds["input_ids"].shape)
-            return run(names, feeds)
+    def note(inputs: Mapping[str, Any], *_: Any) -> None:
+        shapes.append(inputs["input_ids"].shape)
 
-    monkeypatch.setattr(encoder, "_session", Spy())
+    monkeypatch.setattr(encoder, "_program", Observed(encoder._program, note))
     encoder.embed([[5] * 16, [5] * 17, [5], [5]])
     assert shapes == [(3, 16), (3, 40)]
 
