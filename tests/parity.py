@@ -355,8 +355,8 @@ class Subject:
         name, _, index = slot.name.rpartition(".")
         if slot.name in weights:
             target, whole = weights[slot.name], self.bindings[slot.name]
-            turned = slot.expression == transpose(0, 1, whole) != whole
-            target.copy_(torch.from_numpy(left.T if turned else left))
+            transposed = slot.expression == transpose(0, 1, whole) != whole
+            target.copy_(torch.from_numpy(left.T if transposed else left))
         else:
             stack, first = weights[name], int(index)
             if stack.dim() == 2:  # rows of one matrix, of one expert each
@@ -364,16 +364,16 @@ class Subject:
                 stack[first : first + len(rows)].copy_(torch.from_numpy(rows))
                 return
             whole = index_of(first, self.bindings[name])
-            turned = slot.expression == transpose(0, 1, whole) != whole
-            stack[first].copy_(torch.from_numpy(left.T if turned else left))
+            transposed = slot.expression == transpose(0, 1, whole) != whole
+            stack[first].copy_(torch.from_numpy(left.T if transposed else left))
 
     def _round_stack(self, stack: Any, slot: Slot) -> None:
         """Replace a whole stack by what is left of it; in what order its rows are stored does not matter."""
         whole = self.bindings[slot.name]
-        turned = transpose(1, 2, whole)
-        by_row = turned if slot.expression == turned else whole
+        transposed = transpose(1, 2, whole)
+        by_row = transposed if slot.expression == transposed else whole
         left = torch.from_numpy(round_trip(evaluate(by_row, self.checkpoint), slot.format))
-        stack.copy_(left.mT if by_row is turned else left)
+        stack.copy_(left.mT if by_row is transposed else left)
 
 
 @cache

@@ -119,18 +119,18 @@ def maker(value: ir.Value | None) -> str:
 
 def test_matrices_that_are_not_stored_as_they_are_used_stay_one_product_for_all_tokens() -> None:
     x, index, stack = (ir.val(name) for name in ("x", "index", "stack"))
-    turned = ir.node("Transpose", [stack], {"perm": [2, 1, 0]})
-    product = ir.node("RoutedLinear", [x, index, turned.outputs[0]], domain=domains.SEMANTIC)
+    transposed = ir.node("Transpose", [stack], {"perm": [2, 1, 0]})
+    product = ir.node("RoutedLinear", [x, index, transposed.outputs[0]], domain=domains.SEMANTIC)
     stack.shape = ir.Shape([2, 4, 6])
-    graph = ir.Graph([x, index, stack], product.outputs, nodes=[turned, product])
+    graph = ir.Graph([x, index, stack], product.outputs, nodes=[transposed, product])
     ways = experts.lower(graph, {stack: "stack"}, {}, None)
     assert ways == {"all_tokens:not_stored": 1}
-    assert list(graph) == [turned, product]
+    assert list(graph) == [transposed, product]
 
 
-def routed(count: int, *, turned: bool) -> onnxruntime.InferenceSession:
+def routed(count: int, *, transposed: bool) -> onnxruntime.InferenceSession:
     """Open one product of routed tokens as it is lowered, with the stack for an input."""
-    stored = [count, 4, 6] if turned else [count, 6, 4]
+    stored = [count, 4, 6] if transposed else [count, 6, 4]
     kinds = (ir.DataType.FLOAT, ["tokens", None, 4]), (ir.DataType.INT64, ["tokens", "k"])
     x, index, stack = (
         ir.val(name, *kind)
@@ -138,8 +138,8 @@ def routed(count: int, *, turned: bool) -> onnxruntime.InferenceSession:
             ("x", "index", "stack"), (*kinds, (ir.DataType.FLOAT, stored)), strict=True
         )
     )
-    nodes = [ir.node("Transpose", [stack], {"perm": [0, 2, 1]})] if turned else []
-    matrices = nodes[0].outputs[0] if turned else stack
+    nodes = [ir.node("Transpose", [stack], {"perm": [0, 2, 1]})] if transposed else []
+    matrices = nodes[0].outputs[0] if transposed else stack
     nodes.append(ir.node("RoutedLinear", [x, index, matrices], domain=domains.SEMANTIC))
     (made,) = nodes[-1].outputs
     made.name, made.type = "made", ir.TensorType(ir.DataType.FLOAT)
@@ -153,7 +153,7 @@ def routed(count: int, *, turned: bool) -> onnxruntime.InferenceSession:
     )
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     "index",
     [
@@ -165,13 +165,13 @@ def routed(count: int, *, turned: bool) -> onnxruntime.InferenceSession:
     ],
 )
 def test_a_token_meets_the_matrices_of_its_own_experts(
-    index: list[list[int]], turned: bool
+    index: list[list[int]], transposed: bool
 ) -> None:
     random, count = np.random.default_rng(0), 3
     chosen = np.array(index)
     stack = random.standard_normal((count, 6, 4)).astype(np.float32)
-    stored = stack.swapaxes(1, 2).copy() if turned else stack
-    session = routed(count, turned=turned)
+    stored = stack.swapaxes(1, 2).copy() if transposed else stack
+    session = routed(count, transposed=transposed)
     for rows in (1, chosen.shape[1]):  # one for all of a token's experts, or one for each
         x = random.standard_normal((len(chosen), rows, 4)).astype(np.float32)
         (made,) = session.run(None, {"x": x, "index": chosen, "stack": stored})

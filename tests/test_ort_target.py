@@ -170,7 +170,7 @@ def test_every_checkpoint_tensor_is_read_once(name: str, storage: str) -> None:
 
 
 @pytest.mark.parametrize("storage", ["int8", "int4"])
-def test_input_major_matrices_are_turned_where_they_are_packed(storage: str) -> None:
+def test_input_major_matrices_are_transposed_where_they_are_packed(storage: str) -> None:
     subject = parity.subject("gpt2-base")
     slots = {slot.name: slot for slot in lowered("gpt2-base", storage).slots}
     for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
@@ -197,7 +197,7 @@ def test_an_expert_reads_its_own_tensors_alone() -> None:
 
 
 @pytest.mark.parametrize("storage", ["int8", "int4"])
-def test_stacks_of_experts_have_gates_and_ups_in_turns(storage: str) -> None:
+def test_stacks_of_experts_have_gates_and_ups_interleaved(storage: str) -> None:
     subject = parity.subject("mixtral-base")
     slots = {slot.name: slot for slot in lowered("mixtral-base", storage).slots}
     experts = [name for name in slots if ".experts." in name]

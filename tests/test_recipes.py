@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import onnx_ir as ir
 import parity
 import pytest
 import torch
@@ -287,7 +288,27 @@ def rotates_heads(decoder: Subject) -> bool:
     clipped = getattr(config, "clip_qkv", None)
     chunked = getattr(config, "attention_chunk_size", None)  # the other layers have no positions
     has = any("Rotary" in type(module).__name__ for module in decoder.hf.modules())
-    return has and not (scaled or clipped or chunked)
+    return has and not (scaled or clipped or chunked or normed_behind(decoder))
+
+
+def normed_behind(decoder: Subject) -> bool:
+    """Tell whether what attends is normalized last, behind the rotary embedding."""
+
+    def made_by(value: ir.Value | None) -> str:
+        node = value.producer() if value else None
+        layout = ("Transpose", "Reshape", "Identity", "CastLike")
+        return (
+            ""
+            if node is None
+            else made_by(node.inputs[0])
+            if node.op_type in layout
+            else node.op_type
+        )
+
+    model = decoder.graph()
+    nodes = [node for part in (model.graph, *model.functions.values()) for node in part]
+    queries = [node.inputs[0] for node in nodes if node.op_type.endswith("Attention")]
+    return any(made_by(query) == "RMSNorm" for query in queries)
 
 
 # --- features crossed ----------------------------------------------------------------------------

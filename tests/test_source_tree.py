@@ -9,7 +9,7 @@ import package_builder
 import pytest
 from fixtures_builds import Models
 
-from qeff_zoo import pipeline
+from qeff_zoo import manifest_entries, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store
@@ -62,7 +62,8 @@ def test_a_package_of_changed_sources_is_built_again_once_they_are_committed(
     models.trace(models.llama, tmp_path)
 
     def build(*, dirty: bool) -> tuple[bool, bool]:
-        monkeypatch.setattr(pipeline, "has_uncommitted_changes", lambda: dirty)
+        for module in (pipeline, manifest_entries):
+            monkeypatch.setattr(module, "has_uncommitted_changes", lambda: dirty)
         built = pipeline.build(str(models.llama), REQUEST, validate=False)
         return built.hit, built.package.dirty
 

@@ -723,13 +723,15 @@ def test_a_compiled_program_is_found_by_its_key(store: Store) -> None:
     assert store.program("qp1-" + "0" * 64) is None
 
 
-@pytest.mark.parametrize("wrong", ["pulled", "altered"])
+@pytest.mark.parametrize("wrong", ["pulled", "altered", "changed sources"])
 def test_a_program_of_others_or_an_altered_one_is_compiled_again(store: Store, wrong: str) -> None:
     if wrong == "pulled":
         origin = Origin(url="file:///zoo", path="packages/a/b", manifest="0" * 64, signed=True)
         with store.stage("pull") as folder:
             package = fill(folder)
             package = store.promote(folder, package.build_key, origin=origin)
+    elif wrong == "changed sources":
+        package = build(store, provenance={**draft()["provenance"], "dirty": True})
     else:
         package = build(store)
         path = package.file("model.onnx")

@@ -28,14 +28,14 @@ class Score:
 def softmax(logits: Array) -> Array:
     """Turn logits into probabilities that add up to 1 over the last axis."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares: Array = powers / powers.sum(axis=-1, keepdims=True)
-    return shares
+    probabilities: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return probabilities
 
 
 def sigmoid(logits: Array) -> Array:
     """Turn each logit into a probability of its own."""
-    shares: Array = (1 + np.tanh(logits / 2)) / 2  # which cannot overflow
-    return shares
+    probabilities: Array = (1 + np.tanh(logits / 2)) / 2  # which cannot overflow
+    return probabilities
 
 
 def unchanged(logits: Array) -> Array:

@@ -61,7 +61,7 @@ class TokenClassificationSession(EncoderSession):
         encoded = self._encode(given)
         found = []
         for text, one, logits in zip(given, encoded, self._answer(encoded), strict=True):
-            shares = labels.softmax(logits[: len(one.ids)])  # (tokens, labels)
+            probabilities = labels.softmax(logits[: len(one.ids)])  # (tokens, labels)
             found.append(
                 [
                     TokenLabel(
@@ -72,7 +72,7 @@ class TokenClassificationSession(EncoderSession):
                         score=float(share.max()),
                     )
                     for (start, end), special, share in zip(
-                        one.offsets, one.special, shares, strict=True
+                        one.offsets, one.special, probabilities, strict=True
                     )
                     if not special
                 ]

@@ -228,7 +228,8 @@ class Store:
     def program(self, key: str) -> tuple[Package, CompiledProgram] | None:
         """Find a compiled program of a package that was built here, and note that the package was used.
 
-        A package that was pulled only says what its program was compiled from.
+        A package that was pulled only says what its program was compiled from, and one of changed sources may have
+        been lowered otherwise.
 
         Args:
             key: See `qeff_zoo.identity.program_key`.
@@ -237,7 +238,7 @@ class Store:
             if (self._layout.origins / build_key).exists():
                 continue
             package = self.lookup(build_key)
-            for program in package.programs if package else ():
+            for program in package.programs if package and not package.dirty else ():
                 if package and program.key == key and not package.altered(program.path):
                     return package, program
         return None

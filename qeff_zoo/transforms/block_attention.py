@@ -32,11 +32,11 @@ def choose(
         past_key_values: Keeps the indexer's keys.
         position_ids: (batch, seq).
     """
-    turn = type(self).forward.__globals__["apply_rotary_pos_emb"]
+    rotate = type(self).forward.__globals__["apply_rotary_pos_emb"]
     shape = (*hidden_states.shape[:2], -1, self.head_dim)
     query = self.q_norm(self.q_proj(hidden_states).view(shape)).transpose(1, 2)
     key = self.k_norm(self.k_proj(hidden_states).view(shape)).transpose(1, 2)
-    query, key = turn(query, key, *(half[..., : self.head_dim] for half in position_embeddings))
+    query, key = rotate(query, key, *(half[..., : self.head_dim] for half in position_embeddings))
     keys = past_key_values.update_indexer(key.squeeze(1), self.layer_idx)  # (batch, ctx, head_dim)
 
     ctx, size = keys.shape[1], self.block_size

@@ -49,7 +49,7 @@ def attend(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn neighbouring dimensions of every head as pairs; x is (batch, seq, heads * head_dim)."""
+    """Rotate neighbouring dimensions of every head as pairs; x is (batch, seq, heads * head_dim)."""
     real, imaginary = x.float().unflatten(-1, (-1, cos.shape[-1], 2)).unbind(-1)
     cos, sin = cos[:, :, None], sin[:, :, None]
     rotated = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)

@@ -19,14 +19,14 @@ def angles(self: Any, x: Tensor, position_ids: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs of (batch, heads, seq, rotary_dim)."""
+    """Rotate the pairs of (batch, heads, seq, rotary_dim)."""
     real, imaginary = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
     parts = [real * cos - imaginary * sin, real * sin + imaginary * cos]
     return torch.stack(parts, dim=-1).flatten(3).type_as(x)
 
 
 def apply_rotary_emb(query: Tensor, key: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn queries and keys; stands in for transformers' function of that name."""
+    """Rotate queries and keys; stands in for transformers' function of that name."""
     cos, sin = angles.unsqueeze(1).unbind(-1)
     return rotate(query, cos, sin), rotate(key, cos, sin)
 
