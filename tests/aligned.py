@@ -91,7 +91,8 @@ def _sizes(config: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         yield size, HEAD
         yield from ((int(size * share), HEAD) for share in shares)
     if any("experts" in key for key in known):
-        yield from ((known[name], BLOCK) for name in _EXPERTS if known.get(name))
+        inner = [known[name] for name in _EXPERTS if known.get(name)]
+        yield from ((size, BLOCK) for size in inner or [parsed.intermediate_size])
         yield hidden, BLOCK
 
 

@@ -154,7 +154,7 @@ def nodes_of(graph: ir.Model) -> list[ir.Node]:
 def test_states_are_marked_in_the_file() -> None:
     """Also those of layers that were not traced."""
     states = states_of(graph_of("decoder")[1].graph.inputs)
-    axes = ("batch_size", 2, "ctx_len", 24)
+    axes = ("batch_size", 2, "ctx_len", 48)
     assert states == [
         State(name=f"past_{part}.{layer}", kind="growing", layer=layer, axes=axes)
         for layer in range(4)
