@@ -296,14 +296,9 @@ def normed_behind(decoder: Subject) -> bool:
 
     def made_by(value: ir.Value | None) -> str:
         node = value.producer() if value else None
-        layout = ("Transpose", "Reshape", "Identity", "CastLike")
-        return (
-            ""
-            if node is None
-            else made_by(node.inputs[0])
-            if node.op_type in layout
-            else node.op_type
-        )
+        while node and node.op_type in ("Transpose", "Reshape", "Identity", "CastLike"):
+            node = node.inputs[0].producer() if node.inputs[0] else None
+        return node.op_type if node else ""
 
     model = decoder.graph()
     nodes = [node for part in (model.graph, *model.functions.values()) for node in part]
