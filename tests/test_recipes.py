@@ -288,11 +288,11 @@ def rotates_heads(decoder: Subject) -> bool:
     clipped = getattr(config, "clip_qkv", None)
     chunked = getattr(config, "attention_chunk_size", None)  # the other layers have no positions
     has = any("Rotary" in type(module).__name__ for module in decoder.hf.modules())
-    return has and not (scaled or clipped or chunked or normed_behind(decoder))
+    return has and not (scaled or clipped or chunked or changed_behind(decoder))
 
 
-def normed_behind(decoder: Subject) -> bool:
-    """Tell whether what attends is normalized last, behind the rotary embedding."""
+def changed_behind(decoder: Subject) -> bool:
+    """Tell whether what attends is normalized or scaled last, behind the rotary embedding."""
 
     def made_by(value: ir.Value | None) -> str:
         node = value.producer() if value else None
@@ -303,7 +303,7 @@ def normed_behind(decoder: Subject) -> bool:
     model = decoder.graph()
     nodes = [node for part in (model.graph, *model.functions.values()) for node in part]
     queries = [node.inputs[0] for node in nodes if node.op_type.endswith("Attention")]
-    return any(made_by(query) == "RMSNorm" for query in queries)
+    return any(made_by(query) in ("RMSNorm", "Mul") for query in queries)
 
 
 # --- features crossed ----------------------------------------------------------------------------
