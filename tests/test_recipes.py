@@ -5,6 +5,7 @@ A new recipe is tested the moment its file exists; nothing is listed here.
 """
 
 import inspect
+import os
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +18,7 @@ import parity
 import pytest
 import torch
 import transformers
+from facts import FACTS, MUTATIONS
 from huggingface_hub.errors import StrictDataclassError
 from parity import Case, Steps, Subject
 from transformers import CONFIG_MAPPING
@@ -45,6 +47,35 @@ def grouped(names: list[str]) -> list[Any]:
 
 CASES = grouped(parity.names_of())
 DECODERS = grouped(parity.names_of("text-generation"))
+#: Kind of state -> who has one.
+STATES = {
+    "growing": "llama-base",
+    "window": "gemma3_text-base",
+    "recurrent": "qwen3_next-base",
+    "index": "deepseek_v32-base",
+}
+CROSSED = [
+    *STATES.values(),
+    *("gemma2-base", "gpt_oss-base", "falcon-alibi", "gpt2-base", "gemma4_text-experts"),
+    *("aria_text-base", "dbrx-base", "deepseek_v2-base", "doge-base", "gemma3n_text-base"),
+    *("gpt_neo-base", "inkling_text-base", "jetmoe-base", "llama4_text-base", "longcat_flash-base"),
+    *("minimax-base", "minimax_m3_vl_text-base", "phimoe-base", "recurrent_gemma-base"),
+    "zaya-base",
+]
+
+
+def traced() -> list[str]:
+    """Name the decoders whose graphs are compared: of each recipe the first, and every one that a fact is shown on.
+
+    Another one switches an option of the same code. It is compared in PyTorch, and here too with
+    QEFF_ZOO_TEST_EVERY=1, as `qeff-zoo validate TYPE` does it.
+    """
+    names = parity.names_of("text-generation")
+    cases = parity.all_cases()
+    first = {cases[name].recipe.model_type: name for name in reversed(names)}
+    shown = {name for name, _ in (*FACTS.values(), *MUTATIONS.values())}
+    every = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
+    return [name for name in names if every or name in {*first.values(), *shown, *CROSSED}]
 
 
 @cache
@@ -224,7 +255,7 @@ def test_a_transform_of_another_count_is_an_error(off: int) -> None:
 # --- text generation -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=DECODERS)
+@pytest.fixture(scope="module", params=grouped(traced()))
 def decoder(request: pytest.FixtureRequest) -> Subject:
     return parity.subject(request.param)
 
@@ -240,9 +271,10 @@ def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: 
     parity.assert_close(decoder, how, scenario, parity.PLAIN)
 
 
-def test_what_is_traced_agrees_with_hugging_face(decoder: Subject) -> None:
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     """In PyTorch: where this fails, a transform or a seam is wrong, not the trace."""
-    parity.assert_close(decoder, "torch", "padded_batch", parity.PLAIN)
+    parity.assert_close(parity.subject(name), "torch", "padded_batch", parity.PLAIN)
 
 
 def test_continuous_batching_agrees_with_hugging_face(decoder: Subject) -> None:
@@ -308,22 +340,6 @@ def changed_behind(decoder: Subject) -> bool:
 
 # --- features crossed ----------------------------------------------------------------------------
 # What every recipe need not show: on these, one or more of every kind of state and of every transform.
-
-#: Kind of state -> who has one.
-STATES = {
-    "growing": "llama-base",
-    "window": "gemma3_text-base",
-    "recurrent": "qwen3_next-base",
-    "index": "deepseek_v32-base",
-}
-CROSSED = [
-    *STATES.values(),
-    *("gemma2-base", "gpt_oss-base", "falcon-alibi", "gpt2-base", "gemma4_text-experts"),
-    *("aria_text-base", "dbrx-base", "deepseek_v2-base", "doge-base", "gemma3n_text-base"),
-    *("gpt_neo-base", "inkling_text-base", "jetmoe-base", "llama4_text-base", "longcat_flash-base"),
-    *("minimax-base", "minimax_m3_vl_text-base", "phimoe-base", "recurrent_gemma-base"),
-    "zaya-base",
-]
 
 
 def promised(case: Case) -> set[str]:
@@ -398,7 +414,7 @@ def test_quantized_decoder_is_the_one_of_rounded_weights(decoder: Subject) -> No
     assert_is_of_rounded_weights(decoder, "int4")
 
 
-#: A plain matrix, one that is transposed, one of a stack, rows of one: what is int8 elsewhere is what is int4, see below.
+#: A plain matrix, a transposed one, one of a stack, rows of one: what is int8 elsewhere is what is int4, see below.
 #: The kernel of whole stacks has no products of int8 with activations in float32.
 @pytest.mark.parametrize(
     "name", grouped(["llama-base", "gpt2-base", "longcat_flash-base", "dbrx-base"])
