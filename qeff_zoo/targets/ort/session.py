@@ -48,9 +48,8 @@ def open_program(
     path = package.path / program.path
     graph = None
     if choices and path.is_file():
-        from qeff_zoo.targets.ort.choices import (
-            returning_choices,
-        )  # running a package needs no onnx_ir
+        # Running a package needs no onnx_ir.
+        from qeff_zoo.targets.ort.choices import returning_choices
 
         graph = returning_choices(path)
     session = open_graph(path, threads=threads, prepack=_prepacks(package), graph=graph)
