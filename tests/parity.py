@@ -118,6 +118,34 @@ class Case:
         return aligned(self.config) if self.recipe.task == "text-generation" else self.config
 
 
+#: Kind of state -> who has one.
+STATES = {
+    "growing": "llama-base",
+    "window": "gemma3_text-base",
+    "recurrent": "qwen3_next-base",
+    "index": "deepseek_v32-base",
+}
+CROSSED = [
+    *STATES.values(),
+    *("gemma2-base", "gpt_oss-base", "falcon-alibi", "gpt2-base", "gemma4_text-experts"),
+    *("aria_text-base", "dbrx-base", "deepseek_v2-base", "doge-base", "gemma3n_text-base"),
+    *("gpt_neo-base", "inkling_text-base", "jetmoe-base", "llama4_text-base", "longcat_flash-base"),
+    *("minimax-base", "minimax_m3_vl_text-base", "phimoe-base", "recurrent_gemma-base"),
+    "zaya-base",
+]
+#: Trace every tiny model, as a release asks for: it takes twice the time.
+EVERY = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
+#: Transforms that many recipes share, each of which is traced with several that are crossed.
+_SHARED = {"rms_norm", "experts", "window_cache"}
+
+
+def is_traced(recipe: Recipe) -> bool:
+    """Tell whether graphs of a recipe's tiny models are compared in any case: it is crossed, or changes what few do."""
+    crossed = {all_cases()[name].recipe.model_type for name in CROSSED}
+    own = {transform.name for transform in recipe.transforms} - _SHARED
+    return EVERY or bool(own) or recipe.model_type in crossed
+
+
 @cache
 def all_cases() -> dict[str, Case]:
     """Return every tiny config of every recipe, by name."""

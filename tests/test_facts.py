@@ -27,17 +27,18 @@ from qeff_zoo.registry import list_recipes
 
 @cache
 def decoded(subject: Subject) -> Array:
-    """Return the portable graph's logits from position 2 on, token by token: (rows, positions, vocab)."""
+    """Return logits from position 2 on, token by token, of the graph where it is traced: (rows, positions, vocab)."""
     ids, expected, _ = parity.expected_of(subject)
+    how = "portable" if parity.is_traced(subject.recipe) else "torch"
 
     def start(**sizes: int) -> Steps:
-        return subject.steps("portable", **sizes)
+        return subject.steps(how, **sizes)
 
     return np.stack([got for got, _ in parity.decode(start, ids, expected)], 1)
 
 
 def assert_shows(subject: Subject, changed: Any) -> None:
-    """Assert that a graph is far from Hugging Face's changed model, and near the unchanged one."""
+    """Assert that what we compute is far from Hugging Face's changed model, and near the unchanged one."""
     ids, expected, noise = parity.expected_of(subject)
     got, tolerance = decoded(subject), parity.TOLERANCE["portable"] * noise
     assert np.abs(got - expected[:, 2:]).max() <= tolerance

@@ -5,7 +5,6 @@ A new recipe is tested the moment its file exists; nothing is listed here.
 """
 
 import inspect
-import os
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -20,7 +19,7 @@ import torch
 import transformers
 from facts import FACTS, MUTATIONS
 from huggingface_hub.errors import StrictDataclassError
-from parity import Case, Steps, Subject
+from parity import CROSSED, STATES, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import registry
@@ -47,35 +46,23 @@ def grouped(names: list[str]) -> list[Any]:
 
 CASES = grouped(parity.names_of())
 DECODERS = grouped(parity.names_of("text-generation"))
-#: Kind of state -> who has one.
-STATES = {
-    "growing": "llama-base",
-    "window": "gemma3_text-base",
-    "recurrent": "qwen3_next-base",
-    "index": "deepseek_v32-base",
-}
-CROSSED = [
-    *STATES.values(),
-    *("gemma2-base", "gpt_oss-base", "falcon-alibi", "gpt2-base", "gemma4_text-experts"),
-    *("aria_text-base", "dbrx-base", "deepseek_v2-base", "doge-base", "gemma3n_text-base"),
-    *("gpt_neo-base", "inkling_text-base", "jetmoe-base", "llama4_text-base", "longcat_flash-base"),
-    *("minimax-base", "minimax_m3_vl_text-base", "phimoe-base", "recurrent_gemma-base"),
-    "zaya-base",
-]
 
 
 def traced() -> list[str]:
-    """Name the decoders whose graphs are compared: of each recipe the first, and every one that a fact is shown on.
+    """Name the decoders whose graphs are compared: see `parity.is_traced`; the others are compared in PyTorch alone.
 
-    Another one switches an option of the same code. It is compared in PyTorch, and here too with
-    QEFF_ZOO_TEST_EVERY=1, as `qeff-zoo validate TYPE` does it.
+    Of such a recipe it is the first tiny model, and every one that a fact is shown on; others switch an option.
     """
-    names = parity.names_of("text-generation")
-    cases = parity.all_cases()
+    names, cases = parity.names_of("text-generation"), parity.all_cases()
+    if parity.EVERY:
+        return names
     first = {cases[name].recipe.model_type: name for name in reversed(names)}
-    shown = {name for name, _ in (*FACTS.values(), *MUTATIONS.values())}
-    every = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
-    return [name for name in names if every or name in {*first.values(), *shown, *CROSSED}]
+    wanted = {*first.values(), *(name for name, _ in (*FACTS.values(), *MUTATIONS.values()))}
+    return [
+        name
+        for name in names
+        if name in CROSSED or (name in wanted and parity.is_traced(cases[name].recipe))
+    ]
 
 
 @cache
