@@ -127,7 +127,7 @@ def _build(
             written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
         with watch.stage("compile"):
             entries = [
-                _compile(plan, one, f"sha256:{written.sha256}", layout, folder, store)
+                _compile(target, plan, one, f"sha256:{written.sha256}", layout, folder, store)
                 for one in made
             ]
         with watch.stage("package"):
@@ -152,6 +152,7 @@ def _build(
 
 
 def _compile(
+    target: targets.Target,
     plan: Plan,
     made: manifest_entries.Made,
     tensors: str,
@@ -167,7 +168,7 @@ def _compile(
         share(package.path / program.path, folder / program.path)
         return {**entry, "path": program.path}
     name = Path(graphs.GRAPH).stem if len(plan.programs) == 1 else made.plan.role
-    path = targets.find(plan.target).compile(made.lowered, layout, folder, name)
+    path = target.compile(made.lowered, layout, folder, name)
     return {**entry, "path": path.relative_to(folder).as_posix()}
 
 

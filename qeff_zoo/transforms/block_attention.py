@@ -6,14 +6,13 @@ later how many those are. So the indexer is given as many spare blocks as it cho
 that a query may not look at. The causal mask hides what was chosen for want of anything better.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.transforms.attention import attend
-from qeff_zoo.transforms.modules import give, rebound
+from qeff_zoo.transforms.sparse_attention import follow_indexers, hide
 
 
 def choose(
@@ -80,17 +79,11 @@ def attend_chosen(
     """
     if block_indices is not None:
         group = query.shape[1] // block_indices.shape[1]
-        hidden = ~block_indices.repeat_interleave(group, dim=1)
-        attention_mask = attention_mask.masked_fill(hidden, torch.finfo(attention_mask.dtype).min)
+        attention_mask = hide(attention_mask, ~block_indices.repeat_interleave(group, dim=1))
     return attend(module, query, key, value, attention_mask, **others)
 
 
 def apply(model: nn.Module) -> int:
     """Change every attention that may have an indexer, and that; return the number of indexers."""
-    found = [module for module in model.modules() if hasattr(module, "indexer")]
-    functions = SimpleNamespace(get_interface=lambda *_: attend_chosen)
-    for module in found:
-        give(module, rebound(type(module).forward, ALL_ATTENTION_FUNCTIONS=functions))
-        if module.indexer is not None:
-            give(module.indexer, choose)
+    found = follow_indexers(model, attend_chosen, choose)
     return sum(module.indexer is not None for module in found)

@@ -6,6 +6,7 @@ later how many those are. So the indexer is given as many spare rows as it choos
 query may not look at, and fall away again. The causal mask hides what was chosen for want of anything better.
 """
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,16 +78,36 @@ def attend_chosen(
     ctx = attention_mask.shape[-1]
     hidden = torch.ones(batch, seq, ctx + spare, dtype=torch.bool, device=query.device)
     hidden = hidden.scatter(-1, indices.long(), False)[..., :ctx].unsqueeze(1)
-    chosen = attention_mask.masked_fill(hidden, torch.finfo(attention_mask.dtype).min)
-    return attend(module, query, key, value, chosen, **others)
+    return attend(module, query, key, value, hide(attention_mask, hidden), **others)
+
+
+def hide(attention_mask: Tensor, hidden: Tensor) -> Tensor:
+    """Return an additive mask that also hides what is true in another of its shape."""
+    return attention_mask.masked_fill(hidden, torch.finfo(attention_mask.dtype).min)
+
+
+def follow_indexers(
+    model: nn.Module, attention: Callable[..., Any], indexer: Callable[..., Any]
+) -> list[Any]:
+    """Let every attention that looks where an indexer says, and the indexers, compute in other ways.
+
+    Args:
+        model: Changed in place.
+        attention: Stands in for any attention function of such a module.
+        indexer: Stands in for an indexer's forward.
+
+    Returns:
+        The attentions; one whose `indexer` is None looks where the layer before chose, or at all keys.
+    """
+    found = [module for module in model.modules() if hasattr(module, "indexer")]
+    functions = SimpleNamespace(get_interface=lambda *_: attention)
+    for module in found:
+        give(module, rebound(type(module).forward, ALL_ATTENTION_FUNCTIONS=functions))
+        if module.indexer is not None:
+            give(module.indexer, indexer)
+    return found
 
 
 def apply(model: nn.Module) -> int:
     """Change every indexer, and every attention that looks where one says; return the number of attentions."""
-    found = [module for module in model.modules() if hasattr(module, "indexer")]
-    functions = SimpleNamespace(get_interface=lambda *_: attend_chosen)
-    for module in found:
-        give(module, rebound(type(module).forward, ALL_ATTENTION_FUNCTIONS=functions))
-        if module.indexer is not None:  # else the layer before chooses
-            give(module.indexer, choose)
-    return len(found)
+    return len(follow_indexers(model, attend_chosen, choose))

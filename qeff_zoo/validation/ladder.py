@@ -64,8 +64,10 @@ def validate(
     trial = try_package(package, threads, step)
     (program,) = package.programs
     rounding = program.numerics
+    chosen = _chosen(trial)
     request = _request(package, checkpoint, trial, rounding)
-    reference = ask(request, threads, step, arrays=_chosen(trial))
+    request["runs"] = [run.sequence for run in trial.runs] if chosen else []
+    reference = ask(request, threads, step, arrays=chosen)
     judges = _judges(package, reference, rounding, level, told=request["told"])
     return Record(
         level=level,
@@ -90,7 +92,6 @@ def _request(
         "told": _told(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
-        "runs": [run.sequence for run in trial.runs] if _chosen(trial) else [],
         "noise": {
             "factor": TOLERANCES[_arithmetic(rounding)].factor,
             "least": TOLERANCES[_arithmetic(rounding)].least,
