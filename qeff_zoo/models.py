@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoints are known, and what was run with each: the files of `validated_models/` -> a status per model id.
 
-`validated_models/ORG/NAME.json` is evidence, written by `validate --record`; `declared.json` lists those without any.
+`ORG/NAME.json` is evidence of a checkpoint, `_tiny/MODEL_TYPE.json` of a recipe's tiny models, both written by
+`validate --record`; `declared.json` lists checkpoints that have none of their own.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo import registry
+from qeff_zoo.identity import digest
+from qeff_zoo.plan import spec_of
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.tasks import tasks_of
 
@@ -19,7 +22,7 @@ STATUSES = ("declared", "tiny", "checkpoint", "device")
 _BESIDE = Path(__file__).parent / "validated_models"
 #: Installed beside this file; in a checkout beside the package.
 FOLDER = _BESIDE if _BESIDE.is_dir() else _BESIDE.parent.parent / "validated_models"
-_DECLARED = "declared.json"
+_DECLARED, _TINY = "declared.json", "_tiny"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +53,45 @@ def list_models(folder: Path = FOLDER) -> list[Model]:
     recipes = {recipe.model_type: recipe for recipe in registry.list_recipes()}
     proved = {model.model_id: model for model in _read_evidence(folder, recipes)}
     declared = json.loads((folder / _DECLARED).read_bytes())["models"]
-    named = {entry["model_id"]: _declare(entry, recipes) for entry in declared}
+    agreed = {name: agreeing_tasks(recipe, folder) for name, recipe in recipes.items()}
+    named = {entry["model_id"]: _declare(entry, recipes, agreed) for entry in declared}
     return sorted({**named, **proved}.values(), key=lambda model: model.model_id.lower())
 
 
+def recipe_digest(recipe: Recipe) -> str:
+    """Digest what evidence of a recipe is of: what it does to models, and the tiny ones it is tried on."""
+    tried = [asdict(tiny) for tiny in recipe.tiny]
+    return digest({"recipe": spec_of(recipe), "tiny": tried}, "qz-tiny-1")
+
+
+def tiny_evidence(model_type: str, folder: Path = FOLDER) -> Path:
+    """Return where the evidence of a recipe's tiny models lies, if there is any.
+
+    Args:
+        model_type: Of the recipe.
+        folder: As `validated_models/`.
+    """
+    return folder / _TINY / f"{registry.file_name(model_type)}.json"
+
+
+def agreeing_tasks(recipe: Recipe, folder: Path = FOLDER) -> frozenset[str]:
+    """Return the tasks for which a recipe's tiny models agreed with Hugging Face, as the recipe is now.
+
+    Args:
+        recipe: As it is for its own task.
+        folder: As `validated_models/`.
+    """
+    path = tiny_evidence(recipe.model_type, folder)
+    found = json.loads(path.read_bytes()) if path.is_file() else {}
+    if found.get("recipe") != recipe_digest(recipe):
+        return frozenset()
+    return frozenset(
+        name for name, task in found["tasks"].items() if task["verdict"] == "validated"
+    )
+
+
 def _read_evidence(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Model]:
-    for file in folder.glob("*/*.json"):
+    for file in folder.glob("[!_]*/*.json"):
         found = json.loads(file.read_bytes())
         covered = found["model_type"] in recipes
         yield Model(
@@ -73,7 +109,9 @@ def _highest(records: list[dict[str, Any]]) -> str:
     return max(levels, key=STATUSES.index, default="failed")
 
 
-def _declare(entry: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Model:
+def _declare(
+    entry: Mapping[str, Any], recipes: Mapping[str, Recipe], agreed: Mapping[str, frozenset[str]]
+) -> Model:
     recipe = recipes.get(entry["model_type"])
     if recipe is None or not _covers(recipe, entry):
         recipe = None
@@ -82,7 +120,7 @@ def _declare(entry: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> Model:
         model_type=entry["model_type"],
         recipe=registry.file_name(recipe.model_type) if recipe else None,
         task=entry["task"],
-        status="tiny" if recipe else "declared",
+        status="tiny" if recipe and entry["task"] in agreed[recipe.model_type] else "declared",
     )
 
 

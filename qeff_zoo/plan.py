@@ -22,7 +22,7 @@ from qeff_zoo.tasks import Task, choice, compute_contexts
 from qeff_zoo.versions import installed
 
 #: Raised when the same inputs come to give another graph or another package.
-EXPORTER_REVISION = 5
+EXPORTER_REVISION = 6
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 #: Of rope_type dynamic: why a context ends at the model's own positions.
@@ -171,7 +171,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         "spec": 2,
         "sources": {"model": source},
         "arch": identity.arch_digest(checkpoint.config),
-        "recipe": _spec_of(recipe),
+        "recipe": spec_of(recipe),
         "task": {
             **{CHOICES[name].key: value for name, value in told["task"].items()},
             **{name: value for program in programs for name, value in program.variant.items()},
@@ -189,7 +189,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     return Plan(recipe=recipe, programs=programs, resolved=resolved, spec=spec, why=why)
 
 
-def _spec_of(recipe: Recipe) -> dict[str, Any]:
+def spec_of(recipe: Recipe) -> dict[str, Any]:
     """Return what of a recipe makes graphs what they are."""
     always = [{"name": name, "version": version} for name, version in transforms.ALWAYS.items()]
     own = [

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from transformers import CONFIG_MAPPING
 
 from qeff_zoo import models, registry
 from qeff_zoo.models import Model
+from qeff_zoo.recipe import Recipe, Tiny, experts
+from qeff_zoo.tasks import tasks_of
+from qeff_zoo.validation import checks
 
 ROOT = Path(__file__).parent.parent
 MODEL_ID = "^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -55,9 +59,18 @@ def declared() -> list[dict[str, Any]]:
     return found
 
 
-def write(folder: Path, declared: list[dict[str, Any]], *evidence: dict[str, Any]) -> Path:
+def write(
+    folder: Path,
+    declared: list[dict[str, Any]],
+    *evidence: dict[str, Any],
+    tiny: dict[str, Any] | None = None,
+) -> Path:
     (folder / "org").mkdir()
     (folder / "declared.json").write_text(json.dumps({"models": declared}))
+    of_llama = models.tiny_evidence("llama", folder)
+    of_llama.parent.mkdir()
+    if tiny is not None:
+        of_llama.write_text(json.dumps(tiny))
     for number, content in enumerate(evidence):
         (folder / "org" / f"{number}.json").write_text(json.dumps(content))
     return folder
@@ -67,6 +80,67 @@ def evidence(*records: tuple[str, str], **content: Any) -> dict[str, Any]:
     made = [{"level": level, "verdict": verdict} for level, verdict in records]
     given = {key: LLAMA[key] for key in ("model_id", "model_type", "task")}
     return {**given, "name": "llama", "records": made, **content}
+
+
+def agreed(**change: Any) -> dict[str, Any]:
+    """Return evidence that Llama's tiny models agree, as `validate llama --record` writes it."""
+    tasks = {task: {"verdict": "validated"} for task in tasks_of(registry.find_recipe("llama"))}
+    of = models.recipe_digest(registry.find_recipe("llama"))
+    return {"model_type": "llama", "recipe": of, "tasks": tasks, **change}
+
+
+@pytest.mark.parametrize("recipe", registry.list_recipes(), ids=lambda one: one.model_type)
+def test_every_recipe_has_evidence_of_itself_as_it_is(recipe: Recipe) -> None:
+    """If not: `qeff-zoo validate MODEL_TYPE --record`."""
+    assert models.agreeing_tasks(recipe) == set(tasks_of(recipe))
+
+
+def test_evidence_is_of_recipes() -> None:
+    found = {path.stem for path in (models.FOLDER / "_tiny").iterdir()}
+    assert found <= set(registry.list_model_types())
+
+
+@pytest.mark.parametrize(
+    ("tiny", "status"),
+    [
+        (agreed(), "tiny"),
+        (None, "declared"),
+        (agreed(recipe="of a recipe that was changed since"), "declared"),
+        (agreed(tasks={"text-generation": {"verdict": "failed"}}), "declared"),
+        (agreed(tasks={"text-classification": {"verdict": "validated"}}), "declared"),
+    ],
+    ids=["agreed", "none", "stale", "failed", "of-another-task"],
+)
+def test_tiny_models_count_by_what_was_run(
+    tiny: dict[str, Any] | None, status: str, tmp_path: Path
+) -> None:
+    (found,) = models.list_models(write(tmp_path, [LLAMA], tiny=tiny))
+    assert (found.recipe, found.status) == ("llama", status)
+
+
+@pytest.mark.parametrize(
+    "change", [{"rev": 99}, {"tiny": (Tiny(config={}),)}, {"transforms": (experts(),)}], ids=str
+)
+def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> None:
+    llama = registry.find_recipe("llama")
+    assert models.recipe_digest(replace(llama, **change)) != models.recipe_digest(llama)
+    assert models.recipe_digest(replace(llama, special="Said better.")) == models.recipe_digest(
+        llama
+    )
+
+
+def test_what_validate_records_is_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = checks.check("clip_text_model", record=True)
+    folder = tmp_path / "validated_models"
+    recipe = registry.find_recipe("clip_text_model")
+    assert found.recorded == models.tiny_evidence("clip_text_model", folder).relative_to(tmp_path)
+    assert models.agreeing_tasks(recipe, folder) == {"feature-extraction"}
+    written = json.loads(found.recorded.read_bytes())["tasks"]["feature-extraction"]["models"]
+    errors = written["base"]["padded_batch"]["max_relative_error"]
+    assert 0 < errors["value"] <= errors["<="] < errors["canary"]
 
 
 def test_the_file_is_well_formed() -> None:
@@ -113,7 +187,7 @@ def test_only_architectures_of_transformers_have_recipes() -> None:
 def test_a_declared_model_is_as_far_as_its_recipe(
     change: dict[str, Any], status: str, tmp_path: Path
 ) -> None:
-    (found,) = models.list_models(write(tmp_path, [{**LLAMA, **change}]))
+    (found,) = models.list_models(write(tmp_path, [{**LLAMA, **change}], tiny=agreed()))
     assert found.status == status
     assert found.recipe == ("llama" if status == "tiny" else None)
 

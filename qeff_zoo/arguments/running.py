@@ -136,7 +136,9 @@ def _add_validate(commands: Any) -> None:
         "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
     )
     parser.add_argument(
-        "--record", action="store_true", help="write validated_models/ORG/NAME.json"
+        "--record",
+        action="store_true",
+        help="write validated_models/ORG/NAME.json; of a recipe validated_models/_tiny/MODEL_TYPE.json",
     )
     group = parser.add_argument_group("perplexity", "of a package, in place of the checks")
     group.add_argument(

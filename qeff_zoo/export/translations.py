@@ -69,6 +69,11 @@ def table() -> dict[Any, Callable[..., Any]]:
     return {
         torch.ops.aten.linear.default: linear,
         torch.ops.aten.gelu.default: _gelu,
+        torch.ops.aten.square.default: lambda x: standard.Mul(x, x),
+        torch.ops.aten.reshape_as.default: lambda x, like: standard.Reshape(
+            x, standard.Shape(like)
+        ),
+        torch.ops.aten.rsub.Scalar: lambda x, number: standard.Sub(standard.CastLike(number, x), x),
         ours.rms_norm.default: normalize,
         ours.cache_write.default: lambda *inputs: op.CacheWrite(*inputs),
         ours.slot_write.default: lambda *inputs: op.SlotWrite(*inputs),

@@ -68,7 +68,7 @@ def check(
     Args:
         subject: A package's folder, build key or model name; or a recipe's `model_type`.
         checkpoint: Where the package's checkpoint is now; None for where it was when the package was built here.
-        record: Write `validated_models/ORG/NAME.json`.
+        record: Write `validated_models/ORG/NAME.json`, or `validated_models/_tiny/MODEL_TYPE.json` of a recipe.
         reporter: Shows progress.
 
     Raises:
@@ -77,11 +77,11 @@ def check(
     """
     watch = Stopwatch(reporter or Silent())
     if not Path(subject).exists() and registry.file_name(subject) in registry.list_model_types():
-        if record or checkpoint:
+        if checkpoint:
             raise PackageError(
-                f"{subject!r} is a recipe; --record and --checkpoint are for packages. Leave them out, or name one."
+                f"{subject!r} is a recipe; --checkpoint is for packages. Leave it out, or name a package."
             )
-        return _check_recipe(registry.find_recipe(subject), watch)
+        return _check_recipe(registry.find_recipe(subject), watch, record=record)
     return _check_package(find_package(subject), checkpoint, watch, record=record)
 
 
@@ -130,11 +130,12 @@ def source_of(package: Package, given: str | None) -> Checkpoint:
     return checkpoint
 
 
-def _check_recipe(recipe: Recipe, watch: Stopwatch) -> Outcome:
+def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
     """Build every tiny model for every task with random weights, in a store that goes away, and compare it."""
     from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.validation import records
 
-    checks, reported = [], []
+    checks, reported, found = [], [], {}
     for task, tiny in product(tasks_of(recipe), recipe.tiny):
         one, name = (
             for_task(recipe, task),
@@ -144,10 +145,17 @@ def _check_recipe(recipe: Recipe, watch: Stopwatch) -> Outcome:
             tempfile.TemporaryDirectory() as folder,
             watch.stage(f"{recipe.model_type} {name}"),
         ):
-            found = validation.validate(*_tiny_package(one, tiny, Path(folder)), level="tiny")
-        checks += [{"model": name, **item} for item in found.checks]
-        reported.append({"model": name, **found.reported})
-    return Outcome(subject=recipe.model_type, level="tiny", checks=checks, reported=reported)
+            answer = validation.validate(*_tiny_package(one, tiny, Path(folder)), level="tiny")
+        found[task, tiny.name] = answer
+        checks += [{"model": name, **item} for item in answer.checks]
+        reported.append({"model": name, **answer.reported})
+    return Outcome(
+        subject=recipe.model_type,
+        level="tiny",
+        checks=checks,
+        reported=reported,
+        recorded=records.write_tiny(recipe, found) if record else None,
+    )
 
 
 def _tiny_package(recipe: Recipe, tiny: Tiny, folder: Path) -> tuple[Package, Path]:

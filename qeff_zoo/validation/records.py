@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.models import recipe_digest, tiny_evidence
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
+from qeff_zoo.recipe import Recipe
 from qeff_zoo.validation.parity import Array, Check
 
 _QUOTED, _TOP = "prefill", 10  # stage and logits that a record quotes
@@ -81,6 +83,50 @@ def write(package: Package, record: Record, folder: Path = Path("validated_model
         "task": package.task,
         "records": sorted([*others, entry], key=_identity),
     }
+    return _write(path, content)
+
+
+def write_tiny(
+    recipe: Recipe,
+    found: Mapping[tuple[str, str], Record],
+    folder: Path = Path("validated_models"),
+) -> Path:
+    """Write what came of a recipe's tiny models to `_tiny/MODEL_TYPE.json`, in place of what was there.
+
+    Args:
+        recipe: As it is for its own task.
+        found: By task and name of the tiny model.
+        folder: Of all records.
+    """
+    tasks: dict[str, Any] = {}
+    for (task, name), record in sorted(found.items()):
+        entry = tasks.setdefault(task, {"verdict": "validated", "models": {}})
+        entry["models"][name] = _summary(record)
+        if not record.passed:
+            entry["verdict"] = "failed"
+    path = tiny_evidence(recipe.model_type, folder)
+    content = {
+        "model_type": recipe.model_type,
+        "recipe": recipe_digest(recipe),
+        "versions": next(iter(found.values())).versions,
+        "tasks": tasks,
+    }
+    return _write(path, content)
+
+
+def _summary(record: Record) -> dict[str, dict[str, Any]]:
+    """Return each check by stage and metric: what was found, what was required, and the canary's."""
+    summary: dict[str, dict[str, Any]] = {}
+    for check in record.checks:
+        summary.setdefault(check["stage"], {})[check["metric"]] = {
+            "value": check["value"],
+            check["op"]: check["threshold"],
+            "canary": check["canary"]["value"] if check.get("canary") else None,
+        }
+    return summary
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_durably(path, (text + "\n").encode())

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A traced program's last steps before ONNX: casts that cast nothing go, and nothing is written in place.
+
+`torch.onnx.export` has PyTorch trace a program a second time for that, which takes as long as all the rest. Here the
+few nodes that need it are replaced in the graph. A program with a node that is not that simple is left to PyTorch.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+_ATEN = torch.ops.aten
+_CASTS = {_ATEN.to.dtype, _ATEN.to.dtype_layout, _ATEN.to.device}
+#: Ops that the ONNX exporter does not know by this name.
+_OTHER_NAMES = {
+    _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
+    _ATEN.__or__.Tensor: _ATEN.bitwise_or.Tensor,
+    _ATEN.min.other: _ATEN.minimum.default,
+    _ATEN.max.other: _ATEN.maximum.default,
+    _ATEN.numpy_T.default: _ATEN.t.default,
+}
+_IN_PLACE = {
+    _ATEN.add_.Tensor: _ATEN.add.Tensor,
+    _ATEN.clamp_.default: _ATEN.clamp.default,
+    _ATEN.div_.Tensor: _ATEN.div.Tensor,
+    _ATEN.masked_fill_.Scalar: _ATEN.masked_fill.Scalar,
+    _ATEN.mul_.Tensor: _ATEN.mul.Tensor,
+    _ATEN.scatter_.src: _ATEN.scatter.src,
+    _ATEN.scatter_.value: _ATEN.scatter.value,
+}
+
+
+def simplify(program: ExportedProgram) -> bool:
+    """Make a program's graph functional where that is simple.
+
+    Args:
+        program: Just traced; its graph is changed, and computes the same.
+
+    Returns:
+        Whether the program needs no more of PyTorch.
+    """
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if node.target is _ATEN._assert_tensor_metadata.default:
+            graph.erase_node(node)
+        elif node.target is _ATEN.detach_.default:
+            _remove(program, node)
+        elif node.target in _CASTS:
+            _cast(program, node)
+        elif node.target in _OTHER_NAMES:
+            node.target = _OTHER_NAMES[node.target]
+        elif node.target is _ATEN.new_empty.default:
+            _join(program, node)
+        elif node.target in _IN_PLACE and _has_its_own_memory(node):
+            _write_apart(program, node)
+    return not any(_needs_pytorch(node) for node in graph.nodes)
+
+
+def _needs_pytorch(node: Node) -> bool:
+    """Say whether a node still writes in place, or is better as the products that PyTorch makes of it."""
+    schema = _schema(node)
+    return node.target is _ATEN.einsum.default or (schema is not None and schema.is_mutable)
+
+
+def _cast(program: ExportedProgram, node: Node) -> None:
+    """Remove a cast to the type that a value has, or give it the name of one that casts."""
+    before, dtype = _first(node), node.meta["val"].dtype
+    copies = True in node.args or node.kwargs.get("copy")  # `non_blocking` is taken for that too
+    if before.meta["val"].dtype == dtype and not copies:
+        _remove(program, node)
+    else:
+        node.target, node.args, node.kwargs = _ATEN._to_copy.default, (before,), {"dtype": dtype}
+
+
+def _join(program: ExportedProgram, empty: Node) -> None:
+    """Concatenate what is copied into adjacent slices of an empty tensor, before anything reads that."""
+    slices = [user for user in empty.users if user.target is _ATEN.slice.Tensor]
+    copies = [user for piece in slices for user in piece.users]
+    readers = [user for user in empty.users if user not in slices]
+    if not copies or not _are_adjacent(slices, copies):
+        return
+    if any(user < max(copies) for user in readers):
+        return
+    pieces, axis = [node.args[1] for node in copies], slices[0].args[1]
+    with empty.graph.inserting_after(max(copies)):
+        joined = empty.graph.call_function(_ATEN.cat.default, (pieces, axis))
+    joined.meta = dict(empty.meta)
+    _replace(program, empty, joined, readers)
+    for node in [*copies, *slices, empty]:
+        empty.graph.erase_node(node)
+
+
+def _are_adjacent(slices: Sequence[Node], copies: Sequence[Node]) -> bool:
+    """Say whether slices are whole copies of values of their shape and type, in order, from the start to the end."""
+    if len(slices) != len(copies):
+        return False
+    axis: Any = slices[0].args[1]
+    end: Any = 0
+    for piece, copy in zip(slices, copies, strict=True):
+        along, start, stop, *step = piece.args[1:]
+        into, value = copy.args[:2]
+        whole = copy.target is _ATEN.copy_.default and into is piece and isinstance(value, Node)
+        if not whole or not _alike(piece, value) or step or (along, start) != (axis, end):
+            return False
+        end = stop
+    size = _first(slices[0]).meta["val"].shape[axis]
+    return isinstance(end, int) and isinstance(size, int) and end >= size
+
+
+def _alike(one: Node, other: Any) -> bool:
+    first, second = one.meta["val"], other.meta["val"]
+    return first.dtype == second.dtype and str(first.shape) == str(second.shape)
+
+
+def _has_its_own_memory(node: Node) -> bool:
+    """Say whether no other value shares the memory that a node writes to, and a new value would have the same type."""
+    before = _first(node)
+    names = [before, *(user for user in before.users if user is not node)]
+    values = [value.meta.get("val") for value in node.all_input_nodes]
+    types = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+    kept = types <= {before.meta["val"].dtype, torch.int64, torch.bool}
+    return kept and not any(map(_may_share_memory, names))
+
+
+def _may_share_memory(node: Node) -> bool:
+    """Say whether a node's answer may lie in the memory of what it reads."""
+    if node.op == "output":
+        return False
+    if node.op != "call_function":
+        return True
+    if node.target is operator.getitem:
+        return _may_share_memory(_first(node))
+    schema = _schema(node)
+    return schema is not None and any(answer.alias_info for answer in schema.returns)
+
+
+def _write_apart(program: ExportedProgram, node: Node) -> None:
+    """Let a node that wrote in place make a new value, which all that comes later reads."""
+    before = _first(node)
+    node.target = _IN_PLACE[node.target]  # type: ignore[index]
+    _replace(program, before, node, [user for user in before.users if user > node])
+
+
+def _remove(program: ExportedProgram, node: Node) -> None:
+    _replace(program, node, _first(node), list(node.users))
+    node.graph.erase_node(node)
+
+
+def _replace(program: ExportedProgram, old: Node, new: Node, users: list[Node]) -> None:
+    old.replace_all_uses_with(new, delete_user_cb=lambda user: user in users)
+    if any(user.op == "output" for user in users):
+        program.graph_signature.replace_all_uses(old.name, new.name)
+
+
+def _first(node: Node) -> Node:
+    first = node.args[0]
+    assert isinstance(first, Node)
+    return first
+
+
+def _schema(node: Node) -> Any:
+    """Return what an operator of PyTorch says about itself; None for an operator on numbers and for no operator."""
+    return getattr(node.target, "_schema", None)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A traced program in which nothing is written in place computes the same; what is not simple is left to PyTorch."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from qeff_zoo.export.functional import simplify
+
+Tensor = torch.Tensor
+ROWS, COLUMNS = 3, 6
+
+
+def divides(x: Tensor) -> tuple[Tensor, ...]:
+    shares = torch.exp(x)
+    shares /= shares.sum(-1, keepdim=True)
+    return shares, shares + 1
+
+
+def divides_what_was_chosen(x: Tensor) -> tuple[Tensor, ...]:
+    shares, chosen = x.topk(2)
+    shares.div_(shares.sum(-1, keepdim=True))
+    return shares, chosen
+
+
+def answers_what_was_written(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    y.add_(1).mul_(3).clamp_(-1, 1)
+    return (y,)
+
+
+def scatters(x: Tensor) -> tuple[Tensor, ...]:
+    mask = torch.zeros_like(x)
+    mask.scatter_(1, x.topk(2).indices, 1)
+    return (x.masked_fill(mask.bool(), 0), mask)
+
+
+def fills(x: Tensor) -> tuple[Tensor, ...]:
+    return ((x + 1).masked_fill_(x > 0, -2.0),)
+
+
+def casts(x: Tensor) -> tuple[Tensor, ...]:
+    same = x.to(torch.float32)
+    return same, (same > 0).to(torch.float32), x.to(torch.int64)
+
+
+def names_of_its_own(x: Tensor) -> tuple[Tensor, ...]:
+    small, large = torch.min(x, -x), torch.max(x, -x)
+    both = (x > 0) & (x < 1) | (x > 2)
+    return small, large, both, x.T
+
+
+def joins(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.new_empty(x.shape[0], 8)
+    whole[..., 5:] = x[..., :3]
+    whole[..., :5] = x[..., 1:]
+    return whole, whole * 2
+
+
+def joins_in_order(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.new_empty(x.shape[0], 8)
+    whole[..., :5] = x[..., 1:]
+    whole[..., 5:] = x[..., :3]
+    return (whole,)
+
+
+def writes_through_a_view(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    y[:, :2].mul_(5)
+    return (y,)
+
+
+def writes_what_a_view_shows(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    seen = y.view(-1)
+    y.mul_(5)
+    return y, seen
+
+
+def overlaps(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.new_empty(x.shape[0], 6)
+    whole[..., :4] = x[..., :4]
+    whole[..., 3:] = x[..., 3:] * 2
+    return (whole,)
+
+
+def broadcasts(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.new_empty(x.shape[0], 6)
+    whole[..., :4] = x[..., :4]
+    whole[..., 4:] = x[..., :1]
+    return (whole,)
+
+
+def reads_between(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x.new_empty(x.shape[0], 6)
+    whole[..., :6] = x
+    first = whole + 1
+    whole[..., :6] = x * 2
+    return whole, first
+
+
+def widens(x: Tensor) -> tuple[Tensor, ...]:
+    y = (x * 2).to(torch.bfloat16)
+    y.add_(x)
+    return (y,)
+
+
+def copies(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    apart = y.to(torch.float32, copy=True)
+    apart.add_(1)
+    return y, apart
+
+
+SIMPLE = (
+    divides,
+    divides_what_was_chosen,
+    answers_what_was_written,
+    scatters,
+    fills,
+    casts,
+    names_of_its_own,
+    joins_in_order,
+    copies,
+    broadcasts,
+)
+LEFT = (
+    joins,
+    writes_through_a_view,
+    writes_what_a_view_shows,
+    overlaps,
+    reads_between,
+    widens,
+)
+
+
+@pytest.mark.parametrize("compute", [*SIMPLE, *LEFT], ids=lambda one: one.__name__)
+def test_a_program_computes_the_same(compute: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return compute(x)
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, COLUMNS, generator=generator)
+    rows = {0: torch.export.Dim("rows")}
+    program = torch.export.export(Module(), (x,), dynamic_shapes=(rows,), strict=False)
+    assert simplify(program) == (compute in SIMPLE)
+    program.graph.lint()
+    for size in (ROWS, ROWS + 2):
+        x = torch.randn(size, COLUMNS, generator=generator)
+        for expected, got in zip(compute(x.clone()), program.module()(x.clone()), strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
