@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packages in one file: written whole, read with mistrust, without a socket."""
 
+import gzip
 import io
 import json
 import socket
@@ -244,13 +245,11 @@ def test_truncated_bundles_are_refused(
     assert not any((Store().root / "packages").glob("*"))
 
 
-def compressed(content: bytes) -> bytes:
-    import gzip
-
-    return gzip.compress(content)
-
-
-@pytest.mark.parametrize("content", [b"", b"x" * 2000, compressed(bytes(10240))])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x" * 2000, gzip.compress(bytes(10240))],
+    ids=["empty", "text", "compressed"],
+)
 def test_what_is_no_tar_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "no.tar").write_bytes(content)
     with pytest.raises(RemoteError):

@@ -119,7 +119,9 @@ def test_tiny_models_count_by_what_was_run(
 
 
 @pytest.mark.parametrize(
-    "change", [{"rev": 99}, {"tiny": (Tiny(config={}),)}, {"transforms": (experts(),)}], ids=["rev", "tiny", "transforms"]
+    "change",
+    [{"rev": 99}, {"tiny": (Tiny(config={}),)}, {"transforms": (experts(),)}],
+    ids=["rev", "tiny", "transforms"],
 )
 def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> None:
     llama = registry.find_recipe("llama")
