@@ -60,7 +60,7 @@ def list_models(folder: Path = FOLDER) -> list[Model]:
 
 def recipe_digest(recipe: Recipe) -> str:
     """Digest what evidence of a recipe is of: what it does to models, and the tiny ones it is tried on."""
-    tried = [asdict(tiny) for tiny in recipe.tiny]
+    tried = json.loads(json.dumps([asdict(tiny) for tiny in recipe.tiny]))
     return digest({"recipe": spec_of(recipe), "tiny": tried}, "qz-tiny-1")
 
 
@@ -115,12 +115,13 @@ def _declare(
     recipe = recipes.get(entry["model_type"])
     if recipe is None or not _covers(recipe, entry):
         recipe = None
+    tried = agreed[recipe.model_type] if recipe else frozenset()
     return Model(
         model_id=entry["model_id"],
         model_type=entry["model_type"],
         recipe=registry.file_name(recipe.model_type) if recipe else None,
         task=entry["task"],
-        status="tiny" if recipe and entry["task"] in agreed[recipe.model_type] else "declared",
+        status="tiny" if entry["task"] in tried else "declared",
     )
 
 

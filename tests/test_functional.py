@@ -48,7 +48,7 @@ def casts(x: Tensor) -> tuple[Tensor, ...]:
 def names_of_its_own(x: Tensor) -> tuple[Tensor, ...]:
     small, large = torch.min(x, -x), torch.max(x, -x)
     both = (x > 0) & (x < 1) | (x > 2)
-    return small, large, both, x.T
+    return small, large, both, x.T, x.mT
 
 
 def joins(x: Tensor) -> tuple[Tensor, ...]:

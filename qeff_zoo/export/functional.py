@@ -15,13 +15,12 @@ from torch.fx import Node
 
 _ATEN = torch.ops.aten
 _CASTS = {_ATEN.to.dtype, _ATEN.to.dtype_layout, _ATEN.to.device}
-#: Ops that the ONNX exporter does not know by this name.
+#: Ops that the ONNX exporter does not know by this name, or knows otherwise.
 _OTHER_NAMES = {
     _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
     _ATEN.__or__.Tensor: _ATEN.bitwise_or.Tensor,
     _ATEN.min.other: _ATEN.minimum.default,
     _ATEN.max.other: _ATEN.maximum.default,
-    _ATEN.numpy_T.default: _ATEN.t.default,
 }
 _IN_PLACE = {
     _ATEN.add_.Tensor: _ATEN.add.Tensor,
@@ -53,6 +52,8 @@ def simplify(program: ExportedProgram) -> bool:
             _cast(program, node)
         elif node.target in _OTHER_NAMES:
             node.target = _OTHER_NAMES[node.target]
+        elif _is_matrix_transpose(node):
+            node.target, node.args = _ATEN.transpose.int, (_first(node), -2, -1)
         elif node.target is _ATEN.new_empty.default:
             _join(program, node)
         elif node.target in _IN_PLACE and _has_its_own_memory(node):
@@ -74,6 +75,12 @@ def _cast(program: ExportedProgram, node: Node) -> None:
         _remove(program, node)
     else:
         node.target, node.args, node.kwargs = _ATEN._to_copy.default, (before,), {"dtype": dtype}
+
+
+def _is_matrix_transpose(node: Node) -> bool:
+    if node.target is _ATEN.numpy_T.default:
+        return bool(node.meta["val"].ndim == 2)
+    return node.target is _ATEN.mT.default
 
 
 def _join(program: ExportedProgram, empty: Node) -> None:
