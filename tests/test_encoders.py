@@ -18,12 +18,8 @@ from qeff_zoo.transforms.modules import give, rebound
 # --- feature extraction --------------------------------------------------------------------------
 
 POOLINGS = [("mean", True), ("mean", False), ("cls", True), ("cls", False), ("max", True)]
-#: Graphs of every pooling are made of one model; what a pooling does is not the model's.
-ENCODED = [
-    pytest.param(name, *pooling, marks=pytest.mark.xdist_group(name))
-    for name in parity.names_of("feature-extraction")
-    for pooling in (POOLINGS if name == "bert-base" else POOLINGS[1:2])
-]
+#: Encoders whose graphs are compared, see `parity.is_traced`.
+TRACED = parity.names_of("feature-extraction") if parity.EVERY else parity.CROSSED_ENCODERS
 #: Rows of so many tokens each, in a batch of as many columns as the longest.
 LENGTHS = [(5, 3), (33, 33), (2,), (1,), (40, 1, 17)]
 #: Labels are few, so it takes many rows to see how large rounding is.
@@ -32,10 +28,7 @@ MANY = (33, 28, 24, 20, 16, 12, 9, 7, 5, 4, 3, 2)
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.xdist_group(name))
-        for name in parity.names_of("feature-extraction")
-    ],
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in TRACED],
 )
 def encoder(request: pytest.FixtureRequest) -> Subject:
     return parity.subject(request.param)
@@ -66,8 +59,16 @@ def texts_for(encoder: Subject, lengths: tuple[int, ...]) -> tuple[Array, Array]
     return ids, (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
 
 
-@pytest.mark.parametrize("how", ["torch", "portable", "fp32"])
-@pytest.mark.parametrize(("name", "pooling", "norm"), ENCODED)
+@pytest.mark.parametrize(
+    ("name", "pooling", "norm", "how"),
+    [
+        pytest.param(name, *pooling, how, marks=pytest.mark.xdist_group(name))
+        for name in parity.names_of("feature-extraction")
+        # What a pooling does is not the model's.
+        for pooling in (POOLINGS if name == "bert-base" else POOLINGS[1:2])
+        for how in (("torch", "portable", "fp32") if name in TRACED else ("torch",))
+    ],
+)
 def test_encoder_agrees_with_hugging_face(name: str, pooling: str, norm: bool, how: str) -> None:
     encoder, variant = parity.subject(name), (("pooling", pooling), ("normalize", norm))
     noises, distances = [], []
@@ -432,8 +433,9 @@ def test_dropped_fact_of_an_encoder_shows(fact: str) -> None:
         embeddings(model, ids, lengths, "mean", norm=False)
         for model in (subject.hf, subject.hf64, change(subject))
     )
-    got = parity.embed(subject, "portable", (("pooling", "mean"), ("normalize", False)), ids, mask)
-    tolerance = parity.TOLERANCE["portable"] * np.abs(expected - wide).max()
+    how = "portable" if name in TRACED else "torch"
+    got = parity.embed(subject, how, (("pooling", "mean"), ("normalize", False)), ids, mask)
+    tolerance = parity.TOLERANCE[how] * np.abs(expected - wide).max()
     assert np.abs(got - expected).max() <= tolerance
     assert np.abs(got - other).max() > parity.DROPPED * tolerance
 

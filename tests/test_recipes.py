@@ -33,6 +33,7 @@ from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks import find
 from qeff_zoo.transforms import apply
+from qeff_zoo.transforms.recurrence import kernels_of
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
@@ -337,9 +338,21 @@ def promised(case: Case) -> set[str]:
 
 def test_some_crossed_recipe_has_each_transform() -> None:
     cases = parity.all_cases()
-    crossed = set().union(*(promised(cases[name]) for name in CROSSED))
-    every = {name: promised(cases[name]) for name in parity.names_of("text-generation")}
+    traced = (*CROSSED, *parity.CROSSED_ENCODERS)
+    crossed = set().union(*(promised(cases[name]) for name in traced))
+    every = {name: promised(case) for name, case in cases.items()}
     assert {name: left for name, found in every.items() if (left := found - crossed)} == {}
+
+
+def test_some_crossed_recipe_has_each_recurrence() -> None:
+    found = {
+        name: {kernel for module in meta_of(name).modules() for kernel in kernels_of(module)}
+        for name, case in parity.all_cases().items()
+        if "recurrence" in promised(case)
+    }
+    crossed = set().union(*(kernels for name, kernels in found.items() if name in CROSSED))
+    assert crossed
+    assert {name: left for name, kernels in found.items() if (left := kernels - crossed)} == {}
 
 
 @pytest.mark.parametrize("kind", get_args(StateKind))
