@@ -40,7 +40,7 @@ def simplify(program: ExportedProgram) -> bool:
         program: Just traced; its graph is changed, and computes the same.
 
     Returns:
-        Whether the program needs no more of PyTorch.
+        Whether nothing is written in place any more.
     """
     graph = program.graph_module.graph
     for node in list(graph.nodes):
@@ -58,13 +58,7 @@ def simplify(program: ExportedProgram) -> bool:
             _join(program, node)
         elif node.target in _IN_PLACE and _has_its_own_memory(node):
             _write_apart(program, node)
-    return not any(_needs_pytorch(node) for node in graph.nodes)
-
-
-def _needs_pytorch(node: Node) -> bool:
-    """Say whether a node still writes in place, or is better as the products that PyTorch makes of it."""
-    schema = _schema(node)
-    return node.target is _ATEN.einsum.default or (schema is not None and schema.is_mutable)
+    return not any(_schema(node) and _schema(node).is_mutable for node in graph.nodes)
 
 
 def _cast(program: ExportedProgram, node: Node) -> None:

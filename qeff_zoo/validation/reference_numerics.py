@@ -118,6 +118,9 @@ def _to_int8_and_back(values: Tensor, block: int) -> Tensor:
 def swapped_heads(model: Any) -> Iterator[str]:
     """Swap the first and the last head of the first mixer of tokens for a while; yields what was done."""
     config = model.config.get_text_config()
+    layers = getattr(config, "per_layer_config", None)
+    if layers is not None:  # which need not have as many heads each
+        config = layers[0]
     heads = int(
         getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
     )
