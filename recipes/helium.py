@@ -12,7 +12,7 @@ RECIPE = replace(
     LLAMA,
     model_type="helium",
     architectures=("HeliumForCausalLM",),
-    special="RoPE turns neighbouring dimensions as pairs, not the two halves of a head.",
+    special="RoPE rotates interleaved pairs, not the two halves of a head.",
     # The output projection is square: head_dim must be hidden / heads.
     tiny=(Tiny(config={**OLMO2.tiny[0].config, "head_dim": 16}),),
 )
