@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations: what a recipe can say about an architecture. Values only; nothing here acts.
 
-A recipe is one frozen `Recipe` in one file named after its Hugging Face `model_type`. Whatever core must know about a
-model is a field here. Importing a recipe imports neither torch nor transformers.
+A recipe is one frozen `Recipe` in one file named after its Hugging Face `model_type`. Whatever the core must know about
+a model is a field here. Importing a recipe imports neither torch nor transformers.
 """
 
 from collections.abc import Callable, Mapping

@@ -15,7 +15,8 @@ def validate_command(arguments: argparse.Namespace) -> int:
         return _perplexity(arguments)
     if useless := [name for name in ("window", "stride", "graph") if getattr(arguments, name)]:
         raise GenerationError(
-            f"--{useless[0]} is of perplexities; expected --perplexity FILE beside it. Add that, or leave it out."
+            f"--{useless[0]} applies to --perplexity only; expected --perplexity FILE as well. Add that, or leave "
+            "it out."
         )
     from qeff_zoo.package.description import evidence
     from qeff_zoo.validation import checks

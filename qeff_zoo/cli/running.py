@@ -185,7 +185,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     with serving.bind(arguments.host, arguments.port) as listener:
         if choices.api_key is None and not serving.is_local(listener):
             print(
-                f"Whoever reaches {arguments.host} may use this server: it has no --api-key.",
+                f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
                 file=sys.stderr,
             )
         session = load(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of attention in torch; what they compute is said in `semantic.attention`."""
+"""Semantic ops of attention in torch; `semantic.attention` says what they compute."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of states that do not grow, in torch; what they compute is said in `semantic.states`."""
+"""Semantic ops of states that do not grow, in torch; `semantic.states` says what they compute."""
 
 import torch
 from torch import Tensor

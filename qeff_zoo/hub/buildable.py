@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build would choose, and whether it could be made: the other answer where no package will do.
+"""What a build would choose, and whether it is possible: the alternative where no package will do.
 
 In: a model and what was asked of it. Out: its recipe's choices; what stands in the way of a build. Reads a checkpoint's
 configuration, and imports neither torch nor transformers.

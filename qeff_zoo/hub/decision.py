@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of many packages to take, and for each other one why not. Pure: no network, no disk.
+"""Which of many packages to take, and why not each of the others. Pure: no network, no disk.
 
 In: index entries and what was asked for. Out: a `Candidate` for each, the best first.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committing to a folder without locks, so that a publisher that dies or sleeps is in nobody's way.
+"""Committing to a folder without locks, so that a publisher that dies or sleeps blocks nobody.
 
     index.json.gz                   the index, for those who read the folder through a web server
     .index/<serial>/index.json.gz   every index that there was; readers of the folder take the newest

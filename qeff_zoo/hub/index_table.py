@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages of an index as its file has them, in tables: an entry is made, and checked, when it is looked at.
+"""The packages of an index, in tables as in its file: an entry is made, and checked, when it is first needed.
 
 In: JSON values that anyone may have written. Out: a `Table`, a sequence of entries.
 """

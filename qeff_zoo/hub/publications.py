@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What publishing a package would do, before it is done: for people, for programs, and for who does it."""
+"""What publishing a package would do, before it is done: for people, for programs, and for the code that does it."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

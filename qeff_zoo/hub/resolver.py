@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do for a model: use a package that there is, build one, or neither, and in each case why.
+"""What to do for a model: use an existing package, build one, or neither, and in each case why.
 
-In: a model id and what is asked of its package. Out: a `Resolution`. Looked at are the packages of the store, and those
+In: a model id and what is asked of its package. Out: a `Resolution`. It considers the packages of the store, and those
 of the first remote that has any of this model: the remotes of the settings in their order, then the Hub repository that
 has the id as its name. Later remotes are not asked, so that nobody there can offer what the first one lacks.
 """

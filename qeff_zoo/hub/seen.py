@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was seen of remotes: the last index of each, so that it is not sent twice, and so that no older one is taken.
+"""What remotes said last: the index of each, so that it is not sent twice, and so that no older one is accepted.
 
 In: a remote's URL and the index that it gave. Out: the same later. Kept as one file for each remote, below `remotes/`
 in the store: a line of JSON, then the bytes of the index.

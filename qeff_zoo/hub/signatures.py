@@ -95,7 +95,7 @@ def sign_keyless(manifest: bytes, name: str) -> bytes:
             return _sign(config, manifest, name)
     except (errors.Error, oidc.IssuerError, oidc.ExpiredIdentity, OSError) as error:
         raise TrustError(
-            f"Cannot sign without a key: {error}. Expected that Sigstore can be reached and knows who this is. Sign "
+            f"Cannot sign without a key: {error}. Expected Sigstore to be reachable and to know who this is. Sign "
             "with --key FILE where there is no network."
         ) from error
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes of a remote -> files on the disk, checked on the way.
 
-In: files of a remote with their sizes and digests. Out: the same files, complete and of that digest.
-A connection that breaks is taken up where it broke, by this process or a later one; content that is not what
-was promised is fetched anew once and then refused.
+In: files of a remote with their sizes and digests. Out: the same files, complete and of that digest. A transfer that
+breaks off is resumed where it stopped, by this process or a later one; content that is not what was promised is fetched
+once more and then refused.
 """
 
 import hashlib

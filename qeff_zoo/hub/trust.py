@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose packages are used: a manifest and its signature held against the user's policy, before either is believed.
+"""Whose packages are used: a manifest and its signature are checked against the user's policy before either is trusted.
 
 In: the bytes of a manifest and of its detached signature, and the policy of the settings:
 
@@ -120,7 +120,7 @@ def _refused(found: str, expected: str) -> SettingsError:
 
 
 def check(manifest: bytes, signature: bytes | None, policy: Policy) -> list[str]:
-    """Hold a manifest and its signature against a policy, before the manifest is parsed.
+    """Check a manifest and its signature against a policy, before the manifest is parsed.
 
     Args:
         manifest: The bytes of a manifest.json.
@@ -164,8 +164,8 @@ def _check_identities(manifest: bytes, signature: bytes, policy: Policy) -> list
 def _unknown(policy: Policy, why: str) -> list[str]:
     if policy.mode == "require":
         raise TrustError(
-            f"The package {why}; the trust policy requires a signature by one that is pinned. Ask who publishes it to "
-            "sign it, or pin his key or identity in `trust` of the settings."
+            f"The package {why}; the trust policy requires a signature by a pinned key or identity. Ask its publisher "
+            "to sign it, or pin the publisher's key or identity in `trust` of the settings."
         )
     return [f"The package {why}: nothing proves who made it."]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sets packages of one model apart, flat and by name, and how that reads as a folder's name.
+"""What sets packages of one model apart, as values with flat names, and how that reads as a folder's name.
 
 In: a manifest. Out: its axes, `{"target": "ort", "weights": "int4", "ctx_len": 4096, …}`; a name such as
 `ort-int4-pl128-cl4096-bs1`; the versions that it was tested with.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model card that goes with a commit: of the index that is committed, with what people wrote into the present one.
+"""The model card that goes with a commit: made from the new index, with what people wrote into the present card.
 
 In: a remote. Out: what `qeff_zoo.hub.commits.commit` is to write.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a graph as a model of its own, to be run while the graph is changed: what a few values become."""
+"""A part of a graph as a model of its own, which is run while the graph is changed, to find a few values."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings become one semantic op, however a model computes them: they are found by trying them.
+"""Rotary embeddings become one semantic op, however a model computes them: they are recognized by running them.
 
-Between heads as they are projected and heads as they are attended a graph may do anything with the positions. That
-part is cut out and run: if all it does is to rotate pairs of numbers by an angle that is the same for all heads, it is
-a rotary embedding. What computes its cosines and sines of the positions stays and is given to the op.
+Between the projection of heads and their attention a graph may do anything with the positions. That part is cut out and
+run: if all it does is to rotate pairs of numbers by an angle that is the same for all heads, it is a rotary embedding.
+The part that computes cosines and sines from the positions stays and feeds the op.
 """
 
 from collections.abc import Iterator

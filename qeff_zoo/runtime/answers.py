@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request and its answer: what is asked, and what has come of it so far, token by token."""
+"""One request and its answer so far, token by token."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors would have it."""
+"""Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors do it."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which request runs when: any number of requests in, every one of them served.
 
-A request takes a row as soon as one is free, whatever the others are at, and leaves it when its answer ends. A step is
-at most one call of prefill and one of decode, so that a long prompt holds up those that decode by one call at a time.
+A request takes a row as soon as one is free, however far the others are, and leaves it when its answer ends. A step is
+at most one call of prefill and one of decode, so that a long prompt delays decoding by one call at a time.
 """
 
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server process: a socket, a session, and an end that lets requests finish."""
+"""A server process: a socket, a session, and a shutdown that lets requests finish."""
 
 import asyncio
 import ipaddress
@@ -131,7 +131,7 @@ def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQ
             yield queue
     else:
         raise ServingError(
-            f"Package {str(session.folder)!r} is for task {session.task!r}, of which OpenAI's API knows nothing; "
+            f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
             "expected text-generation or feature-extraction. Use `qeff-zoo run`."
         )
 

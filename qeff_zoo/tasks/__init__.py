@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: all that core knows of what a package is for. One file a Hub pipeline tag, `-` written `_`."""
+"""Tasks: all that the core knows about what a package is for. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence

@@ -22,12 +22,12 @@ def misfits(flag: str, lengths: Sequence[int], least: int, ctx_len: int) -> list
     found = []
     if list(lengths) != sorted(set(lengths)):
         found.append(
-            f"{flag} is {list(lengths)}, expected ascending lengths. Put the least one first."
+            f"{flag} is {list(lengths)}, expected ascending lengths. Put the smallest one first."
         )
     if min(lengths) < least:
         found.append(
-            f"{flag} has {min(lengths)}, expected at least {least}: a call has so many tokens to look at. Leave out "
-            f"what is less."
+            f"{flag} has {min(lengths)}, expected at least {least}: a call has that many tokens to read. Leave out "
+            "smaller ones."
         )
     if max(lengths) > ctx_len:
         found.append(

@@ -40,7 +40,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     found = []
     if request.expanded_kv and not checkpoint.config.get("kv_lora_rank"):
         found.append(
-            f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} has not. Leave it out."
+            f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} does not have. Leave it out."
         )
     if looks_ahead(checkpoint.config):
         found.append(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a package right? It answers what Hugging Face's own model answers, and the distance is judged.
+"""Whether a package is right: its answers are compared with those of Hugging Face's own model, and judged.
 
 In: a package and its checkpoint. Out: a `Record` of checks that fail closed. The reference runs in
 its own process and answers several times (see `qeff_zoo.validation.reference`): right, right in other ways,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching what Hugging Face's model chooses, and letting it choose what is as right by its own scores.
+"""Watching what Hugging Face's model chooses, and making it choose what is equally right by its own scores.
 
-Only the reference process imports this. transformers' code computes every score; here the indices are read that
-`topk` or `max` finds, or replaced. A replacement is followed where the scores of what is left out and of what is taken
-in its place lie nearer than the noise, which is measured: the same scores with every sum in another order.
+Only the reference process imports this. transformers' code computes every score; here the indices that `topk` or `max`
+finds are read, or replaced. A replacement is followed where the scores of what is left out and of what is taken in its
+place differ by less than the noise, which is measured: the same scores with every sum in another order.
 """
 
 from collections import Counter
