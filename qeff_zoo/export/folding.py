@@ -186,7 +186,7 @@ def _call(
 
 
 def _by_need(nodes: list[ir.Node], results: list[ir.Value]) -> list[ir.Node]:
-    """Sort nodes by what needs them, each after what it reads: two layers that compute alike then are written alike."""
+    """Sort nodes by what needs them, each after what it reads: layers that compute alike are then written alike."""
     own, done = set(nodes), dict[ir.Node, None]()
     stack = [value.producer() for value in reversed(results)]
     while stack:

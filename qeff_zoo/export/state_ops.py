@@ -19,7 +19,7 @@ def _(past: Tensor, position_ids: Tensor) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::convolution_window", mutates_args=())
 def convolution_window(before: Tensor, position_ids: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the columns before a call with the new ones, and of both those that the next call finds.
+    """Return the columns before a call followed by the new ones, and the newest of both, for the next call.
 
     What came before stands next to a row's first token, over the padding that may be there.
     """

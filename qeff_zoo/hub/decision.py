@@ -110,7 +110,7 @@ class _Verdict:
         warnings: What is not known of them.
         far: How far apart that makes them.
         lack: How much smaller they are than what was asked for.
-        foreign: In what they are not as we would choose, where nothing was asked.
+        foreign: Where they differ from what we would choose, of what was not asked for.
         surplus: How much larger they are than what was asked for, and then than what we would choose.
     """
 

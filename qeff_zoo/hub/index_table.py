@@ -27,7 +27,7 @@ _Kind: TypeAlias = tuple[str, Mapping[str, Any], Mapping[str, str], Mapping[str,
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Say in our words that an index is none."""
+    """Return the error for a malformed index."""
     try:
         yield
     except (

@@ -191,7 +191,7 @@ def pull(
 
 
 def listed_entry(found: resolver.Resolution) -> Entry | None:
-    """Give what the remote's index says of the package to use, which may be here as well; None if it has it not."""
+    """Give what the remote's index says of the package to use, which may be here too; None if it does not list it."""
     path = resolver.require(found).entry.path
     entries = found.snapshot.index.of_model(found.model) if found.snapshot else ()
     return next((entry for entry in entries if entry.path == path), None)

@@ -35,7 +35,7 @@ class Compiled:
         self.mxfp6 = manifest["weights"]["storage"] == "mxfp6"
 
     def largest(self, symbol: str) -> int:
-        """Give the most that a specialization sets a symbol to."""
+        """Return the largest size that a specialization sets a symbol to."""
         if not self._sizes[symbol]:
             raise refused(self.package, f"sets no {symbol!r}; expected one. Build it again.")
         return self._sizes[symbol][-1]

@@ -37,7 +37,7 @@ class Seen:
 
 
 def recall(url: str) -> Seen | None:
-    """Give what a remote said last; None if nothing whole is kept."""
+    """Return what a remote said last; None if nothing complete is kept."""
     try:
         head, _, content = _file(url).read_bytes().partition(b"\n")
         facts = json.loads(head)
@@ -106,7 +106,7 @@ def offline_index(url: str) -> Seen:
     """Give what a remote said last, when it may not be asked.
 
     Raises:
-        RemoteError: It never said anything.
+        RemoteError: It was never asked before.
     """
     if seen := recall(url):
         return seen

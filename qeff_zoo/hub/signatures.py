@@ -71,7 +71,7 @@ def sign_with_key(manifest: bytes, name: str, key: Path) -> bytes:
 
 
 def sign_keyless(manifest: bytes, name: str) -> bytes:
-    """Sign a manifest as who one is: the workflow that runs this, or else a person, who is asked to log in.
+    """Sign a manifest with an identity: of the workflow that runs this, or else of a person, who is asked to log in.
 
     Args:
         manifest: The bytes of a manifest.json.
@@ -111,7 +111,7 @@ def _sign(config: Any, manifest: bytes, name: str) -> bytes:
 
 
 def fingerprint(key: Path) -> str:
-    """Give what signatures call a public key by: the SHA-256 of its PEM form, in hexadecimal.
+    """Return what signatures call a public key: the SHA-256 of its PEM form, in hexadecimal.
 
     Args:
         key: PEM file of an elliptic curve's public key.

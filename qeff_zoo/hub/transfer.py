@@ -58,7 +58,7 @@ class Transfer:
 
     Args:
         source: Where they are.
-        progress: Told of bytes that are there and need not come again; of fewer than none when
+        progress: Told of bytes that are there and need not come again; of a negative number when
             they were wrong. Called by one thread at a time.
         received: Bytes that came from the source so far, wrong ones too.
     """

@@ -194,7 +194,7 @@ def _start(answer: Answer) -> int:
 
 
 def _from(surplus: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Throw so many bytes away, then give the rest."""
+    """Discard that many bytes, then yield the rest."""
     for piece in pieces:
         if surplus < len(piece):
             yield from chain([piece[surplus:]], pieces)

@@ -53,7 +53,7 @@ class Policy:
     Args:
         mode: "require", "warn" or "off".
         keys: Files of the public keys that are trusted.
-        identities: Who is trusted that signs without a key.
+        identities: Identities that are trusted to sign without a key.
     """
 
     mode: str = "warn"
@@ -171,7 +171,7 @@ def _unknown(policy: Policy, why: str) -> list[str]:
 
 
 def claimed_key(manifest: bytes, signature: bytes) -> str | None:
-    """Check that a signature is over a manifest, and read by which key it claims to be. It is not verified.
+    """Check that a signature is over a manifest, and read which key it claims to be made with. It is not verified.
 
     Args:
         manifest: The bytes of a manifest.json.

@@ -22,7 +22,7 @@ _LONGEST = 96
 
 
 def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Give all that a package was made for, by flat names.
+    """Return all that a package was made for, by flat names.
 
     Args:
         manifest: Checked.

@@ -11,7 +11,7 @@ Installed = Callable[[str], str | None]
 
 
 def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, str]]:
-    """Give the tools of which another version is installed than a package needs, and why that will not do.
+    """Return the tools whose installed version is not one that a package needs, and why that will not do.
 
     Args:
         needs: Version ranges by tool.

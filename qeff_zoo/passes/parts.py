@@ -112,7 +112,7 @@ def _constant(attribute: ir.Attr) -> ir.Node:
 
 
 def _known(node: ir.Node, sizes: Mapping[str, int]) -> list[int] | None:
-    """Return what a Shape is, if sizes say so."""
+    """Return the result of a Shape, if sizes determine it."""
     value = node.inputs[0]
     if value is None or value.shape is None:
         return None

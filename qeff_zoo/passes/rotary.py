@@ -27,10 +27,10 @@ _BATCH, _SEQ, _OTHER = 2, 13, 29  # sizes of what is tried: batch_size, seq_len,
 _FARTHEST = (1 << 17, 1 << 10, 1 << 6, 1 << 4)  # positions to try, as far as a model has them
 _UNIT = 16  # sizes to try beside those that show
 _CLOSE = 1e-5  # share of the largest number
-#: Whether pairs are neighbours before and after. DeepSeek V3 has them so before and in halves after.
+#: Whether pairs are interleaved before and after. DeepSeek V3 has them interleaved before and in halves after.
 _LAYOUTS_OF_PAIRS = ((False, False), (True, True), (True, False))
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) -> (batch, heads, seq, size)
-#: What changes no number: cosines are the same before and after it.
+#: Ops that change no number: cosines are the same before and after them.
 _LAYOUT = {"Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Tile"}
 _LAYOUT |= {"Squeeze", "Transpose", "Unsqueeze"}
 
@@ -72,8 +72,8 @@ class _Rotation:
 
     Args:
         size: Numbers of a head that are rotated.
-        given_interleaved: Whether the numbers of a pair are neighbours before; else one of each half.
-        interleaved: Whether they are afterwards.
+        given_interleaved: Whether pairs are interleaved before; else a pair has one number of each half.
+        interleaved: Whether they are interleaved afterwards.
         cos: (batch, seq, size / 2).
         sin: Likewise.
     """
@@ -347,7 +347,7 @@ def _ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _in_halves(tape: Tape, x: ir.Value, size: int, width: int) -> ir.Value:
-    """Put the numbers of pairs that are neighbours into halves; leave those behind `size`."""
+    """Put interleaved pairs into halves; leave the numbers beyond `size`."""
     slices = [(0, size, 2), (1, size, 2), *([(size, width, 1)] if size < width else [])]
     cut = [[_ints(tape, one) for one in (start, end, -1, step)] for start, end, step in slices]
     return tape.op("Concat", [tape.op("Slice", [x, *given]) for given in cut], {"axis": -1})

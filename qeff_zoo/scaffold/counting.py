@@ -2,7 +2,7 @@
 """How many modules a transform must change, as an expression over the config, and whether it may change them at all.
 
 Counted on transformers' own modules, built without weights from several configurations: an expression is taken only if
-it holds for all of them. A norm is tried: the semantic op must give what its module gives.
+it holds for all of them. A norm is tried: the semantic op must compute what its module computes.
 """
 
 import copy

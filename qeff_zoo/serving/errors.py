@@ -27,7 +27,7 @@ class ApiError(Exception):
 
     Args:
         status: Of HTTP.
-        message: For who wrote the client.
+        message: For the author of the client.
         param: Which parameter is to blame.
         code: For programs.
     """
@@ -67,7 +67,7 @@ def internal_error() -> ApiError:
 
 
 def shutting_down() -> ApiError:
-    """Return what a client is told whose answer the end of the server cuts off."""
+    """Return what a client is told whose answer is cut off by a shutdown."""
     return ApiError(503, "The server is shutting down. Ask another one, or try again later.", code="shutting_down")
 
 

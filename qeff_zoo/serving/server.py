@@ -56,14 +56,14 @@ class Choices:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take an address, so that who comes too late for it knows before a model is loaded. Nobody can connect yet.
+    """Bind an address, so that one that is taken is known before a model is loaded. Nobody can connect yet.
 
     Args:
         host: An address of this machine, or a name of one.
         port: 0 for any that is free.
 
     Raises:
-        ServingError: It cannot be had.
+        ServingError: It is not available.
     """
     listener = None
     try:
@@ -137,7 +137,7 @@ def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQ
 
 
 class Server(uvicorn.Server):
-    """uvicorn with an end of ours: requests have some time to finish, and those that do not are told.
+    """uvicorn with a shutdown of our own: requests have some time to finish, and those that do not are told.
 
     Args:
         app: What to serve.

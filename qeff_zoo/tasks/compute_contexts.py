@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute contexts (`comp_ctx_lengths`): how many rows of the cache a call looks at, from a list for each kind of call.
+"""Compute contexts (`comp_ctx_lengths`): how many rows of the cache a call reads, from a list for each kind of call.
 
 A cache of `ctx_len` rows is mostly empty, and a program of fixed shapes computes with all of them. So a decoder may be
-specialized for several lengths: each call takes the least that holds all of its tokens, which changes nothing but the
-time it takes. A list ascends and ends with `ctx_len`, which holds any call's tokens; of prefill no length is below
+specialized for several lengths: each call takes the smallest that holds all of its tokens, which changes nothing but
+the time it takes. A list ascends and ends with `ctx_len`, which holds any call's tokens; of prefill no length is below
 `prefill_seq_len`. Pure: sizes in, sizes and problems out; see `transforms.retained_state` for what a graph does.
 """
 

@@ -44,7 +44,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
         )
     if looks_ahead(checkpoint.config):
         found.append(
-            f"{checkpoint.name!r} lets every token see those behind it (`use_bidirectional_attention` is "
+            f"{checkpoint.name!r} lets every token see those after it (`use_bidirectional_attention` is "
             f"{checkpoint.config['use_bidirectional_attention']!r} in config.json), so that no text can be generated "
             f"token by token. Expected a causal model; choose {FEATURE_EXTRACTION} with --task."
         )

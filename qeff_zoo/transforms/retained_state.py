@@ -4,10 +4,10 @@
 Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row
 that starts at position 0 finds them empty, whatever an earlier request left there.
 
-A compute context (`comp_ctx_lengths`) is how many rows of the cache a call looks at: keys, values and masks are those
-of the first rows alone, while the cache keeps all `ctx_len` of them. Only the length of the tensor counts: it is a size
+A compute context (`comp_ctx_lengths`) is how many rows of the cache a call reads: keys, values and masks are those of
+the first rows alone, while the cache keeps all `ctx_len` of them. Only the length of the tensor counts: it is a size
 like any other. What is computed is the same as long as all of the call's positions are below it, since the mask hides
-what lies behind them. States of windows and recurrences have no such rows and stay as they are.
+what lies beyond them. States of windows and recurrences have no such rows and stay as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class RetainedState(Cache):
         position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
         batch_index: (batch, 1), the cache slot of each row, for continuous batching.
         expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
-        comp_ctx_lengths: (rows that the call looks at,), any values; None for all rows.
+        comp_ctx_lengths: (rows that the call reads,), any values; None for all rows.
     """
 
     is_compileable = True
@@ -65,7 +65,7 @@ class RetainedState(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may look at."""
+        """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may read."""
         layer = plain(layer_idx)
         if layer in self.expanders:
             key_states, value_states = self.expanders[layer](key_states, value_states)
@@ -80,7 +80,7 @@ class RetainedState(Cache):
         return self._keep("index", name, indexer_key_states.unsqueeze(1)).squeeze(1)
 
     def _keep(self, kind: StateKind, name: str, new: Tensor) -> Tensor:
-        """Write rows of new tokens; return all that the call may look at."""
+        """Write rows of new tokens; return all that the call may read."""
         return self._slide(name, new) if kind == "window" else self._write(name, new)
 
     def _write(self, name: str, new: Tensor) -> Tensor:

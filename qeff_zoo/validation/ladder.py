@@ -122,7 +122,7 @@ def _versions(reference: Answers) -> dict[str, str]:
 
 
 def _told(package: Package) -> dict[str, Any]:
-    """Return what the reference does otherwise than by itself: what a user chose of the pooling, longrope's factors."""
+    """Return what the reference is told to do otherwise: the pooling that a user chose, longrope's factors."""
     task, why = package.manifest["spec"]["task"], package.manifest["why"]
     chosen = [
         name
@@ -140,7 +140,7 @@ def _judges(
     *,
     told: Mapping[str, Any],
 ) -> dict[str, Judge]:
-    """Make a judge for each variant that the package is held against.
+    """Make a judge for each variant that the package is compared with.
 
     A package of rounded weights is very near to the same model with the same weights rounded. It is near Hugging
     Face's model as far as rounding lets it, unless that chooses other experts or keys: then it may be anywhere.

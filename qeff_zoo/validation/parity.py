@@ -25,7 +25,7 @@ class Tolerance:
     """What agreement means for weights stored in one way.
 
     Args:
-        factor: Times the noise floor.
+        factor: Multiple of the noise floor that is allowed.
         least: Relative error that is always allowed: a lower floor was measured on too little.
         most: Relative error that is never allowed: a higher floor is no noise, and where rounding alone takes answers
             further apart, a comparison with what is not rounded judges nothing.
@@ -36,7 +36,7 @@ class Tolerance:
     most: float
 
 
-#: The one table, by what numbers pass through that the reference's do not: nothing but other sums, int8, or int4.
+#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, int8, or int4.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short causal convolutions become one kernel of ONNX Runtime, CausalConvWithState, that pads nothing.
 
-It asks of a call what `attention` does: a row's tokens come first, padding stands behind them. So what came before
-a call stands next to a row's first token as it is. An activation stays apart: the kernel has one, but slower.
+It requires of a call what `attention` does: a row's tokens come first, padding after them. So the columns from before a
+call are next to a row's first token as they are. An activation stays apart: the kernel has one, but a slower one.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class _Read:
     """What is read of a convolution: its newest columns alone, or what SiLU makes of them.
 
     Args:
-        computed: All columns but those that padding behind them made.
+        computed: All columns but those that padding after them made.
         activated: The same, or what SiLU makes of it.
         newest: The newest columns of that.
     """

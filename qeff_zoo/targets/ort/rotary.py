@@ -27,7 +27,7 @@ class Rotary:
         x: Before: (batch, heads, seq, head size).
         cos: Table (ctx_len, half of the rotated numbers), an initializer.
         sin: Likewise.
-        interleaved: Whether pairs are neighbours; else of the two halves.
+        interleaved: Whether pairs are interleaved; else a pair has one number of each half.
     """
 
     x: ir.Value
@@ -65,7 +65,7 @@ class Tables:
             width: Head size.
 
         Returns:
-            None if they are not, by an angle that is no matter of the position alone, or as no kernel does it.
+            None if they are not rotated, by an angle that depends on more than the position, or as no kernel does it.
         """
         node = heads.producer()
         if node is None or node.domain != SEMANTIC or node.op_type not in _OPS or width % _UNIT:

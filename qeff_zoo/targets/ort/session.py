@@ -38,7 +38,7 @@ def open_program(
     Args:
         package: For target `ort`.
         role: Of the program.
-        threads: That compute one operator; None for one per physical core.
+        threads: CPU threads that compute one operator; None for one per physical core.
         choices: Return what is chosen of experts and keys as well.
 
     Raises:
@@ -92,7 +92,7 @@ def open_graph(
 
     Args:
         path: Of the ONNX file.
-        threads: That compute one operator; None for one per physical core.
+        threads: CPU threads that compute one operator; None for one per physical core.
         prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
             weights are no longer shared with the file.
         graph: Another graph of the same weights, to be opened in its place.
