@@ -216,7 +216,7 @@ def _endpoint() -> Finding:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         advice = "Set HF_ENDPOINT to a URL like https://huggingface.co."
-        return Finding(name="hub", status="warn", detail="HF_ENDPOINT is no URL", advice=advice)
+        return Finding(name="hub", status="warn", detail="HF_ENDPOINT is not a URL", advice=advice)
     place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         advice = "Unset HF_HUB_OFFLINE to download models."

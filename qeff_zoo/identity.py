@@ -201,7 +201,7 @@ def arch_digest(config: Mapping[str, Any], keep: Collection[str] = ()) -> str:
 
 def _structure(value: Any, ignored: Collection[str]) -> Any:
     if isinstance(value, Mapping):
-        # A classifier's head is as wide as its labels are many; what they are called is no matter.
+        # A classifier's head has a row for each label; what the labels are called does not matter.
         return {
             str(key): len(item) if key == "id2label" and item else _structure(item, ignored)
             for key, item in value.items()

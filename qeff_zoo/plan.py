@@ -261,7 +261,7 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
 
 
 def _choose_target(request: Request, choices: _Choices) -> targets.Target:
-    """Choose what to compile for; the default stands in for one that there is not."""
+    """Choose what to compile for; the default stands in for an unknown one."""
     choices.first("target", (request.target, "user"), (CHOICES["target"].default, "default"))
     known = _check_member(choices, "target")
     return targets.find(choices.value["target"] if known else CHOICES["target"].default)

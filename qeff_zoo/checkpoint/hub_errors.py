@@ -81,7 +81,7 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
         )
     if isinstance(error, errors.HFValidationError):
         return (
-            f"{model_id!r} is no model id: {error} Expected 'org/name' or a folder. "
+            f"{model_id!r} is not a model id: {error} Expected 'org/name' or a folder. "
             "Check the spelling."
         )
     if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):

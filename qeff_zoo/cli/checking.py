@@ -45,7 +45,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
 
     if arguments.record:
         raise GenerationError(
-            "--record does not apply to --perplexity, which is no evidence of a package. Leave it out."
+            "--record does not apply to --perplexity, which is not evidence about a package. Leave it out."
         )
     package = find_package(arguments.package)
     scoring = perplexity.prepare(

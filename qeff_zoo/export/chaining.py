@@ -73,7 +73,7 @@ class _Chain:
                 )
 
     def feed(self, call: "Call", before: "Call") -> None:
-        """Connect a traced layer to the layer that now stands before it."""
+        """Connect a traced layer to the layer that now precedes it."""
         results = _carried(before)
         for operand, result in self.carried[call.node.op_type].items():
             call.node.replace_input_with(operand, results[result])

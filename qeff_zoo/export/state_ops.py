@@ -21,7 +21,7 @@ def _(past: Tensor, position_ids: Tensor) -> Tensor:
 def convolution_window(before: Tensor, position_ids: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     """Return the columns before a call followed by the new ones, and the newest of both, for the next call.
 
-    What came before stands next to a row's first token, over the padding that may be there.
+    The columns from before are put next to a row's first token, over padding that may be there.
     """
     seen = torch.cat([before, new.to(before.dtype)], dim=2)
     kernel, total = before.shape[2], seen.shape[2]

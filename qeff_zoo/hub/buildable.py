@@ -33,7 +33,7 @@ def defaults(model_type: str | None, task: str | None, profile: str | None) -> d
     try:
         recipe = registry.find_recipe(model_type)
     except UnsupportedModelError:
-        return chosen  # a package of a recipe that this version has not
+        return chosen  # a package of a recipe that this version does not have
     if task not in (None, *NAMES):
         return chosen  # nor this task
     recipe = for_task(recipe, task or recipe.task)

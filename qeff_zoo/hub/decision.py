@@ -15,7 +15,7 @@ from qeff_zoo.hub import axes, versions
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.package.manifest import VALIDATED
 
-#: What an index may say that is no axis of a package, as the reason of a refusal.
+#: What an index may say, beside the axes of a package, as the reason of a refusal.
 _KEY, _REVISION, _NOTICE = "key", "revision", "notice"
 _LEAST_KEY = 16  # hex digits, as a package's path has them
 

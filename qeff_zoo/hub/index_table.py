@@ -63,7 +63,7 @@ class Table(Sequence[Entry]):
         rows: See `qeff_zoo.hub.index`.
 
     Raises:
-        ValueError: One of them is no list. What is in them is checked when it is looked at.
+        ValueError: One of them is not a list. Their items are checked when they are used.
     """
 
     def __init__(self, sources: Any, kinds: Any, rows: Any) -> None:

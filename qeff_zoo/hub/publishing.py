@@ -93,7 +93,7 @@ def destination(where: str) -> HubRemote | FolderRemote:
 
     Raises:
         PublishError: Nothing can be published there, or the settings forbid it.
-        RemoteError: It is no URL of a remote.
+        RemoteError: It is not the URL of a remote.
     """
     url = f"hf://{where}" if not is_url(where) and is_repository(where) else where
     remote = open_remote(url)

@@ -97,7 +97,7 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
         read_only: Whether nothing is published there.
 
     Raises:
-        RemoteError: It is no URL of a remote.
+        RemoteError: It is not the URL of a remote.
 
     Example:
         >>> open_remote("file:///srv/zoo").url

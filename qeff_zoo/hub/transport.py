@@ -94,7 +94,7 @@ def _follow(
 ) -> Answer:
     kept: dict[str, str] = {}
     for _ in range(_MOST_REDIRECTS + 1):
-        # Bytes as they are: a server that would compress them anew must not, and Range counts them.
+        # Bytes as they are: no server may compress them on the way, and Range counts them.
         wanted = {"accept-encoding": "identity", **credentials(url)}
         wanted |= {"if-none-match": etag} if etag else {}
         wanted |= {"range": f"bytes={offset}-"} if offset else {}

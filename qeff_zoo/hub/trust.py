@@ -181,7 +181,7 @@ def claimed_key(manifest: bytes, signature: bytes) -> str | None:
         The key's fingerprint; None if it claims an identity.
 
     Raises:
-        TrustError: It is no signature, or one of something else.
+        TrustError: It is not a signature, or one of something else.
     """
     key, predicate = _read(signature)
     digest = hashlib.sha256(manifest).hexdigest()

@@ -56,7 +56,7 @@ class Package:
             path: The package's folder.
 
         Raises:
-            PackageError: The folder is no package, or not a complete one.
+            PackageError: The folder is not a package, or not a complete one.
 
         Example:
             >>> package = Package.open("llama-tiny")  # doctest: +SKIP

@@ -51,13 +51,13 @@ def recognize(model: ir.Model) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """Where cosines or sines stand: in some columns of a value, perhaps negative.
+    """Where cosines or sines are: in some columns of a value, perhaps negated.
 
     Args:
         value: Computed from positions alone.
         shape: Of `value` as it was tried: batch or 1 or nothing, then seq, then columns; anywhere between, ones.
         columns: The first, the one after the last, and the step.
-        negative: Whether they have the other sign.
+        negative: Whether they are negated.
     """
 
     value: ir.Value
@@ -174,7 +174,7 @@ class _Finder:
                 ends += [] if rotated else [value]
             seen.add(value)
         source = ends[0] if ends and heads not in ends else None
-        # Where all come from is on every path. A list of parts is no heads.
+        # What all come from is on every path. A list of parts is not heads.
         while source is not None and (
             _is_list(source) or not all(self._leads_to(end, source) for end in ends)
         ):
@@ -188,7 +188,7 @@ class _Finder:
         return bool(above) and all(self._leads_to(one, source) for one in above)
 
     def _above(self, value: ir.Value) -> list[ir.Value]:
-        """Return the inputs that are no constants, of what a node makes of one value."""
+        """Return the inputs that are not constants, of a node that transforms one value."""
         found = [] if _is_root(value) else _inputs(value)
         return [one for one in found if "content" in self._depends_on(one)]
 

@@ -246,7 +246,7 @@ class Probe(RetainedState):
 
     Args:
         position_ids: (batch, seq).
-        windows: Layers whose keys and values are kept for so many newest positions only.
+        windows: Layers that keep keys and values of that many newest positions only.
         expanders: As of `RetainedState`.
     """
 

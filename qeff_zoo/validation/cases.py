@@ -163,7 +163,7 @@ def _long(sizes: DecoderSizes, window_rows: int, longest: int) -> Iterator[Stage
 
 
 def _compute_context(sizes: DecoderSizes, length: int) -> Stage:
-    """All of a package's stages again, as far as they fit into so many rows of the cache."""
+    """All of a package's stages again, as far as they fit into that many rows of the cache."""
     stages = _stages(replace(sizes, ctx_len=length))
     calls = (replace(call, context=length) for stage in stages for call in stage.calls)
     return Stage(name=f"comp_ctx_lengths_{length}", calls=tuple(calls))

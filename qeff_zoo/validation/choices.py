@@ -106,7 +106,7 @@ def members(indices: Array, options: int) -> Array:
     """Tell of every option whether it was chosen.
 
     Args:
-        indices: (…, k); those that are no option count for nothing.
+        indices: (…, k); those that are not options count for nothing.
         options: n.
 
     Returns:

@@ -53,7 +53,7 @@ def validate(
         progress: Told of every step.
 
     Raises:
-        ParityError: The reference does not run. A package that disagrees is no error: see `Record.passed`.
+        ParityError: The reference does not run. A package that disagrees is not an error: see `Record.passed`.
 
     Example:
         >>> record = validate(package, Path("examples/tiny-llama"))  # doctest: +SKIP

@@ -258,7 +258,7 @@ class Judge:
 
 
 def _bounded(value: float, least: float, most: float) -> Threshold:
-    """Keep a threshold between its bounds; a noise that is no number allows nothing."""
+    """Keep a threshold between its bounds; a noise that is not a number allows nothing."""
     if not math.isfinite(value) or value < least:
         return Threshold(least, "least")
     return Threshold(most, "most") if value > most else Threshold(value, "noise-floor")

@@ -53,7 +53,7 @@ def follow(scores: Array, own: Array, told: Array, within: float) -> Followed:
     Args:
         scores: (…, n).
         own: What the model chose, (…, k).
-        told: (…, k or another number); indices that are no option say nothing.
+        told: (…, k or another number); indices that are not options say nothing.
         within: How far apart two scores may lie that noise can turn around.
     """
     mine, visible = members(own, scores.shape[-1]), scores > _HIDDEN

@@ -10,7 +10,7 @@ The cache of a window has a few rows more than the window: the kernel keeps the 
 and moves them when it is full. There padding would push tokens out. So the columns of a call that are padding in all
 rows are cut off before anything is computed, and rows of different lengths have to come one by one.
 
-An attention of another kind (a mask that is not causal, a state that is no plain cache) keeps its portable body.
+An attention of another kind (a mask that is not causal, a state that is not a plain cache) keeps its portable body.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
 
     Args:
         graph: Without functions of layers, without slots.
-        ctx_len: Rows of the cache: so many positions are tabulated for rotary embeddings.
+        ctx_len: Rows of the cache, and the number of positions tabulated for rotary embeddings.
 
     Returns:
         How attentions are computed, by codes of `qeff_zoo.targets.ort.WAYS`, and how many each way.

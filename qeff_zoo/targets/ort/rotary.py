@@ -13,7 +13,7 @@ from qeff_zoo.passes.parts import Array
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.semantic.rotary import ROTARY_EMBEDDINGS
 
-_UNIT = 16  # the kernel rotates a multiple of so many numbers, of heads of such a multiple
+_UNIT = 16  # the numbers that the kernel rotates, and the head size, are multiples of it
 _AT_ONCE = 1024  # positions
 _CLOSE = 1e-5  # share of the largest number
 _OPS = {op.name for op in ROTARY_EMBEDDINGS}
@@ -116,7 +116,7 @@ class Tables:
 
 
 def _run(session: onnxruntime.InferenceSession, positions: Array, at_once: int) -> Array:
-    """Compute cosines and sines, (2, positions, pairs), of so many positions in each call."""
+    """Compute cosines and sines, (2, positions, pairs), of that many positions in each call."""
     padded = np.pad(positions, (0, -len(positions) % at_once))
     rows = [parts.run(session, some[None]) for some in padded.reshape(-1, at_once)]
     tables: Array = np.concatenate([np.stack(row)[:, 0] for row in rows], axis=1)

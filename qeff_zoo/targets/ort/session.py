@@ -188,7 +188,7 @@ class OrtProgram:
         return made
 
     def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
-        """Bind so many neighbouring rows of every state, as what a call reads and what it writes."""
+        """Bind so many neighbouring rows of every state, as what a call reads and writes."""
         if (first, count) not in self._bindings:
             binding = self._bindings[first, count] = self._session.io_binding()
             for state in self.states:
