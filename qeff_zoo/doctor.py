@@ -42,7 +42,7 @@ _FLAGS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was examined.
 
     Args:
         name: What it is.

@@ -39,7 +39,7 @@ bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id
 
 
 def canonical(value: Any) -> bytes:
-    """Give the one byte string that stands for a JSON value.
+    """Return the one byte string that stands for a JSON value.
 
     Keys are sorted, nothing is spaced, text is UTF-8. Members that are None, `{}` or `[]` are
     dropped, so that restating a default is no change; integral floats become integers. Floats that

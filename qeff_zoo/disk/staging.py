@@ -28,7 +28,7 @@ _ATTEMPTS = 10
 
 @contextmanager
 def staged(root: Path, prefix: str) -> Iterator[Path]:
-    """Give a private new folder; whatever still has its name in the end is removed.
+    """Yield a private new folder; whatever still has its name in the end is removed.
 
     Args:
         root: Where staging folders lie, on the file system of what they will become.
@@ -88,7 +88,7 @@ def sweep(folders: Iterable[Path]) -> None:
 
 
 def _last_change(folder: Path) -> float:
-    """Give the newest time below a folder; the present time if it disappears meanwhile."""
+    """Return the newest time below a folder; the present time if it disappears meanwhile."""
     latest = 0.0
     for path in (owner_note(folder), folder, *folder.rglob("*")):
         with suppress(OSError):

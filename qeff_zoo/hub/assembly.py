@@ -162,7 +162,7 @@ def _take(target: Path, content: _Content, candidates: Iterable[Path], advance: 
 
 
 def _name(folder: Path, content: _Content) -> None:
-    """Give the content that has its first name its other ones."""
+    """Name content that has its first name by its other names too."""
     for name in content.names[1:]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         share(folder / content.names[0], folder / name)

@@ -47,7 +47,7 @@ _OTHER = Rule("exact", HARD)
 
 
 def rule_of(axis: str) -> Rule:
-    """Give the rule of an axis; what nobody chose (hardware, …) is compared exactly."""
+    """Return the rule of an axis; what nobody chose (hardware, …) is compared exactly."""
     return RULES.get(axis, _OTHER)
 
 

@@ -15,7 +15,7 @@ from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
 
 
 def defaults(model_type: str | None, task: str | None, profile: str | None) -> dict[str, Any]:
-    """Give what a build would choose where nothing is asked, the most important first.
+    """Return what a build would choose where nothing is asked, the most important first.
 
     Args:
         model_type: Of the checkpoint; None if it is not known.

@@ -95,7 +95,7 @@ def _place(root: Path, contents: Mapping[str, Path | bytes]) -> None:
 
 
 def _package_of(path: str) -> str | None:
-    """Give the folder of the package that a file is of; None for one of no package."""
+    """Return the folder of the package that a file is of; None for one of no package."""
     parts = path.split("/")
     return "/".join(parts[:3]) if parts[0] == "packages" else None
 

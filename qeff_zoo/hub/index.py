@@ -144,7 +144,7 @@ def decode(content: bytes, *, known: bool = False) -> Index:
 
     Args:
         content: Its bytes.
-        known: They were read before, and found good. Entries are then made, and checked, when they are looked at.
+        known: They were read and verified before. Entries are then made, and checked, when they are first needed.
 
     Raises:
         RemoteError: It is not an index, or one of a version not known here, or one with a path out of `packages/`.

@@ -78,7 +78,7 @@ class Publication:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the plan to a program."""
+        """Return the plan for a program."""
         files = [{"path": file.path, "size": file.size, "state": file.state} for file in self.files]
         return {
             "remote": self.remote.url, "visibility": self.visibility, "creates": self.creates,

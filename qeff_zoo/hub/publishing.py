@@ -54,7 +54,7 @@ def plan_publication(
 
     Raises:
         PublishError: It must not be published there; every reason is given.
-        RemoteError: The remote cannot be looked at.
+        RemoteError: The remote cannot be read.
     """
     remote = destination(where)
     package, entry = _as_it_is(package)
@@ -119,7 +119,7 @@ def check_destination(where: str, *, private: bool = False) -> None:
 
     Raises:
         PublishError: It would be refused.
-        RemoteError: The remote cannot be looked at.
+        RemoteError: The remote cannot be read.
     """
     remote = destination(where)
     holdings = holdings_of(remote, "")

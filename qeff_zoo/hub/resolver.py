@@ -30,9 +30,9 @@ class Resolution:
 
     Args:
         verdict: USE, USE_WITH_WARNING, BUILD or FAIL.
-        model: Model id of the packages that were looked at.
+        model: Model id of the packages that were considered.
         candidates: Those that will do, the best first; then the others, the nearest first.
-        snapshot: Of the remote that has packages of the model; None if only the store was looked at.
+        snapshot: Of the remote that has packages of the model; None if only the store was asked.
         notes: What was asked and had nothing, or did not answer.
         problems: Why no package can be built either; of FAIL alone.
     """
@@ -169,7 +169,7 @@ def _unkeyed(key: str, candidates: tuple[Candidate, ...]) -> str:
 
 
 def require(resolution: Resolution) -> Candidate:
-    """Give the package to use.
+    """Return the package to use.
 
     Raises:
         ResolutionError: There is none; with the nearest, and what to do.

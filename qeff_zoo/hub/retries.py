@@ -15,7 +15,7 @@ _LONGEST_PAUSE = 8.0
 
 
 def pauses(attempts: int = ATTEMPTS) -> Iterator[float]:
-    """Give the seconds to wait between attempts: they double, and differ from client to client.
+    """Return the seconds to wait between attempts: they double, and differ from client to client.
 
     Args:
         attempts: How many there are, the first included.

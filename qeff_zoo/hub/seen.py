@@ -103,7 +103,7 @@ def _file(url: str) -> Path:
 
 
 def offline_index(url: str) -> Seen:
-    """Give what a remote said last, when it may not be asked.
+    """Return what a remote said last, when it may not be asked.
 
     Raises:
         RemoteError: It was never asked before.

@@ -52,7 +52,7 @@ class Command:
     arguments: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Give a line for a shell."""
+        """Return a line for a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments)])
 
@@ -70,7 +70,7 @@ class ServeArgs:
     commands: tuple[Command, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return asdict(self)
 
 

@@ -219,7 +219,7 @@ def _verify(config: Any, manifest: bytes, signature: bytes, by: str) -> None:
 
 @contextlib.contextmanager
 def _folder(manifest: bytes, name: str) -> Iterator[Path]:
-    """Give a folder with the manifest alone, in one that nobody else can open."""
+    """Yield a folder with the manifest alone, in one that nobody else can open."""
     with tempfile.TemporaryDirectory(prefix="qeff-zoo-") as private:
         folder = Path(private) / "signed" / name
         folder.mkdir(parents=True)

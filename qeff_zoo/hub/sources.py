@@ -200,7 +200,7 @@ def _level(candidate: Candidate) -> int:
 
 
 def commit_of(model: str, revision: str) -> str:
-    """Give the commit of a checkpoint's revision; what looks like one is taken as it is.
+    """Return the commit of a checkpoint's revision; what looks like one is taken as it is.
 
     Args:
         model: Model id.

@@ -32,7 +32,7 @@ class Source(Protocol):
         """Name it in messages."""
 
     def stream(self, path: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """Give a file's bytes from `offset` on."""
+        """Open a file's bytes from `offset` on."""
 
 
 @dataclass(frozen=True, kw_only=True)

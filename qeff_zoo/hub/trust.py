@@ -196,7 +196,7 @@ def claimed_key(manifest: bytes, signature: bytes) -> str | None:
 
 
 def _read(signature: bytes) -> tuple[str | None, Any]:
-    """Give the fingerprint of the key that a signature names, if it names one, and what it states."""
+    """Return the fingerprint of the key that a signature names, if it names one, and what it states."""
     if len(signature) > SIGNATURE_LIMIT:
         raise _malformed(f"it has more than {SIGNATURE_LIMIT} bytes")
     try:

@@ -78,7 +78,7 @@ def _slug(value: Any) -> str:
 
 
 def tested_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Give the versions of what a package was compiled by and needs, as they were when it was made."""
+    """Return the versions of what a package was compiled by and needs, as they were when it was made."""
     tools = manifest["spec"].get("toolchain", {})
     tested = {name: str(tools[name]) for name in manifest["target"]["needs"] if name in tools}
     for program in manifest["programs"]:

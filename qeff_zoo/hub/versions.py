@@ -30,7 +30,7 @@ def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, 
 
 
 def doubts(needs: Mapping[str, str], tested: Mapping[str, str], here: Installed) -> Iterator[str]:
-    """Give what is not known about running a package here.
+    """Return what is not known about running a package here.
 
     Args:
         needs: Version ranges by tool.

@@ -17,7 +17,7 @@ _LIMIT = 1 << 20
 
 
 def card_upload(remote: HubRemote | FolderRemote) -> Mapping[str, Callable[[Index], bytes]]:
-    """Give the card as a commit takes it: how it follows from the index.
+    """Return the card as a commit takes it: how it follows from the index.
 
     Args:
         remote: Where to; its card is read when the index is known, and a commit in between makes both be made again.

@@ -83,7 +83,7 @@ class Store:
 
     @contextmanager
     def stage(self, prefix: str) -> Iterator[Path]:
-        """Give a private folder to build in, removed at the end unless it was promoted.
+        """Yield a private folder to build in, removed at the end unless it was promoted.
 
         What killed processes left in the staging area is removed first.
 
@@ -248,7 +248,7 @@ class Store:
         return housekeeping.files_by_digest(self._layout)
 
     def file_digest(self, path: Path, progress: Progress | None = None) -> str:
-        """Give a source file's SHA-256, remembered from run to run.
+        """Return a source file's SHA-256, remembered from run to run.
 
         Args:
             path: The file; a link is followed.

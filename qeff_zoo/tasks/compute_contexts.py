@@ -16,7 +16,7 @@ def misfits(flag: str, lengths: Sequence[int], least: int, ctx_len: int) -> list
     Args:
         flag: What the user calls them.
         lengths: At least one.
-        least: Tokens that a call has to look at.
+        least: Tokens that a call has to read.
         ctx_len: Rows of the cache.
     """
     found = []
@@ -41,7 +41,7 @@ def fit(lengths: Sequence[int], least: int, ctx_len: int) -> tuple[int, ...]:
 
     Args:
         lengths: Any, ascending.
-        least: Tokens that a call has to look at.
+        least: Tokens that a call has to read.
         ctx_len: Rows of the cache.
     """
     return (*(length for length in lengths if least <= length < ctx_len), ctx_len)

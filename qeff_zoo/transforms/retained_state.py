@@ -118,7 +118,7 @@ class RetainedState(Cache):
         return False
 
     def get_conv_state(self, *_: Any, **__: Any) -> None:
-        """Give none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
+        """Return none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
 
     def update_conv_state(  # type: ignore[override]
         self,
@@ -140,7 +140,7 @@ class RetainedState(Cache):
         return seen
 
     def get_recurrent_state(self, *_: Any, **__: Any) -> None:
-        """Give none: `transforms.recurrence` reads it with `before`, whatever the length."""
+        """Return none: `transforms.recurrence` reads it with `before`, whatever the length."""
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
@@ -186,7 +186,7 @@ class RetainedState(Cache):
         return {state.layer for state in self.states.values()}
 
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
-        """The true positions, (batch, seq): masks are evaluated there. Padding looks at position 0."""
+        """The true positions, (batch, seq): masks are evaluated there. Padding is masked as at position 0."""
         return self.position_ids.clamp(min=0)
 
     def get_mask_sizes(  # type: ignore[override]
@@ -209,12 +209,12 @@ class RetainedState(Cache):
         return self.position_ids.shape[1] if name is None else self.past[name].shape[2]
 
     def _seen(self) -> int:
-        """Rows of the cache that the call looks at."""
+        """Rows of the cache that the call reads."""
         lengths = self.comp_ctx_lengths
         return self._ctx_len() if lengths is None else lengths.shape[0]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Keys before this call's, such that with them there are as many as rows to look at (ALiBi counts so)."""
+        """Number of keys before this call's, so that the total is the number of rows read (ALiBi counts so)."""
         return self._seen() - self.position_ids.shape[1]
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:

@@ -2,8 +2,8 @@
 """Sparse attention: an indexer chooses `index_topk` keys for each query, and the mask hides all others.
 
 transformers chooses fewer where there are fewer keys. Here the keys are the rows of the cache, and it is only known
-later how many those are. So the indexer is given as many spare rows as it chooses: they score lowest, as rows do that a
-query may not look at, and fall away again. The causal mask hides what was chosen for want of anything better.
+later how many those are. So the indexer is given as many spare rows as it chooses: they score lowest, as do rows that a
+query may not attend to, and are dropped again. The causal mask hides rows that were chosen for want of better ones.
 """
 
 from collections.abc import Callable

@@ -43,7 +43,7 @@ class Call:
         kind: Which specialization.
         spans: At most one per row.
         padded: Whether a prefill is as wide as its specialization; else as its longest span.
-        context: Rows of the cache that it looks at, or more; 0 for what a session would choose.
+        context: Rows of the cache that it reads, or more; 0 for what a session would choose.
     """
 
     kind: Literal["prefill", "decode"]

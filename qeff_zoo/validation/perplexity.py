@@ -297,7 +297,7 @@ def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
 def _losses(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
 ) -> Iterator[float]:
-    """Give the loss of every target of as many windows as there are rows, or fewer."""
+    """Return the loss of every target of as many windows as there are rows, or fewer."""
     logits = _read_context(decoder, tokens, group, step)
     for offset in range(max(one.stop - one.first for one in group)):
         scored = {row: one for row, one in enumerate(group) if one.first + offset < one.stop}
