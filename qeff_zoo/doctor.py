@@ -46,7 +46,7 @@ class Finding:
 
     Args:
         name: What it is.
-        status: "ok"; "missing" for what is not there, which may be all right; "warn" for what will be in the way.
+        status: "ok"; "missing" for what is not there, which may be all right; "warn" for what will cause trouble.
         detail: What was found.
         advice: What to do about it; empty if there is nothing to do.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helium 1 2B, `transformers.models.helium`: Llama whose RoPE turns neighbouring dimensions of a head as pairs."""
+"""Helium 1 2B, `transformers.models.helium`: Llama whose RoPE rotates interleaved pairs of a head."""
 
 from dataclasses import replace
 

@@ -146,7 +146,7 @@ def _declare(
     if expression is None:
         expression = str(numbers[0])
         notes.append(
-            f"The count of {name} is {numbers} in turn; write what gives it from the config."
+            f"The count of {name} is {numbers} in turn; write the expression over the config that gives it."
         )
     more = f", offset={offset}" if offset else ""
     source = f"{name}(lambda config: {expression}{more})"

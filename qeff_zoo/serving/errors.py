@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client is told when it cannot have an answer, in OpenAI's words: a status and an error object."""
+"""What a client is told when it gets no answer, in OpenAI's words: a status and an error object."""
 
 import reprlib
 from collections.abc import Mapping, Sequence

@@ -153,7 +153,7 @@ def _activated(value: ir.Value) -> ir.Value:
 
 
 def _cut(value: ir.Value) -> ir.Node | None:
-    """Return what takes neighbouring columns of a value, if nothing else reads it."""
+    """Return what takes adjacent columns of a value, if nothing else reads it."""
     users = [use.node for use in value.uses()]
     if len(users) != 1 or users[0].op_type != "Slice":
         return None

@@ -81,7 +81,7 @@ class Tables:
         pair = self._tabulated[cos, sin]
         if pair is None:
             return None
-        # Pairs of neighbours behind those that are rotated are rotated by nothing.
+        # Interleaved pairs after those that are rotated are rotated by an angle of 0.
         more = ((0, 0), (0, -size % _UNIT // 2))
         tables = (np.pad(pair[0], more, constant_values=1), np.pad(pair[1], more))
         named = [self._table(table) for table in tables]

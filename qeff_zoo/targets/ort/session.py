@@ -2,7 +2,7 @@
 """Programs in ONNX Runtime: a graph in, calls on states out. The one place that sets a session's options.
 
 Every state is one buffer, of which the rows of a call are bound both as the graph's input and as its output, so that a
-call writes its new tokens in place and never copies a cache. Those rows are neighbours: one block of memory.
+call writes its new tokens in place and never copies a cache. Those rows are adjacent: one block of memory.
 """
 
 import math
@@ -150,7 +150,7 @@ class OrtProgram:
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
 
     def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
-        """Cut rows into runs of neighbours.
+        """Cut rows into runs of adjacent ones.
 
         The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
         where a window slides.
@@ -188,7 +188,7 @@ class OrtProgram:
         return made
 
     def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
-        """Bind so many neighbouring rows of every state, as what a call reads and writes."""
+        """Bind that many adjacent rows of every state, as what a call reads and writes."""
         if (first, count) not in self._bindings:
             binding = self._bindings[first, count] = self._session.io_binding()
             for state in self.states:
