@@ -39,7 +39,7 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
     )
-    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
+    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
     parser.add_argument(
         "--pair",
         action="append",

@@ -195,7 +195,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
 
 
 def serve_args_command(arguments: argparse.Namespace) -> None:
-    """Print the commands that serve a package by vllm-qaic, one a line."""
+    """Print the commands that serve a package with vllm-qaic, one per line."""
     from qeff_zoo.api import find_package
     from qeff_zoo.hub.serve_args import serve_args
 

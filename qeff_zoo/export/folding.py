@@ -141,7 +141,7 @@ def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
 
 
 def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
-    """Tell whether a value made inside a layer depends on nothing of that layer."""
+    """Return whether a value made inside a layer depends on nothing in that layer."""
     producer = value.producer()
     if producer is None:
         return not value.is_initializer() and state_of(value) is None

@@ -152,7 +152,7 @@ def _with_draft(compiled: Compiled) -> Iterator[Command]:
     if not tokens or not model:
         raise refused(
             compiled.package,
-            f"has the draft model {model!r} and checks {tokens} of its tokens a call; expected the model's id in its "
+            f"has the draft model {model!r} and checks {tokens} of its tokens per call; expected the model's id in its "
             "spec, and a decode of two tokens or more. Build it again.",
         )
     drafts = {"method": "draft_model", "model": model, "num_speculative_tokens": tokens}

@@ -163,7 +163,7 @@ class Package:
             progress: Told of the bytes read; all together are `size`.
 
         Returns:
-            One line a problem, none for an intact package. A file that the manifest does not list
+            One line per problem, none for an intact package. A file that the manifest does not list
             is a problem too.
         """
         if broken := problems(self.manifest):

@@ -117,7 +117,7 @@ class _Script:
         return self.prefill(prompts)
 
     def decode(self, steps: int) -> "_Script":
-        """Give every row that has begun one token a call."""
+        """Give every row that has begun one token per call."""
         for _ in range(steps):
             spans = []
             for row, (number, at) in self.at.items():

@@ -72,7 +72,7 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
 def _prepacks(package: Package) -> bool:
     """Tell whether weights are copied for the kernels.
 
-    Integers have to be: as they lie in the file, they decode 2 tokens a second instead of 62. In float32 that makes
+    Integers have to be: as they lie in the file, they decode 2 tokens per second instead of 62. In float32 that makes
     decoding 6 to 10 % faster, so it is done where memory has plenty of room for the copy.
     """
     if any(program.numerics.matrices for program in package.programs):
