@@ -143,7 +143,9 @@ class Request:
         of="embeddings",
         allowed=POOLINGS,
     )
-    normalize: bool | None = _choice("task.normalize", "scale embeddings to length 1", of="embeddings")
+    normalize: bool | None = _choice(
+        "task.normalize", "scale embeddings to length 1", of="embeddings"
+    )
     expanded_kv: bool | None = _choice(
         "task.expanded_kv",
         "of latent attention, retain every head's keys and values instead of the latents",

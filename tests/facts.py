@@ -274,7 +274,10 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "llama4_text-base",
         {"no_rope_layers": [1] * 4, "attn_temperature_tuning": False},
     ),
-    "llama4: scale of queries by position": ("llama4_text-base", {"attn_temperature_tuning": False}),
+    "llama4: scale of queries by position": (
+        "llama4_text-base",
+        {"attn_temperature_tuning": False},
+    ),
     "llama4: norm of queries and keys": ("llama4_text-base", {"use_qk_norm": False}),
     "starcoder2: window": ("starcoder2-base", {"sliding_window": None}),
     "stablelm: partial RoPE": (
@@ -490,7 +493,10 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "gemma4_text-shared",
         {"final_logit_softcapping": None},
     ),
-    "longcat_flash: scale of routing weights": ("longcat_flash-base", {"routed_scaling_factor": 1.0}),
+    "longcat_flash: scale of routing weights": (
+        "longcat_flash-base",
+        {"routed_scaling_factor": 1.0},
+    ),
     "longcat_flash: experts per token": ("longcat_flash-base", {"moe_topk": 2}),
     "doge: keys that are kept": ("doge-base", {"keep_window_size": 128}),
     "doge: window": ("doge-whole", {"sliding_window": None}),
@@ -502,7 +508,10 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "axk2: number of selected keys": ("axk2-base", {"index_topk": 4096}),
     "axk2: groups of experts": ("axk2-base", {"n_group": None, "topk_group": None}),
     "axk1: scale of routing weights": ("axk1-base", {"routed_scaling_factor": 1.0}),
-    "glm4_moe_lite: scale of routing weights": ("glm4_moe_lite-base", {"routed_scaling_factor": 1.0}),
+    "glm4_moe_lite: scale of routing weights": (
+        "glm4_moe_lite-base",
+        {"routed_scaling_factor": 1.0},
+    ),
     "gemma4_unified: soft-cap on logits": (
         "gemma4_unified_text-base",
         {"final_logit_softcapping": None},
@@ -527,12 +536,21 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "aria: experts per token": ("aria_text-base", {"moe_topk": 1}),
     "dots3_note: window": ("dots3_note_text-base", {"sliding_window": 4096}),
     "dots3_note: number of selected keys": ("dots3_note_text-base", {"index_topk": 4096}),
-    "dots3_note: scale of routing weights": ("dots3_note_text-base", {"routed_scaling_factor": 1.0}),
-    "minimax_m3: number of selected blocks": ("minimax_m3_vl_text-base", {"index_topk_blocks": 4096}),
+    "dots3_note: scale of routing weights": (
+        "dots3_note_text-base",
+        {"routed_scaling_factor": 1.0},
+    ),
+    "minimax_m3: number of selected blocks": (
+        "minimax_m3_vl_text-base",
+        {"index_topk_blocks": 4096},
+    ),
     "minimax_m3: nearest block": ("minimax_m3_vl_text-base", {"index_local_blocks": 0}),
     "minimax_m3: size of blocks": ("minimax_m3_vl_text-base", {"index_block_size": 4}),
     "minimax_m3: limit of the gate": ("minimax_m3_vl_text-base", {"swiglu_limit": 7.0}),
-    "minimax_m3: scale of routing weights": ("minimax_m3_vl_text-base", {"routed_scaling_factor": 1.0}),
+    "minimax_m3: scale of routing weights": (
+        "minimax_m3_vl_text-base",
+        {"routed_scaling_factor": 1.0},
+    ),
 }
 
 

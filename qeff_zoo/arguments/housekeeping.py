@@ -14,7 +14,10 @@ def _add_cache(commands: Any) -> None:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     command(verbs, "ls", "list what the store holds", "cache")
     gc = command(
-        verbs, "gc", "remove failed and abandoned builds, and with --older-than unused packages", "cache"
+        verbs,
+        "gc",
+        "remove failed and abandoned builds, and with --older-than unused packages",
+        "cache",
     )
     gc.add_argument(
         "--older-than",

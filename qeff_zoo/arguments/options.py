@@ -74,6 +74,4 @@ def add_offline(parser: argparse.ArgumentParser) -> None:
 
 def add_private(parser: argparse.ArgumentParser) -> None:
     """Add the option to make a new repository private."""
-    parser.add_argument(
-        "--private", action="store_true", help="make a new Hub repository private"
-    )
+    parser.add_argument("--private", action="store_true", help="make a new Hub repository private")

@@ -17,11 +17,23 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         ("top-k", int, "draw from the N most likely tokens"),
         ("top-p", float, "draw from the most likely tokens that together reach this probability"),
         ("min-p", float, "draw from tokens at least X times as likely as the most likely one"),
-        ("repetition-penalty", float, "penalize tokens of the prompt and the answer by this factor; 1 is none"),
-        ("presence-penalty", float, "subtract this from the logits of tokens that the answer already has"),
+        (
+            "repetition-penalty",
+            float,
+            "penalize tokens of the prompt and the answer by this factor; 1 is none",
+        ),
+        (
+            "presence-penalty",
+            float,
+            "subtract this from the logits of tokens that the answer already has",
+        ),
         ("frequency-penalty", float, "the same, for each time that the answer has the token"),
         ("seed", int, "the same seed gives the same answer"),
-        ("logprobs", int, "with --json, each token's log-probability, and the N most likely tokens'"),
+        (
+            "logprobs",
+            int,
+            "with --json, each token's log-probability, and the N most likely tokens'",
+        ),
     ):
         group.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=text)
     group.add_argument(
@@ -151,7 +163,10 @@ def _add_validate(commands: Any) -> None:
         "--window", type=int, metavar="N", help="tokens seen at a time (default: the context)"
     )
     group.add_argument(
-        "--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)"
+        "--stride",
+        type=int,
+        metavar="N",
+        help="tokens from one window to the next (default: half a window)",
     )
     group.add_argument(
         "--batch-size",

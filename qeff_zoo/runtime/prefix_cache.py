@@ -42,7 +42,9 @@ class PrefixCache:
         self.used = 0
         self._decoder, self._budget = decoder, budget
         self._keeps = decoder.movable and decoder.size_of(self.block) <= budget
-        self._blocks: OrderedDict[bytes, dict[str, Array]] = OrderedDict()  # least recently used first
+        self._blocks: OrderedDict[bytes, dict[str, Array]] = (
+            OrderedDict()
+        )  # least recently used first
 
     def keys(self, prompt: Sequence[int]) -> list[bytes]:
         """Name the blocks of a prompt that can be kept, each by all tokens up to its end.

@@ -101,7 +101,9 @@ def propose(model: str) -> Proposal:
         draft.notes.append(
             f"The draft has {lines} lines, {MAX_LINES} are expected. Shorten its tiny configuration."
         )
-    draft.notes.append(f"Complete what says 'Complete this', then run `qeff-zoo validate {name} --record`.")
+    draft.notes.append(
+        f"Complete what says 'Complete this', then run `qeff-zoo validate {name} --record`."
+    )
     return Proposal(
         model_type=subject.model_type,
         relative=draft.nearest.model_type if draft.nearest else None,

@@ -68,7 +68,11 @@ def internal_error() -> ApiError:
 
 def shutting_down() -> ApiError:
     """Return what a client is told whose answer is cut off by a shutdown."""
-    return ApiError(503, "The server is shutting down. Ask another one, or try again later.", code="shutting_down")
+    return ApiError(
+        503,
+        "The server is shutting down. Ask another one, or try again later.",
+        code="shutting_down",
+    )
 
 
 def too_large() -> ApiError:
