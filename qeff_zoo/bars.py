@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress bars on stderr, one a stage."""
+"""Progress bars on stderr, one per stage."""
 
 import sys
 from typing import Any

@@ -3,8 +3,8 @@
 
     python -m qeff_zoo.bench '{"package": DIR, "repeat": 3, "case": {...}}'
 
-A case generates for a batch of prompts of random tokens, greedily and past EOS, so that it always does the same work:
-once to warm up, then as often as asked. Its figures are the medians, and the memory is that of its process.
+A case generates for a batch of prompts of random tokens, greedily and ignoring EOS, so that it always does the same
+work: once to warm up, then as often as asked. Its figures are the medians, and the memory is that of its process.
 """
 
 import json
@@ -34,7 +34,7 @@ class Case:
         batch_size: Requests at a time.
         prompt_len: Tokens of each prompt.
         generation_len: Tokens to generate for each.
-        threads: That compute one operator; None for one per physical core.
+        threads: CPU threads that compute one operator; None for one per physical core.
     """
 
     batch_size: int
@@ -49,10 +49,10 @@ class Figures(Case):
 
     Args:
         ttft_s: Seconds until a request has its first token, on average over the batch.
-        prefill_tokens_per_s: Prompt tokens by the time of prefill calls.
-        decode_tokens_per_s: Generated tokens but the first of each request by the rest of the time; None where each
-            request has only one.
-        e2e_tokens_per_s: Generated tokens by all of the time.
+        prefill_tokens_per_s: Prompt tokens, divided by the time of prefill calls.
+        decode_tokens_per_s: Generated tokens but the first of each request, divided by the rest of the time; None where
+            each request has only one.
+        e2e_tokens_per_s: Generated tokens, divided by the whole time.
         peak_rss_bytes: Highest resident set of the case's process, mapped weights included.
     """
 
@@ -80,17 +80,17 @@ def plan(
         generation_len: Left out, 64 or what the context has room for.
         batch_sizes: Left out, one and all rows of the package.
         threads: CPU threads; None for one per physical core.
-        spread: What is left out covers the context, and the rows, by doubling.
+        spread: Sizes that are left out cover the context, and the rows, by doubling.
 
     Raises:
-        GenerationError: The package cannot be measured, or not so; every reason is given.
+        GenerationError: The package cannot be measured, or not with these sizes; every reason is given.
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
     if (package.target, package.task) != ("ort", TEXT_GENERATION):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
-            f"{TEXT_GENERATION!r} and 'ort', whose speed is tokens a second. Measure such a package."
+            f"{TEXT_GENERATION!r} and 'ort', whose speed is measured in tokens per second. Measure such a package."
         )
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len

@@ -27,16 +27,16 @@ class Choice:
     """One thing that can be chosen about a build.
 
     Args:
-        name: Field of `Request`; the flag is `--` and this, `_` written `-`.
-        kind: str, int, bool or tuple, which is one of integers.
-        path: Where the spec holds it, `group.name`; None for what stands for others.
+        name: Field of `Request`; the flag is `--` and this name, `_` written `-`.
+        kind: str, int, bool or tuple (of integers).
+        path: Where the spec holds it, `group.name`; None for a choice that stands for others.
         help: Of the flag.
         of: Role or kind of answer of the tasks that it is for; None for every task.
-        allowed: Values that it may have; nothing where others decide.
+        allowed: Values that it may have; empty where other code decides.
         default: Where neither user nor checkpoint nor recipe chooses.
-        sharing: Which packages will do for one who asks for it, see `qeff_zoo.hub.axes`.
+        sharing: Which packages will do for somebody who asks for it, see `qeff_zoo.hub.axes`.
         distance: How far apart two packages are that differ here.
-        short: What a package's name says before the value: nothing, or None for the whole name.
+        short: What a package's name says before the value; None for the whole name of the choice.
     """
 
     name: str
@@ -75,7 +75,7 @@ def _size(name: str, text: str, short: str, **facts: Any) -> Any:
 
 
 def _seen(calls: str, short: str) -> Any:
-    text = f"rows of the cache that a {calls} call looks at: the least that holds its tokens (default: all)"
+    text = f"rows of the cache that a {calls} call reads: the smallest that holds its tokens (default: all)"
     return _size(f"comp_ctx_lengths_{calls}", text, short, of="decoder", sharing="any")
 
 
@@ -108,7 +108,7 @@ class Request:
     )
     block_size: int | None = _choice(
         "quantization.block_size",
-        f"columns that share a scale of int8 and int4: {_either(numerics.BLOCK_SIZES)} "
+        f"columns that share a scale in int8 and int4: {_either(numerics.BLOCK_SIZES)} "
         f"(default: {numerics.BLOCK_SIZE}; larger is faster, less exact)",
         allowed=numerics.BLOCK_SIZES,
         default=numerics.BLOCK_SIZE,
@@ -143,16 +143,18 @@ class Request:
         of="embeddings",
         allowed=POOLINGS,
     )
-    normalize: bool | None = _choice("task.normalize", "unit embeddings", of="embeddings")
+    normalize: bool | None = _choice(
+        "task.normalize", "scale embeddings to length 1", of="embeddings"
+    )
     expanded_kv: bool | None = _choice(
         "task.expanded_kv",
-        "retain every head's keys and values of latent attention, not the latents",
+        "of latent attention, retain every head's keys and values instead of the latents",
         of="decoder",
         default=False,
     )
     rope_factors: str | None = _choice(
         "task.rope_factors",
-        "of longrope, short or long for all texts (default: long where the context exceeds the original one)",
+        "longrope's factors for all texts: short or long (default: long where the context exceeds the original one)",
         allowed=("short", "long"),
     )
 

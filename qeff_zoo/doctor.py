@@ -42,11 +42,11 @@ _FLAGS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was examined.
 
     Args:
         name: What it is.
-        status: "ok"; "missing" for what is not there, which may be all right; "warn" for what will be in the way.
+        status: "ok"; "missing" for what is not there, which may be all right; "warn" for what will cause trouble.
         detail: What was found.
         advice: What to do about it; empty if there is nothing to do.
     """
@@ -216,7 +216,7 @@ def _endpoint() -> Finding:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         advice = "Set HF_ENDPOINT to a URL like https://huggingface.co."
-        return Finding(name="hub", status="warn", detail="HF_ENDPOINT is no URL", advice=advice)
+        return Finding(name="hub", status="warn", detail="HF_ENDPOINT is not a URL", advice=advice)
     place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         advice = "Unset HF_HUB_OFFLINE to download models."

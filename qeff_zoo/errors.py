@@ -11,10 +11,10 @@ ZooError                    the user can act on it; the command line prints it a
 ├── PackageError            a package that is damaged, foreign, or not what was asked for
 ├── StoreError              no room, no permission, or another process in the way
 ├── GenerationError         a request that the package cannot serve
-│   └── BusyError           one too many at a time
+│   └── BusyError           more requests than are allowed at a time
 ├── ServingError            a server that cannot start
-├── SettingsError           a settings file or variable that says what it may not
-├── RemoteError             a place packages are shared at cannot be reached, or is not what it claims
+├── SettingsError           a settings file or variable with a value that is not allowed
+├── RemoteError             a place where packages are shared cannot be reached, or is not what it claims
 ├── ResolutionError         no shared package does what was asked for
 ├── PublishError            a package that must not, or could not, be published
 └── TrustError              a manifest or an index that the trust policy refuses
@@ -70,7 +70,7 @@ class GenerationError(ZooError):
 
 
 class BusyError(GenerationError):
-    """More requests wait than may; the same request can be served later."""
+    """More requests wait than are allowed; the same request can be served later."""
 
 
 class ServingError(ZooError):
@@ -78,7 +78,7 @@ class ServingError(ZooError):
 
 
 class SettingsError(ZooError):
-    """The settings file, or a variable in its place, says something else than it may."""
+    """The settings file, or a variable in its place, has a value that is not allowed."""
 
 
 class RemoteError(ZooError):

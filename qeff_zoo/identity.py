@@ -39,7 +39,7 @@ bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id
 
 
 def canonical(value: Any) -> bytes:
-    """Give the one byte string that stands for a JSON value.
+    """Return the one byte string that stands for a JSON value.
 
     Keys are sorted, nothing is spaced, text is UTF-8. Members that are None, `{}` or `[]` are
     dropped, so that restating a default is no change; integral floats become integers. Floats that
@@ -201,7 +201,7 @@ def arch_digest(config: Mapping[str, Any], keep: Collection[str] = ()) -> str:
 
 def _structure(value: Any, ignored: Collection[str]) -> Any:
     if isinstance(value, Mapping):
-        # A classifier's head is as wide as its labels are many; what they are called is no matter.
+        # A classifier's head has a row for each label; what the labels are called does not matter.
         return {
             str(key): len(item) if key == "id2label" and item else _structure(item, ignored)
             for key, item in value.items()

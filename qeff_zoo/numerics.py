@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How numbers are stored and computed with: the format of a matrix, and all that a program rounds.
 
-A target states the numerics of what it lowered; the manifest records them, and validation rounds its reference alike.
+A target states the numerics of what it lowered; the manifest records them, and validation rounds its reference in the
+same way.
 """
 
 from collections.abc import Mapping

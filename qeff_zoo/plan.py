@@ -261,7 +261,7 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
 
 
 def _choose_target(request: Request, choices: _Choices) -> targets.Target:
-    """Choose what to compile for; the default stands in for one that there is not."""
+    """Choose what to compile for; the default stands in for an unknown one."""
     choices.first("target", (request.target, "user"), (CHOICES["target"].default, "default"))
     known = _check_member(choices, "target")
     return targets.find(choices.value["target"] if known else CHOICES["target"].default)
@@ -282,7 +282,8 @@ def _choose_weights(target: targets.Target, request: Request, choices: _Choices)
         _check_member(choices, "block_size")
     elif request.block_size is not None:
         choices.problems.append(
-            f"--block-size is of quantized weights, and --weights is {weights}. Leave it out, or choose int8 or int4."
+            f"--block-size applies to quantized weights only, and --weights is {weights}. Leave it out, or choose "
+            "int8 or int4."
         )
 
 
@@ -450,7 +451,7 @@ def _choose_rope_factors(
     if scaling is None:
         if request.rope_factors is not None:
             choices.problems.append(
-                f"--rope-factors is for longrope, which {checkpoint.name!r} has not. Leave it out."
+                f"--rope-factors is for longrope, which {checkpoint.name!r} does not have. Leave it out."
             )
         return {}
     original = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long work reports itself. The library tells; who shows it, and how, is the caller's choice."""
+"""How long-running work reports its progress. The library reports; who shows it, and how, is up to the caller."""
 
 import resource
 import time

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations: what a recipe can say about an architecture. Values only; nothing here acts.
 
-A recipe is one frozen `Recipe` in one file named after its Hugging Face `model_type`. Whatever core must know about a
-model is a field here. Importing a recipe imports neither torch nor transformers.
+A recipe is one frozen `Recipe` in one file named after its Hugging Face `model_type`. Whatever the core must know about
+a model is a field here. Importing a recipe imports neither torch nor transformers.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +66,7 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """A configuration of seconds, awkward on purpose, with every layer kind at least twice.
+    """A configuration that runs in seconds, awkward on purpose, with every layer kind at least twice.
 
     Args:
         config: Arguments of the Hugging Face config class.
@@ -158,7 +158,7 @@ def sliding_layers(config: Any) -> int:
 
 
 def sparse_layers(config: Any) -> int:
-    """Count the layers with experts, by what the config says in any of transformers' ways; all if it says nothing."""
+    """Count the layers with experts, by whichever of transformers' fields the config has; all if it has none."""
     return sum(map(partial(_is_sparse, config), range(config.num_hidden_layers)))
 
 

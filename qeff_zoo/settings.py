@@ -7,8 +7,8 @@ environment, which wins. Out: a `Settings`, checked. The file is one JSON object
     {"stores": ["hf://acme/zoo", {"url": "https://mirror.example/zoo", "read_only": true}],
      "trust": {"mode": "require", …}}
 
-`QEFF_ZOO_STORES` is a list of URLs, parted by spaces or commas, `ro+` before those that are only read. `QEFF_ZOO_TRUST`
-is one of the modes, which replaces the file's, or a JSON object, which replaces all of `trust`.
+`QEFF_ZOO_STORES` is a list of URLs, separated by spaces or commas, `ro+` before those that are only read.
+`QEFF_ZOO_TRUST` is one of the modes, which replaces the file's, or a JSON object, which replaces all of `trust`.
 """
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this qeff-zoo is one that others can get: the sources of a checkout may have changes that no commit has."""
+"""Whether others can get this very qeff-zoo: the sources of a checkout may have uncommitted changes."""
 
 import subprocess
 from pathlib import Path

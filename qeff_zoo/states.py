@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a graph retains from call to call: one `State` for each tensor, from the probe to the runtime.
 
-The probe of a task finds states; the exporter writes on each input of the graph that is one what it is; targets read
-that, and the manifest lists what is left after lowering. Nobody guesses a state's kind from its name.
+The probe of a task finds states; the exporter marks each input of the graph that is a state with its kind and layer;
+targets read these marks, and the manifest lists the states left after lowering. Nothing guesses a kind from a name.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trinity of Arcee, `transformers.models.afmoe`.
 
-Unusual: attention's result has a sigmoid gate; norms before and after each block and on queries and keys; only sliding
+Unusual: attention's output has a sigmoid gate; norms before and after each block and on queries and keys; only sliding
 layers have RoPE; experts are chosen by sigmoid scores plus a stored bias; embeddings may be scaled by sqrt(hidden).
 """
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ALBERT, `transformers.models.albert`.
 
-Unusual: all layers of a group are one layer with the same weights, called again and again; embeddings are narrower.
+Unusual: all layers of a group are one layer with the same weights, called again and again; embeddings are narrower than
+the layers.
 """
 
 from dataclasses import replace

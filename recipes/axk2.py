@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A.X K2, `transformers.models.axk2`.
 
-Unusual: DeepSeek V3.2 with gates: norms before attention and before experts are followed by one of low rank, and what
-attention gives is gated by what its queries are made of. Light checkpoints choose experts among all, not in groups.
+Unusual: DeepSeek V3.2 with gates: norms before attention and before experts are followed by a low-rank gate, and what
+attention gives is gated by what its queries are made of. Light checkpoints select experts among all, not in groups.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ RECIPE = replace(
     DEEPSEEK_V32,
     model_type="axk2",
     architectures=("AXK2ForCausalLM",),
-    special="Latent attention (MLA) to keys that an indexer chooses; gated norms and gated attention; experts.",
+    special="Latent attention (MLA) to keys that an indexer selects; gated norms and gated attention; experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1, suffix="AXK2RMSNorm"),
         experts(),

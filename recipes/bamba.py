@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bamba 9B, `transformers.models.bamba`: Mamba 2 layers and few attention layers with half of each head rotated."""
+"""Bamba 9B, `transformers.models.bamba`: Mamba 2 layers and a few attention layers with half of each head rotated."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ RECIPE = replace(
     LLAMA,
     model_type="bamba",
     architectures=("BambaForCausalLM",),
-    special="Mamba 2 layers and few layers of attention; RoPE turns half of each head.",
+    special="Mamba 2 layers and a few attention layers; RoPE rotates half of each head.",
     transforms=(
         *LLAMA.transforms,
         recurrence(layers_of("linear_attention")),

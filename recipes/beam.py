@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Beam, `transformers.models.beam`.
 
-Unusual: full layers have no positions, and scale their queries by how far the token stands; attention is gated; norms
-before and after each block; a layer's residual weighs more the deeper it is; experts within the best groups.
+Unusual: full layers have no positions, and scale their queries by the token's position; attention is gated; norms
+before and after each block; residuals weigh more in deeper layers; experts within the best groups.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ RECIPE = replace(
     LLAMA,
     model_type="beam",
     architectures=("BeamForCausalLM",),
-    special="Sliding layers with RoPE, full ones without; gated attention; residuals by depth; experts in groups.",
+    special="Sliding layers with RoPE, full ones without; gated attention; residuals scaled by depth; grouped experts.",
     transforms=(
         rms_norm(lambda config: 6 * config.num_hidden_layers + 1),
         experts(),

@@ -14,6 +14,6 @@ RECIPE = replace(
         "CamembertForSequenceClassification",
         "CamembertForTokenClassification",
     ),
-    special="Plain RoBERTa, of French.",
+    special="Plain RoBERTa, trained on French.",
     tiny=ROBERTA.tiny,
 )

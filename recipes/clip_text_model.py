@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text encoders of CLIP, `transformers.models.clip`.
 
-Unusual: a token sees what comes before it, so the state of the last one, EOS, stands for the text.
+Unusual: attention is causal, so the state of the last token, EOS, stands for the text.
 """
 
 from dataclasses import replace
@@ -16,6 +16,6 @@ RECIPE = replace(
     BERT,
     model_type="clip_text_model",
     architectures=("CLIPTextModel",),
-    special="Pre-norm encoder whose tokens look back only; the projection beside images' embeddings is not part of it.",
+    special="Pre-norm encoder with causal attention; the projection into the space of images is not part of it.",
     tiny=(Tiny(config={**BERT.tiny[0].config, **_CLIP}),),
 )

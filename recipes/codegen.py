@@ -9,5 +9,5 @@ RECIPE = replace(
     GPTJ,
     model_type="codegen",
     architectures=("CodeGenForCausalLM",),
-    special="GPT-J with one fused projection of query, value and key, made for four devices.",
+    special="GPT-J with one fused projection of query, value and key, laid out in four parts.",
 )

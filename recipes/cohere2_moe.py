@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cohere 2 with experts, `transformers.models.cohere2_moe`.
 
-Unusual: experts are scored after the choice, by softmax or sigmoid; shared experts are added or averaged. The first,
-dense layers may turn queries and keys by position although their attention is full.
+Unusual: routing weights are computed after the selection, by softmax or sigmoid; shared experts are added or
+averaged. The first, dense layers may have RoPE although their attention is full.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ RECIPE = replace(
     COHERE2,
     model_type="cohere2_moe",
     architectures=("Cohere2MoeForCausalLM",),
-    special="Cohere 2 with experts after dense layers, scored by softmax or sigmoid; shared experts.",
+    special="Cohere 2 with dense layers, then experts weighted by softmax or sigmoid; shared experts.",
     transforms=(experts(),),
     tiny=(
         Tiny(config=_TINY),

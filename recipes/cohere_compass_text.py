@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text model of North Micro Vision, `transformers.models.cohere_compass`.
 
-Unusual: attention and MLP side by side behind one norm without a bias; full layers may have no positions; scaled
-logits. Its RoPE has three axes, along which text stands at the same position.
+Unusual: attention and MLP in parallel on one norm without a bias; full layers may have no positions; scaled
+logits. Its RoPE has three axes, along which a text token has the same position.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ RECIPE = replace(
     LLAMA,
     model_type="cohere_compass_text",
     architectures=("CohereCompassForCausalLM", "CohereCompassTextForSequenceClassification"),
-    special="Attention and MLP side by side; sliding layers with RoPE, full ones without; scaled logits; tied head.",
+    special="Parallel attention and MLP; sliding layers with RoPE, full ones without; scaled logits; tied head.",
     transforms=(window_cache(),),
     tiny=(Tiny(config={**LLAMA.tiny[0].config, **_ROPE, **_KINDS, **_OTHER}),),
 )

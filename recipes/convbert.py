@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ConvBERT, `transformers.models.convbert`.
 
-Unusual: half of each layer's heads are convolutions whose kernels are made of the tokens that they are applied to.
+Unusual: half of each layer's heads are convolutions whose kernels are computed from the tokens they are applied to.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ RECIPE = replace(
         "ConvBertForSequenceClassification",
         "ConvBertForTokenClassification",
     ),
-    special="Half of the heads are convolutions with kernels of each token's own; grouped MLPs; narrow embeddings.",
+    special="Half of the heads are convolutions, with a kernel made for each token; grouped MLPs; narrow embeddings.",
     transforms=(
         Transform(
             name="padding",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data2Vec for text, `transformers.models.data2vec`: RoBERTa, trained otherwise."""
+"""Data2Vec for text, `transformers.models.data2vec`: RoBERTa, trained differently."""
 
 from dataclasses import replace
 
@@ -14,6 +14,6 @@ RECIPE = replace(
         "Data2VecTextForSequenceClassification",
         "Data2VecTextForTokenClassification",
     ),
-    special="Plain RoBERTa, trained otherwise.",
+    special="Plain RoBERTa, trained differently.",
     tiny=ROBERTA.tiny,
 )

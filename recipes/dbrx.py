@@ -2,7 +2,7 @@
 """DBRX, `transformers.models.dbrx`.
 
 Unusual: queries, keys and values are clipped; norms without a bias; the matrices of all experts are one matrix each,
-and the chosen experts' shares are divided by a norm of one's choice.
+and the chosen experts' routing weights are divided by a norm that the config names.
 """
 
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, Transform

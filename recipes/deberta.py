@@ -16,7 +16,7 @@ RECIPE = replace(
         "DebertaForSequenceClassification",
         "DebertaForTokenClassification",
     ),
-    special="Disentangled attention over distances that are clipped, not bucketed; biases of queries and values alone.",
+    special="Disentangled attention over distances that are clipped, not bucketed; biases on queries and values only.",
     tiny=(
         Tiny(
             config={

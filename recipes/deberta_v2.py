@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeBERTa v2 and v3, mDeBERTa and others, `transformers.models.deberta_v2`.
 
-Unusual: scores have parts of content to position and position to content, by buckets of the distance; v2 also has a
+Unusual: scores have content-to-position and position-to-content terms, by distance bucket; v2 also has a
 convolution beside its first layer. None of it goes through transformers' attention interface.
 """
 

@@ -2,7 +2,7 @@
 """DeepSeek V2 with Lite and Coder, `transformers.models.deepseek_v2`.
 
 Unusual: latent attention, whose cache holds latents; the first layers are dense; experts are chosen by softmax scores,
-which are not normalized again, in V2 within the best groups and in Lite among all; shared experts beside them.
+which are not renormalized, in V2 within the best groups and in Lite among all; shared experts beside them.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ RECIPE = replace(
     DEEPSEEK_V3,
     model_type="deepseek_v2",
     architectures=("DeepseekV2ForCausalLM",),
-    special="Latent attention (MLA), whose cache holds latents; dense layers, then experts, in groups but for Lite.",
+    special="Latent attention (MLA), whose cache holds latents; dense layers, then experts, in groups except in Lite.",
     transforms=(*DEEPSEEK_V3.transforms, _REAL_ROPE),
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LITE, name="lite")),
 )

@@ -2,7 +2,7 @@
 """DeepSeek V3.2, `transformers.models.deepseek_v32`.
 
 Unusual: DeepSeek V3 with sparse attention. In each layer an indexer, with keys of its own in the cache, scores every
-earlier token, and attention looks at the best `index_topk` of them. Its RoPE turns halves, that of attention pairs.
+earlier token, and attention sees the best `index_topk` of them. Its RoPE rotates halves, attention's interleaved pairs.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ RECIPE = replace(
     DEEPSEEK_V3,
     model_type="deepseek_v32",
     architectures=("DeepseekV32ForCausalLM",),
-    special="Latent attention (MLA) to keys that an indexer chooses; dense layers, then experts with biased scores.",
+    special="Latent attention (MLA) to keys that an indexer selects; dense layers, then experts with biased scores.",
     transforms=(
         *DEEPSEEK_V3.transforms,
         Transform(name="sparse_attention", count=lambda config: config.num_hidden_layers),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DiffLlama, `transformers.models.diffllama`.
 
-Unusual: two attentions over halves of the heads are subtracted, by a learned factor that starts from the layer's depth;
+Unusual: two attentions over halves of the heads are subtracted, with a learned factor that starts from the depth;
 the difference is normalized without a weight.
 """
 
@@ -15,7 +15,7 @@ RECIPE = replace(
     LLAMA,
     model_type="diffllama",
     architectures=("DiffLlamaForCausalLM",),
-    special="Llama whose attention is the difference of two, by a learned factor, and is normalized.",
+    special="Llama whose attention is the normalized difference of two attentions, with a learned factor.",
     transforms=(rms_norm(lambda config: 3 * config.num_hidden_layers + 1),),
     tiny=(Tiny(config={**LLAMA.tiny[0].config, "rms_norm_eps": 1e-2, "lambda_std_dev": 0.3}),),
 )

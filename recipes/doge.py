@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Doge without experts, `transformers.models.doge`.
 
-Unusual: values score the keys, which is added to the scores of attention and can drop keys; residuals are weighted.
+Unusual: scores made from the values are added to the attention scores, and can drop keys; residuals are weighted.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ RECIPE = replace(
     LLAMA,
     model_type="doge",
     architectures=("DogeForCausalLM",),
-    special="Keys that values score, and that may be dropped for it; weighted residuals.",
+    special="Values add to the scores of their keys, and may drop keys; weighted residuals.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),
         Transform(name="dynamic_mask", count=lambda config: config.num_hidden_layers),

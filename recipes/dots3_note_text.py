@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """dots3.note, text alone, `transformers.models.dots3_note`.
 
-Unusual: DeepSeek V3.2's attention in few layers, between layers of latent attention with a window, which have sizes of
-their own; latents are scaled after their norm, the rotated key has one too, and heads are gated.
+Unusual: DeepSeek V3.2's attention in a few layers, between layers of latent attention with a window, which have
+sizes of their own; latents are scaled after their norm, the rotated key has one too, and heads are gated.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ RECIPE = replace(
     DEEPSEEK_V32,
     model_type="dots3_note_text",
     architectures=("Dots3NoteForCausalLM",),
-    special="Latent attention (MLA) with a window in most layers, to chosen keys in others; gated heads; experts.",
+    special="Latent attention (MLA) with a window in most layers, to selected keys in others; gated heads; experts.",
     transforms=(
         rms_norm(lambda config: 5 * config.num_hidden_layers + 1),
         experts(lambda config: config.mlp_layer_types.count("sparse")),

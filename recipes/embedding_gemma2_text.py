@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """EmbeddingGemma 2, text alone, `transformers.models.embedding_gemma2`.
 
-Unusual: Gemma 4's layers to both sides, most with a window; every layer gets a residual signal of its own, made of the
+Unusual: Gemma 4's layers, bidirectional, most with a window; every layer gets a residual signal of its own, made of the
 embeddings; each token is projected to the size of the text's embedding.
 """
 
@@ -22,7 +22,7 @@ RECIPE = replace(
     BERT,
     model_type="embedding_gemma2_text",
     architectures=("EmbeddingGemma2TextModel",),
-    special="Gemma's layers to both sides; windows and full layers; signals per layer; a projection of each token.",
+    special="Gemma's layers, bidirectional; windows and full layers; a signal per layer; a projection of each token.",
     transforms=(rms_norm(lambda config: 8 * config.num_hidden_layers + 2),),
     tiny=(Tiny(config=_TINY),),
 )

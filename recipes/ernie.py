@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ERNIE 1.0 to 3.0, `transformers.models.ernie`: BERT with an embedding of the task, which is task 0."""
+"""ERNIE 1.0 to 3.0, `transformers.models.ernie`: BERT with a task embedding; the task is 0."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ RECIPE = replace(
         "ErnieForSequenceClassification",
         "ErnieForTokenClassification",
     ),
-    special="BERT with an embedding of the task, of which the first is used.",
+    special="BERT with a task embedding, of which the first is used.",
     tiny=(
         Tiny(config={**BERT.tiny[0].config, "use_task_id": True, "task_type_vocab_size": 3}),
         Tiny(config={**BERT.tiny[0].config, "use_task_id": False}, name="no_task"),

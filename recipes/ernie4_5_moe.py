@@ -2,7 +2,7 @@
 """ERNIE 4.5 21B and 300B, `transformers.models.ernie4_5_moe`.
 
 Unusual: experts are chosen by softmax scores plus a stored bias and weighted by the scores without it; shared experts
-beside them; the first layers are dense. RoPE turns neighbouring pairs.
+beside them; the first layers are dense. RoPE rotates interleaved pairs.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ESM-1b and ESM-2, protein language models, `transformers.models.esm`.
 
-Unusual: norms before each block; RoPE, or learned positions behind the padding id; embeddings are scaled by how many
+Unusual: norms before each block; RoPE, or learned positions after the padding id; embeddings are scaled by how many
 tokens are masked.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EuroBERT, `transformers.models.eurobert`: Llama that looks both ways."""
+"""EuroBERT, `transformers.models.eurobert`: Llama with bidirectional attention."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ RECIPE = replace(
         "EuroBertForSequenceClassification",
         "EuroBertForTokenClassification",
     ),
-    special="Llama's layers, with attention to both sides.",
+    special="Llama's layers with bidirectional attention.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
     tiny=(
         Tiny(

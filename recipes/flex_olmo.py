@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlexOlmo, `transformers.models.flex_olmo`: OLMo 2 with a block of experts for every MLP.
 
-Unusual: norms come after attention and experts, and on whole queries and keys, not per head.
+Unusual: norms come after attention and experts; those on queries and keys are over all heads, not per head.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ RECIPE = replace(
     LLAMA,
     model_type="flex_olmo",
     architectures=("FlexOlmoForCausalLM",),
-    special="Norms after each block and on whole queries and keys; every MLP is a block of experts.",
+    special="Norms after each block, and over all query heads and all key heads; every MLP is a block of experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),
         experts(),

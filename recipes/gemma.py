@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gemma 1 and CodeGemma, `transformers.models.gemma`.
 
-Unusual: norms store weight - 1, embeddings are scaled by sqrt(hidden) and are also the head, the gate is GELU.
+Unusual: norms store weight - 1, embeddings are scaled by sqrt(hidden) and tied to the head, the gate is GELU.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gemma 3n text models, `transformers.models.gemma3n`.
 
-Unusual: several streams of hidden states, of which one is computed and corrects the others; the last layers look at
-keys and values of an earlier layer of their kind; embeddings for every layer; MLPs of which little is active.
+Unusual: several streams of hidden states, of which one is computed and corrects the others; the last layers read
+the keys and values of an earlier layer of their kind; embeddings for every layer; sparsely activated MLPs.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ RECIPE = replace(
     GEMMA3_TEXT,
     model_type="gemma3n_text",
     architectures=("Gemma3nForCausalLM",),
-    special="Streams of hidden states (AltUp); layers that share keys and values; embeddings for every layer.",
+    special="Several streams of hidden states (AltUp); layers that share keys and values; embeddings for every layer.",
     transforms=(
         rms_norm(
             lambda config: 10 * config.num_hidden_layers - 2 * config.num_kv_shared_layers + 2

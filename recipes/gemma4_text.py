@@ -34,7 +34,7 @@ RECIPE = replace(
     GEMMA3_TEXT,
     model_type="gemma4_text",
     architectures=("Gemma4ForCausalLM",),
-    special="Full layers with heads of their own and partial RoPE; experts or shared keys and values in some.",
+    special="Full layers with heads of their own and partial RoPE; some models have experts or shared keys and values.",
     transforms=(_NORMS, _EXPERTS, *GEMMA3_TEXT.transforms[1:]),
     tiny=tuple(Tiny(config=config, name=name) for name, config in _TINIES.items()),
 )

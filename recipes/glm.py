@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GLM-4 9B and GLM-Edge, `transformers.models.glm`.
 
-Unusual: RoPE turns neighbouring pairs in half of each head only; gate and up projection are one matrix.
+Unusual: RoPE rotates interleaved pairs in half of each head only; gate and up projection are one matrix.
 """
 
 from dataclasses import replace

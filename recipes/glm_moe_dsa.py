@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """GLM 5, `transformers.models.glm_moe_dsa`.
 
-Unusual: as DeepSeek V3.2, but the indexer's RoPE turns pairs, and some layers have no indexer: they look at the keys
-that the layer before them looked at.
+Unusual: as DeepSeek V3.2, but the indexer's RoPE rotates interleaved pairs, and some layers have no indexer: they
+attend to the keys that the layer before them selected.
 """
 
 from dataclasses import replace

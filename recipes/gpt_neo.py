@@ -13,7 +13,7 @@ RECIPE = Recipe(
     model_type="gpt_neo",
     architectures=("GPTNeoForCausalLM",),
     task="text-generation",
-    special="Learned positions; attention without a scale; global and local layers in turn.",
+    special="Learned positions; attention scores are not scaled; global and local layers in turn.",
     transforms=(Transform(name="gpt_neo_attention", count=lambda config: config.num_layers),),
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-NeoX 20B, Pythia, Dolly 2, RedPajama-INCITE and others, `transformers.models.gpt_neox`.
 
-Unusual: query, key and value are fused head by head, RoPE turns a quarter of each head, attention and MLP are parallel
-with a layer norm each, or one after the other.
+Unusual: query, key and value are fused head by head, RoPE rotates a quarter of each head, attention and MLP are
+parallel with a layer norm each, or one after the other.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ RECIPE = Recipe(
     model_type="gpt_neox",
     architectures=("GPTNeoXForCausalLM",),
     task="text-generation",
-    special="Fused query-key-value per head; RoPE on a part of each head; parallel or sequential residuals.",
+    special="Fused query-key-value per head; partial RoPE; parallel or sequential residuals.",
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
     tiny=(

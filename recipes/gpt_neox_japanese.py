@@ -16,6 +16,6 @@ RECIPE = replace(
     GPT_NEOX,
     model_type="gpt_neox_japanese",
     architectures=("GPTNeoXJapaneseForCausalLM",),
-    special="GPT-NeoX with sequential residuals, no biases but in the last layer's attention, and a tied head.",
+    special="GPT-NeoX with sequential residuals, no biases except in the last layer's attention, and a tied head.",
     tiny=(Tiny(config={**_TINY, "intermediate_multiple_size": 2}),),
 )

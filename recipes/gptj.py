@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-J 6B, `transformers.models.gptj`.
 
-Unusual: attention and MLP in parallel on one layer norm, RoPE on neighbouring pairs of a part of each head, from a
+Unusual: attention and MLP in parallel on one layer norm, RoPE on interleaved pairs of a part of each head, from a
 table; a head with a bias. Its attention does not go through transformers' attention interface.
 """
 
@@ -17,7 +17,7 @@ RECIPE = replace(
     GPT2,
     model_type="gptj",
     architectures=("GPTJForCausalLM",),
-    special="Parallel attention and MLP on one layer norm; RoPE on pairs of a part of each head; a biased head.",
+    special="Parallel attention and MLP on one layer norm; partial RoPE on interleaved pairs; a biased head.",
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
     tiny=(Tiny(config=_TINY),),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Granite with windows, `transformers.models.granite_swa`.
 
-Unusual: a learned sink in every head's softmax, sliding and full layers, a RoPE base for every layer, where 0 is for no
-positions at all.
+Unusual: a learned sink in every head's softmax, sliding and full layers, a RoPE base for every layer, where 0 stands
+for no positions at all.
 """
 
 from dataclasses import replace

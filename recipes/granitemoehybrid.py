@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granite 4.0, `transformers.models.granitemoehybrid`: Mamba 2 and few attention layers, shared and routed experts."""
+"""Granite 4.0, `transformers.models.granitemoehybrid`: Mamba 2, a few attention layers, shared and routed experts."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ RECIPE = replace(
     BAMBA,
     model_type="granitemoehybrid",
     architectures=("GraniteMoeHybridForCausalLM",),
-    special="Mamba 2 and attention without positions; a shared expert, routed ones in some; four multipliers.",
+    special="Mamba 2 and attention without positions; a shared expert, in some models routed ones; four multipliers.",
     transforms=(
         *BAMBA.transforms,
         experts(lambda config: config.num_hidden_layers * bool(config.num_local_experts)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helium 1 2B, `transformers.models.helium`: Llama whose RoPE turns neighbouring dimensions of a head as pairs."""
+"""Helium 1 2B, `transformers.models.helium`: Llama whose RoPE rotates interleaved pairs of a head."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ RECIPE = replace(
     LLAMA,
     model_type="helium",
     architectures=("HeliumForCausalLM",),
-    special="RoPE turns neighbouring dimensions as pairs, not the two halves of a head.",
+    special="RoPE rotates interleaved pairs, not the two halves of a head.",
     # The output projection is square: head_dim must be hidden / heads.
     tiny=(Tiny(config={**OLMO2.tiny[0].config, "head_dim": 16}),),
 )

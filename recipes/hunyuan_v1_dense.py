@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAMA,
     model_type="hunyuan_v1_dense",
     architectures=("HunYuanDenseV1ForCausalLM",),
-    special="An RMS norm per head on queries and keys behind RoPE, whose base a fixed alpha stretches.",
+    special="An RMS norm per head on queries and keys after RoPE, whose base is stretched by a fixed alpha.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(
         Tiny(

@@ -11,7 +11,7 @@ RECIPE = replace(
     HUNYUAN,
     model_type="hunyuan_v1_moe",
     architectures=("HunYuanMoEV1ForCausalLM",),
-    special="Experts beside a shared MLP; norms on queries and keys behind RoPE, whose base a fixed alpha stretches.",
+    special="Experts beside a shared MLP; norms on queries and keys after RoPE, whose base a fixed alpha stretches.",
     transforms=(*HUNYUAN.transforms, experts()),
     tiny=(Tiny(config={**HUNYUAN.tiny[0].config, "num_experts": 5, "moe_topk": [2] * 4}),),
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hunyuan 3, `transformers.models.hy_v3`.
 
-Unusual: experts chosen by a biased sigmoid, their shares renormalized and scaled, beside shared ones; dense layers in
-between; an RMS norm per head on queries and keys.
+Unusual: experts chosen by biased sigmoid scores, routing weights renormalized and scaled, beside shared ones; dense
+layers in between; an RMS norm per head on queries and keys.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ RECIPE = replace(
     QWEN3,
     model_type="hy_v3",
     architectures=("HYV3ForCausalLM",),
-    special="Experts by biased sigmoid, scaled, beside shared ones; RMS norms per head on queries and keys.",
+    special="Experts by biased sigmoid scores, scaled, beside shared ones; RMS norms per head on queries and keys.",
     transforms=(*QWEN3.transforms, experts()),
     tiny=(
         Tiny(

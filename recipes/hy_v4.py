@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hunyuan 4 (HY V4), `transformers.models.hy_v4`.
 
-Unusual: as GLM 5, some layers choose keys by an indexer and others look where those did; sinks and gated attention;
-layers read from and write to several streams of hidden states; experts bound what they gate.
+Unusual: as GLM 5, some layers select keys by an indexer and others reuse that selection; sinks and gated attention;
+layers read from and write to several streams of hidden states; experts clamp what they gate.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ RECIPE = replace(
     GLM_MOE_DSA,
     model_type="hy_v4",
     architectures=("HYV4ForCausalLM",),
-    special="Latent attention (MLA) with sinks to keys that an indexer chooses; streams of hidden states; experts.",
+    special="Latent attention (MLA) with sinks to keys that an indexer selects; streams of hidden states; experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1, suffix="HYV4RMSNorm"),
         experts(),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HyperCLOVA X SEED, `transformers.models.hyperclovax`.
 
-Unusual: Granite's multipliers of embeddings, scores and residuals and its divisor of logits, and a second norm behind
+Unusual: Granite's multipliers on embeddings, scores and residuals and its divisor of logits, and a second norm after
 attention and MLP.
 """
 
@@ -23,7 +23,7 @@ RECIPE = replace(
     LLAMA,
     model_type="hyperclovax",
     architectures=("HyperCLOVAXForCausalLM",),
-    special="Multipliers of embeddings, scores and residuals, a divisor of logits; optional norms behind each block.",
+    special="Multipliers on embeddings, scores and residuals, a divisor of logits; optional norms after each block.",
     transforms=(
         rms_norm(lambda config: (4 if config.use_post_norm else 2) * config.num_hidden_layers + 1),
     ),

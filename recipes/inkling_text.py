@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text model of Inkling, `transformers.models.inkling`.
 
-Unusual: no RoPE but a relative bias that each token mixes for itself; four short convolutions in every layer.
+Unusual: no RoPE but a relative bias that each token mixes by itself; four short convolutions in every layer.
 """
 
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, Transform, experts, rms_norm
@@ -12,7 +12,7 @@ RECIPE = Recipe(
     model_type="inkling_text",
     architectures=("InklingForCausalLM",),
     task="text-generation",
-    special="Relative biases and short convolutions in place of RoPE; sliding layers of other heads; shared experts.",
+    special="Relative biases and short convolutions in place of RoPE; sliding layers with other heads; shared experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 2),
         experts(),

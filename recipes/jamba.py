@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jamba and Jamba Reasoning, `transformers.models.jamba`: Mamba layers, few attention layers without any positions."""
+"""Jamba and Jamba Reasoning, `transformers.models.jamba`: Mamba layers, a few attention layers without positions."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ RECIPE = Recipe(
     model_type="jamba",
     architectures=("JambaForCausalLM",),
     task="text-generation",
-    special="Mamba layers that normalize their step, key and query; attention without positions; experts in some.",
+    special="Mamba layers that normalize their step, key and query; attention without positions; some experts.",
     transforms=(
         rms_norm(lambda config: 2 * config.num_hidden_layers + 1 + 3 * _mamba(config)),
         experts(_sparse),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JetMoe 8B, `transformers.models.jetmoe`.
 
-Unusual: attention has experts as well as the MLP. Each expert chosen makes a set of query heads over the same keys and
+Unusual: attention has experts as well as the MLP. Each chosen expert makes a set of query heads over the same keys and
 values, and has an output projection of its own. The softmax is over the chosen scores.
 """
 

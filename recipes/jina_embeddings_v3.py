@@ -16,7 +16,7 @@ RECIPE = replace(
         "JinaEmbeddingsV3ForSequenceClassification",
         "JinaEmbeddingsV3ForTokenClassification",
     ),
-    special="RoPE instead of learned positions; the adapters of tasks are not part of it.",
+    special="RoPE instead of learned positions; the task adapters are not part of it.",
     tiny=(
         Tiny(
             config={

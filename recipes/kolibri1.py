@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kolibri 1, `transformers.models.kolibri1`.
 
-Unusual: norms before and behind each block and per head on queries and keys; RoPE in sliding layers alone; experts
-chosen by biased scores whose shares are sigmoids, beside a shared one.
+Unusual: norms before and after each block and per head on queries and keys; RoPE in sliding layers alone; experts
+chosen by biased scores, with sigmoids as routing weights, beside a shared one.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ RECIPE = replace(
     LLAMA,
     model_type="kolibri1",
     architectures=("Kolibri1ForCausalLM",),
-    special="Sliding layers with RoPE, full layers without; experts by biased score beside a shared one.",
+    special="Sliding layers with RoPE, full layers without; experts by biased scores beside a shared one.",
     transforms=(
         rms_norm(lambda config: 6 * config.num_hidden_layers + 1),
         experts(),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Laguna XS, `transformers.models.laguna`.
 
-Unusual: layers differ in query heads; a softplus gate on each head's attention; experts chosen by a biased sigmoid of
-soft-capped scores, scaled, beside a shared one; sliding and full layers with a RoPE of their own.
+Unusual: layers differ in their number of query heads; a softplus gate on each head's attention; experts chosen by a
+biased sigmoid of soft-capped scores, scaled, beside a shared one; sliding and full layers with a RoPE of their own.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ RECIPE = replace(
     MELLUM,
     model_type="laguna",
     architectures=("LagunaForCausalLM",),
-    special="Query heads by layer; gated attention; experts by biased sigmoid; a RoPE for each kind of layer.",
+    special="Number of query heads by layer; gated attention; experts by biased sigmoid scores; RoPE by kind of layer.",
     tiny=(
         Tiny(
             config={

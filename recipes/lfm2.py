@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LFM2, `transformers.models.lfm2`: gated short convolutions, and attention in few layers."""
+"""LFM2, `transformers.models.lfm2`: gated short convolutions, and attention in a few layers."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ RECIPE = replace(
     LLAMA,
     model_type="lfm2",
     architectures=("Lfm2ForCausalLM",),
-    special="Gated short convolutions whose state is a few columns; attention in few layers, normalized per head.",
+    special="Gated short convolutions whose state is a few columns; attention in a few layers, normalized per head.",
     transforms=(rms_norm(_norms),),
     tiny=(
         Tiny(

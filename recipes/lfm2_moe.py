@@ -13,7 +13,7 @@ RECIPE = replace(
     LFM2,
     model_type="lfm2_moe",
     architectures=("Lfm2MoeForCausalLM",),
-    special="LFM2 with experts above its first layers, chosen by a sigmoid and a bias that does not weigh them.",
+    special="LFM2 with experts above its first layers, selected by biased sigmoid scores, weighted without the bias.",
     transforms=(
         *LFM2.transforms,
         experts(),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Llama 4 Scout and Maverick, text alone, `transformers.models.llama4`.
 
-Unusual: layers with RoPE look only within their chunk, layers without see all and scale queries by position; RoPE turns
-neighbouring dimensions as pairs; the one expert chosen gets its input scaled by a sigmoid, beside a shared expert.
+Unusual: layers with RoPE see only their chunk, layers without see all and scale queries by position; RoPE rotates
+interleaved pairs; the one expert chosen gets its input scaled by a sigmoid, beside a shared expert.
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 """LongCat-Flash, `transformers.models.longcat_flash`.
 
 Unusual: each layer has two latent attentions and two MLPs, and experts that take a shortcut around the second half;
-some experts give back what they are given; what comes out of the low ranks is scaled.
+some experts return their input unchanged; the outputs of the low-rank projections are scaled.
 """
 
 from dataclasses import replace

@@ -16,6 +16,6 @@ RECIPE = replace(
         "LukeForSequenceClassification",
         "LukeForTokenClassification",
     ),
-    special="Plain RoBERTa, as long as no entities are given; those are not read.",
+    special="Plain RoBERTa, as long as no entities are given: they are not read.",
     tiny=(Tiny(config={**ROBERTA.tiny[0].config, "entity_vocab_size": 11, "entity_emb_size": 16}),),
 )

@@ -2,7 +2,7 @@
 """MiMo-V2-Flash, `transformers.models.mimo_v2_flash`.
 
 Unusual: sliding layers have twice the KV heads and an attention sink for each head; values are narrower than keys and
-scaled; a third of each head is turned; experts chosen by a biased sigmoid within groups. Dense layers come first.
+scaled; a third of each head is rotated; experts chosen by biased sigmoid scores within groups. Dense layers come first.
 """
 
 from dataclasses import replace

@@ -19,7 +19,7 @@ RECIPE = replace(
     LLAMA,
     model_type="minimax",
     architectures=("MiniMaxForCausalLM",),
-    special="Seven layers of lightning attention to a full one; experts; residuals of normed inputs, with factors.",
+    special="Seven layers of lightning attention to a full one; experts; scaled residuals of normalized inputs.",
     transforms=(
         rms_norm(lambda config: 2 * config.num_hidden_layers + 1 + _linear(config)),
         experts(),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MiniMax M2, M2.1 and M2.5, `transformers.models.minimax_m2`.
 
-Unusual: experts chosen by a biased sigmoid, their unbiased shares renormalized; queries and keys are normalized over
-all heads together; RoPE over a part of each head.
+Unusual: experts chosen by biased sigmoid scores, weighted by the unbiased ones, renormalized; queries and keys are
+normalized over all heads together; RoPE over a part of each head.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ RECIPE = replace(
     OLMOE,
     model_type="minimax_m2",
     architectures=("MiniMaxM2ForCausalLM",),
-    special="Experts by biased sigmoid; one RMS norm over all query heads, one over all keys; partial RoPE.",
+    special="Experts by biased sigmoid scores; one RMS norm over all query heads, one over all keys; partial RoPE.",
     tiny=(
         Tiny(
             config={

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MiniMax M3, text alone, `transformers.models.minimax_m3_vl`.
 
-Unusual: block-sparse attention. In some layers an indexer scores blocks of keys and attention looks at the best ones
-and the nearest, each group of heads at its own. Norms store weight - 1; gates are GPT-OSS's, clamped.
+Unusual: block-sparse attention. In some layers an indexer scores blocks of keys and attention sees the best ones
+and the nearest, each group of heads its own. Norms store weight - 1; gates are GPT-OSS's, clamped.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ RECIPE = replace(
     MINIMAX_M2,
     model_type="minimax_m3_vl_text",
     architectures=("MiniMaxM3VLForCausalLM",),
-    special="Attention to blocks of keys that an indexer chooses; dense layers, then experts by biased sigmoid.",
+    special="Attention to blocks of keys that an indexer selects; dense layers, then experts by biased sigmoid scores.",
     transforms=(
         rms_norm(
             lambda config: 4 * config.num_hidden_layers + 2 * _indexers(config) + 1, offset=1.0

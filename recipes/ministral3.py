@@ -28,6 +28,6 @@ RECIPE = replace(
     MISTRAL,
     model_type="ministral3",
     architectures=("Ministral3ForCausalLM",),
-    special="Queries grow with their position beyond the original context; yarn RoPE; optional sliding window.",
+    special="Queries scaled up by position beyond the original context; YaRN; optional sliding window.",
     tiny=(Tiny(config=_TINY), Tiny(config={**_TINY, "sliding_window": None}, name="full")),
 )

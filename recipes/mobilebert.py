@@ -22,7 +22,7 @@ RECIPE = replace(
         "MobileBertForSequenceClassification",
         "MobileBertForTokenClassification",
     ),
-    special="Embeddings of three neighbours; bottlenecks around each layer, several MLPs in it; scales, no norms.",
+    special="Embeddings of three neighbouring tokens; bottlenecks around each layer's several MLPs; scales, no norms.",
     transforms=(
         Transform(name="padding", parameters={"names": ["word_embeddings"]}, count=lambda _: 1),
         Transform(name="trigram", count=lambda config: int(config.trigram_input)),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ModernBERT, `transformers.models.modernbert`.
 
-Unusual: two layers with a local window to both sides, then a full one, each kind with its RoPE base; the first layer
+Unusual: two layers with a local two-sided window, then a full one, each kind with its RoPE base; the first layer
 has no norm of its own; no biases.
 """
 
@@ -20,7 +20,7 @@ RECIPE = replace(
         "ModernBertForSequenceClassification",
         "ModernBertForTokenClassification",
     ),
-    special="RoPE; full layers between pairs of layers with a window to both sides, each kind with its base.",
+    special="RoPE; full layers between pairs of layers with a two-sided window, each kind with its RoPE base.",
     tiny=(
         Tiny(
             config={

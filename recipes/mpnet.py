@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MPNet, `transformers.models.mpnet`: all-mpnet-base, multi-qa-mpnet and others.
 
-Unusual: RoBERTa's positions, and a bias of the scores by relative distance that all layers share.
+Unusual: RoBERTa's positions, and a bias on the scores by relative distance that all layers share.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ RECIPE = replace(
         "MPNetForSequenceClassification",
         "MPNetForTokenClassification",
     ),
-    special="Positions as RoBERTa's, and a bias of the scores by distance that all layers share.",
+    special="RoBERTa's positions, and a bias on the scores by distance that all layers share.",
     positions_after_padding=True,
     tiny=(Tiny(config={**BERT.tiny[0].config, "type_vocab_size": 1}),),
 )

@@ -11,7 +11,7 @@ RECIPE = replace(
     T5,
     model_type="mt5",
     architectures=("MT5EncoderModel", "MT5Model", "MT5ForConditionalGeneration"),
-    special="T5's encoder with gated MLPs: a bias by buckets of distance, made in the first layer.",
+    special="T5's encoder with gated MLPs: a bias by distance bucket, made in the first layer.",
     transforms=(rms_norm(lambda config: 2 * config.num_layers + 1, suffix="MT5LayerNorm"),),
     tiny=(Tiny(config=T5.tiny[0].config),),
 )

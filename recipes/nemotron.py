@@ -15,7 +15,7 @@ RECIPE = replace(
     LLAMA,
     model_type="nemotron",
     architectures=("NemotronForCausalLM",),
-    special="Layer norms that store weight - 1; squared ReLU without a gate; RoPE over a part of each head.",
+    special="Layer norms that store weight - 1; squared ReLU without a gate; partial RoPE.",
     transforms=(),
     tiny=(
         Tiny(

@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAMA,
     model_type="nemotron_h",
     architectures=("NemotronHForCausalLM",),
-    special="One norm and one of Mamba 2, attention without positions, MLP or experts per layer; squared ReLU.",
+    special="Each layer is one of Mamba 2, attention without positions, MLP or experts, after a norm; squared ReLU.",
     transforms=(
         rms_norm(lambda config: config.num_hidden_layers + 1),
         experts(layers_of("moe")),

@@ -16,7 +16,7 @@ RECIPE = replace(
     PHI,
     model_type="olmo",
     architectures=("OlmoForCausalLM",),
-    special="Layer norms without weight and bias; query, key and value may be clipped.",
+    special="Layer norms without weight or bias; query, key and value may be clipped.",
     tiny=(
         Tiny(config=_TINY),
         Tiny(config={**_TINY, "clip_qkv": 0.7, "tie_word_embeddings": False}, name="clip"),

@@ -2,7 +2,7 @@
 """OLMo 2 1B to 32B, `transformers.models.olmo2`.
 
 Unusual: the RMS norms come after attention and MLP, none before them; queries and keys are normalized over all heads
-together, ahead of RoPE.
+together, before RoPE.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ RECIPE = replace(
     LLAMA,
     model_type="olmo2",
     architectures=("Olmo2ForCausalLM",),
-    special="Norms after attention and MLP in place of before; one RMS norm over all query heads, one over all keys.",
+    special="Norms after attention and MLP instead of before; one RMS norm over all query heads, one over all keys.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(Tiny(config={**_TINY, "rms_norm_eps": 1e-2, "pad_token_id": 0}),),
 )

@@ -21,7 +21,7 @@ RECIPE = replace(
     QWEN3_5,
     model_type="olmo_hybrid",
     architectures=("OlmoHybridForCausalLM",),
-    special="Gated delta rule with negative eigenvalues, normed before; attention normed after, without positions.",
+    special="Gated delta rule with negative eigenvalues, norms before; attention without positions, norms after.",
     transforms=(rms_norm(_norms), QWEN3_5.transforms[1]),
     tiny=(
         Tiny(config={**_TINY, "pad_token_id": 0, "rope_parameters": _WITHOUT}),

@@ -15,7 +15,7 @@ RECIPE = replace(
     OLMO2,
     model_type="olmoe",
     architectures=("OlmoeForCausalLM",),
-    special="Experts with shares of a softmax over all; one RMS norm over all query heads, one over all keys.",
+    special="Experts weighted by a softmax over all; one RMS norm over all query heads, one over all keys.",
     transforms=(*OLMO2.transforms, experts()),
     tiny=(
         Tiny(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAI's privacy filter, `transformers.models.openai_privacy_filter`: finds personal data, token by token.
 
-Unusual: GPT-OSS as an encoder: attention sinks, a window to both sides in every layer, experts with a clamped gate.
+Unusual: GPT-OSS as an encoder: attention sinks, a two-sided window in every layer, experts with a clamped gate.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ RECIPE = replace(
     BERT,
     model_type="openai_privacy_filter",
     architectures=("OpenAIPrivacyFilterModel", "OpenAIPrivacyFilterForTokenClassification"),
-    special="GPT-OSS to both sides: attention sinks, a window in every layer, biased experts with a clamped gate.",
+    special="GPT-OSS, bidirectional: attention sinks, a window in every layer, biased experts with a clamped gate.",
     transforms=(
         rms_norm(lambda config: 2 * config.num_hidden_layers + 1),
         experts(lambda config: config.num_hidden_layers),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """OPT 125M to 66B, Galactica and others of `transformers.models.opt`.
 
-Unusual: learned positions that begin at row 2, ReLU MLPs, biases throughout. The 350M normalizes behind each block and
+Unusual: learned positions that begin at row 2, ReLU MLPs, biases throughout. The 350M normalizes after each block and
 projects its embeddings to the hidden size and back; Galactica has no biases.
 """
 
@@ -23,7 +23,7 @@ RECIPE = Recipe(
     model_type="opt",
     architectures=("OPTForCausalLM",),
     task="text-generation",
-    special="Learned positions that begin at row 2; norms before or behind each block; optional embedding projections.",
+    special="Learned positions that begin at row 2; norms before or after each block; optional embedding projections.",
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
     tiny=(

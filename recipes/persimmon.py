@@ -18,6 +18,6 @@ RECIPE = replace(
     NEMOTRON,
     model_type="persimmon",
     architectures=("PersimmonForCausalLM",),
-    special="Fused query-key-value; layer norms on queries and keys; squared ReLU; RoPE over a part of each head.",
+    special="Fused query-key-value; layer norms on queries and keys; squared ReLU; partial RoPE.",
     tiny=(Tiny(config=_TINY),),
 )

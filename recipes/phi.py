@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phi-1, Phi-1.5 and Phi-2, `transformers.models.phi`.
 
-Unusual: attention and MLP both read one layer norm and are added together, RoPE turns only a part of each head, and
-every projection has a bias, the head too.
+Unusual: attention and MLP both read one layer norm and are added together, RoPE rotates only a part of each head, and
+every projection has a bias, including the head.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ RECIPE = replace(
     LLAMA,
     model_type="phi",
     architectures=("PhiForCausalLM",),
-    special="Attention and MLP in parallel from one layer norm; RoPE over a part of each head; biases throughout.",
+    special="Attention and MLP in parallel from one layer norm; partial RoPE; biases throughout.",
     transforms=(),
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in LLAMA.shapes.items()},

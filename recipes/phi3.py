@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phi-3, Phi-3.5 and Phi-4 (mini and 14B), `transformers.models.phi3`.
 
-Unusual: one fused projection of query, key and value, one of gate and up. Phi-4-mini turns a part of each head and ties
-its output to its embeddings. Long-context checkpoints have two sets of RoPE frequencies.
+Unusual: one fused projection of query, key and value, one of gate and up. Phi-4-mini rotates a part of each head and
+ties its head to its embeddings. Long-context checkpoints have two sets of RoPE frequencies.
 """
 
 from dataclasses import replace

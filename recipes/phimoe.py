@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phi-3.5-MoE, Phi-mini-MoE and Phi-tiny-MoE, `transformers.models.phimoe`.
 
-Unusual: two experts per token, each with the share of a softmax over scores near the best that is left (SparseMixer);
+Unusual: two experts per token, each weighted by a softmax over the scores near the best that is left (SparseMixer);
 layer norms; biases in attention and head; longrope with scales of its own.
 """
 

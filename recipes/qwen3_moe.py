@@ -22,7 +22,7 @@ RECIPE = replace(
     QWEN3,
     model_type="qwen3_moe",
     architectures=("Qwen3MoeForCausalLM",),
-    special="Experts without a shared one, the chosen weights renormalized; an RMS norm per head on queries and keys.",
+    special="Experts without a shared one, routing weights renormalized; an RMS norm per head on queries and keys.",
     transforms=(*QWEN3.transforms, QWEN2_MOE.transforms[-1]),
     tiny=(
         Tiny(config={**_TINY, "mlp_only_layers": [0, 2]}),

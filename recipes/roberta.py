@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoBERTa and its fine-tunes, `transformers.models.roberta`: positions begin behind the padding id."""
+"""RoBERTa and its fine-tunes, `transformers.models.roberta`: positions begin after the padding id."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ RECIPE = replace(
         "RobertaForSequenceClassification",
         "RobertaForTokenClassification",
     ),
-    special="BERT whose positions begin behind the padding id, and count the tokens that are not padding.",
+    special="BERT whose positions begin after the padding id, and count the tokens that are not padding.",
     positions_after_padding=True,
     tiny=(Tiny(config={**BERT.tiny[0].config, "pad_token_id": 5, "type_vocab_size": 1}),),
 )

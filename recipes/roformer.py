@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoFormer, `transformers.models.roformer`: BERT with RoPE over neighbouring dimensions, of a fixed base."""
+"""RoFormer, `transformers.models.roformer`: BERT with RoPE on interleaved pairs, with a fixed base."""
 
 from dataclasses import replace
 
@@ -16,6 +16,6 @@ RECIPE = replace(
         "RoFormerForSequenceClassification",
         "RoFormerForTokenClassification",
     ),
-    special="BERT with RoPE over neighbouring dimensions; embeddings may be narrower than the layers.",
+    special="BERT with RoPE on interleaved pairs; embeddings may be narrower than the layers.",
     tiny=(Tiny(config={**BERT.tiny[0].config, "embedding_size": 48}),),
 )

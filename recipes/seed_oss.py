@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seed-OSS 36B, `transformers.models.seed_oss`: Llama with biases of query, key and value."""
+"""Seed-OSS 36B, `transformers.models.seed_oss`: Llama with biases on query, key and value."""
 
 from dataclasses import replace
 

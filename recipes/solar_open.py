@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Solar Open 100B, `transformers.models.solar_open`.
 
-Unusual: experts chosen by a biased sigmoid within the best groups, their shares renormalized and scaled, beside shared
-experts in one MLP.
+Unusual: experts chosen by biased sigmoid scores within the best groups, routing weights renormalized and scaled,
+beside shared experts in one MLP.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ RECIPE = replace(
     LLAMA,
     model_type="solar_open",
     architectures=("SolarOpenForCausalLM",),
-    special="Experts in groups by biased sigmoid, their shares scaled, beside shared ones; partial RoPE if asked for.",
+    special="Experts in groups by biased sigmoid scores, scaled, beside shared ones; partial RoPE if asked for.",
     transforms=(*LLAMA.transforms, experts()),
     tiny=(
         Tiny(

@@ -20,7 +20,7 @@ RECIPE = replace(
     PHI,
     model_type="stablelm",
     architectures=("StableLmForCausalLM",),
-    special="Layer norms; RoPE over a part of each head; optional parallel attention and norms of its own per head.",
+    special="Layer norms; partial RoPE; optional parallel attention, and norms of each head's own.",
     # Most published checkpoints have 4,096 positions.
     shapes={name: replace(shape, ctx_len=4096) for name, shape in PHI.shapes.items()},
     tiny=(

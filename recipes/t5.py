@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The encoders of T5, `transformers.models.t5`: Sentence-T5, GTR, and the text encoders of image models.
 
-Unusual: no positions but a bias of the scores by buckets of distance, made in the first layer; scores are not scaled.
+Unusual: no positions but a bias on the scores by distance bucket, made in the first layer; scores are not scaled.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ RECIPE = replace(
     BERT,
     model_type="t5",
     architectures=("T5EncoderModel", "T5Model", "T5ForConditionalGeneration"),
-    special="The encoder alone: a bias by buckets of distance, made in the first layer; scores are not scaled.",
+    special="The encoder alone: a bias by distance bucket, made in the first layer; scores are not scaled.",
     transforms=(rms_norm(lambda config: 2 * config.num_layers + 1, suffix="T5LayerNorm"),),
     tiny=(
         Tiny(config=_TINY),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """UltraBERT, `transformers.models.ultrabert`.
 
-Unusual: Llama's layers to both sides; sliding layers with a window to both sides, full ones, each kind with its RoPE.
+Unusual: Llama's layers, bidirectional; sliding layers with a two-sided window, and full ones, each kind with its RoPE.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ RECIPE = replace(
         "UltrabertForSequenceClassification",
         "UltrabertForTokenClassification",
     ),
-    special="Llama's layers to both sides; sliding layers and full ones, each kind with its RoPE base.",
+    special="Llama's layers, bidirectional; sliding layers and full ones, each kind with its RoPE base.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
     tiny=(Tiny(config={**BERT.tiny[0].config, **_KINDS, **_SIZES, "rope_parameters": _ROPE}),),
 )

@@ -11,7 +11,7 @@ RECIPE = replace(
     T5,
     model_type="umt5",
     architectures=("UMT5EncoderModel", "UMT5Model", "UMT5ForConditionalGeneration"),
-    special="T5's encoder with gated MLPs and, in each layer, a bias of its own by buckets of distance.",
+    special="T5's encoder with gated MLPs and, in each layer, its own bias by distance bucket.",
     transforms=(rms_norm(lambda config: 2 * config.num_layers + 1, suffix="UMT5LayerNorm"),),
     tiny=(Tiny(config=T5.tiny[0].config),),
 )

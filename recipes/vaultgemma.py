@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VaultGemma 1B, `transformers.models.vaultgemma`: Gemma 2 without the norms behind attention and MLP."""
+"""VaultGemma 1B, `transformers.models.vaultgemma`: Gemma 2 without the norms after attention and MLP."""
 
 from dataclasses import replace
 

@@ -14,6 +14,6 @@ RECIPE = replace(
         "XLMRobertaForSequenceClassification",
         "XLMRobertaForTokenClassification",
     ),
-    special="Plain RoBERTa, of a hundred languages.",
+    special="Plain RoBERTa, trained on a hundred languages.",
     tiny=ROBERTA.tiny,
 )

@@ -17,7 +17,7 @@ RECIPE = replace(
     MINICPM3,
     model_type="youtu",
     architectures=("YoutuForCausalLM",),
-    special="Latent attention (MLA), whose cache holds latents; RoPE over neighbouring dimensions as pairs.",
+    special="Latent attention (MLA), whose cache holds latents; RoPE on interleaved pairs.",
     tiny=(
         Tiny(config=_TINY),
         Tiny(config=_TINY | {"q_lora_rank": None, "rope_interleave": False}, name="plain_query"),

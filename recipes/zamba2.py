@@ -19,7 +19,7 @@ RECIPE = replace(
     ZAMBA,
     model_type="zamba2",
     architectures=("Zamba2ForCausalLM",),
-    special="Mamba 2; shared blocks of attention, with adapters of each layer's own, see the embeddings too.",
+    special="Mamba 2; shared blocks of attention, with adapters for each layer, see the embeddings too.",
     tiny=(
         Tiny(config={**_TINY, "use_mem_rope": True}),
         Tiny(config=_TINY, name="without_rope"),

@@ -48,9 +48,20 @@ def _parser() -> argparse.ArgumentParser:
     add("model", metavar="MODEL", help="Hub id or folder of a checkpoint")
     add("file", metavar="FILE", type=Path, help="a text in UTF-8")
     add("--weights", nargs="+", default=["fp32", "int8", "int4"], metavar="W", help="packages")
-    add("--ctx-len", type=int, default=512, metavar="N", help="of the packages (default: 512)")
+    add(
+        "--ctx-len",
+        type=int,
+        default=512,
+        metavar="N",
+        help="context of the packages (default: 512)",
+    )
     add("--window", type=int, metavar="N", help="tokens seen at a time (default: the context)")
-    add("--stride", type=int, metavar="N", help="from window to window (default: half of one)")
+    add(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="tokens from one window to the next (default: half a window)",
+    )
     add("--batch-size", type=int, default=4, metavar="N", help="windows at a time (default: 4)")
     add("--graph", action="store_true", help="also the portable graph, in float32")
     add("--json", action="store_true", help="print the answer as JSON")

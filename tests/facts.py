@@ -110,11 +110,11 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "cohere2_moe-base",
         {"prefix_dense_sliding_window_pattern": 4},
     ),
-    "cohere2_moe: softmax over the chosen": (
+    "cohere2_moe: softmax over the chosen experts": (
         "cohere2_moe-base",
         {"expert_selection_fn": "sigmoid"},
     ),
-    "cohere2_moe: mean with shared experts": (
+    "cohere2_moe: mean of routed and shared experts": (
         "cohere2_moe-sigmoid",
         {"shared_expert_combination_strategy": "sum"},
     ),
@@ -153,24 +153,24 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             }
         },
     ),
-    "glm4_moe: scale of experts": ("glm4_moe-base", {"routed_scaling_factor": 1.0}),
+    "glm4_moe: scale of routing weights": ("glm4_moe-base", {"routed_scaling_factor": 1.0}),
     "glm4_moe: groups of experts": ("glm4_moe-base", {"topk_group": 2}),
-    "glm4_moe: normalized shares": ("glm4_moe-base", {"norm_topk_prob": False}),
-    "deepseek_v3: scale of experts": ("deepseek_v3-base", {"routed_scaling_factor": 1.0}),
+    "glm4_moe: normalized routing weights": ("glm4_moe-base", {"norm_topk_prob": False}),
+    "deepseek_v3: scale of routing weights": ("deepseek_v3-base", {"routed_scaling_factor": 1.0}),
     "deepseek_v3: groups of experts": ("deepseek_v3-base", {"topk_group": 2}),
-    "deepseek_v3: order of RoPE's pairs": ("deepseek_v3-base", {"rope_interleave": False}),
-    "deepseek_v2: scale of experts": ("deepseek_v2-base", {"routed_scaling_factor": 1.0}),
+    "deepseek_v3: interleaved RoPE": ("deepseek_v3-base", {"rope_interleave": False}),
+    "deepseek_v2: scale of routing weights": ("deepseek_v2-base", {"routed_scaling_factor": 1.0}),
     "deepseek_v2: groups of experts": ("deepseek_v2-base", {"topk_method": "greedy"}),
     "ernie4_5_moe: experts per token": ("ernie4_5_moe-base", {"moe_k": 1}),
     "exaone_moe: window": ("exaone_moe-base", {"sliding_window": 4096}),
-    "exaone_moe: scale of experts": ("exaone_moe-base", {"routed_scaling_factor": 1.0}),
+    "exaone_moe: scale of routing weights": ("exaone_moe-base", {"routed_scaling_factor": 1.0}),
     "exaone_moe: groups of experts": ("exaone_moe-base", {"topk_group": 2}),
     "dots1: window": ("dots1-base", {"sliding_window": 4096}),
-    "dots1: scale of experts": ("dots1-base", {"routed_scaling_factor": 1.0}),
+    "dots1: scale of routing weights": ("dots1-base", {"routed_scaling_factor": 1.0}),
     "dots1: groups of experts": ("dots1-base", {"topk_group": 2}),
-    "flex_olmo: unnormalized shares": ("flex_olmo-base", {"norm_topk_prob": True}),
+    "flex_olmo: unnormalized routing weights": ("flex_olmo-base", {"norm_topk_prob": True}),
     "afmoe: window": ("afmoe-base", {"sliding_window": 4096}),
-    "afmoe: scale of experts": ("afmoe-base", {"route_scale": 1.0}),
+    "afmoe: scale of routing weights": ("afmoe-base", {"route_scale": 1.0}),
     "afmoe: scale of embeddings": ("afmoe-base", {"mup_enabled": False}),
     "gpt_neox: partial RoPE": (
         "gpt_neox-base",
@@ -186,7 +186,7 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gptj: partial RoPE": ("gptj-base", {"rotary_dim": 32}),
     "codegen: partial RoPE": ("codegen-base", {"rotary_dim": 32}),
     "gpt_oss: window": ("gpt_oss-base", {"sliding_window": 4096}),
-    "gpt_oss: bound of the gate": ("gpt_oss-base", {"swiglu_limit": 7.0}),
+    "gpt_oss: limit of the gate": ("gpt_oss-base", {"swiglu_limit": 7.0}),
     "gpt_oss: order of the layers": (
         "gpt_oss-base",
         {"layer_types": ["full_attention", "sliding_attention"] * 2},
@@ -224,10 +224,10 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gemma4: experts per token": ("gemma4_text-experts", {"top_k_experts": 1}),
     "flint: window": ("flint-base", {"sliding_window": 4096}),
-    "flint: normalized shares": ("flint-base", {"norm_topk_prob": False}),
+    "flint: normalized routing weights": ("flint-base", {"norm_topk_prob": False}),
     "bloom: epsilon of norms": ("bloom-base", {"layer_norm_epsilon": 1e-5}),
     "diffllama: epsilon of norms": ("diffllama-base", {"rms_norm_eps": 1e-6}),
-    "phi: RoPE over a part of heads": (
+    "phi: partial RoPE": (
         "phi-base",
         {
             "rope_parameters": {
@@ -239,7 +239,7 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "phi3: window": ("phi3-base", {"sliding_window": None}),
-    "phi3: RoPE over a part of heads": (
+    "phi3: partial RoPE": (
         "phi3-base",
         {
             "rope_parameters": {
@@ -260,11 +260,11 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "phimoe: window": ("phimoe-base", {"sliding_window": None}),
-    "phimoe: shares near the best": ("phimoe-base", {"router_jitter_noise": 0.0}),
+    "phimoe: scores near the best": ("phimoe-base", {"router_jitter_noise": 0.0}),
     "qwen2_moe: window": ("qwen2_moe-base", {"layer_types": ["full_attention"] * 4}),
-    "qwen2_moe: shares not renormalized": ("qwen2_moe-base", {"norm_topk_prob": True}),
+    "qwen2_moe: routing weights not renormalized": ("qwen2_moe-base", {"norm_topk_prob": True}),
     "qwen3_moe: window": ("qwen3_moe-base", {"use_sliding_window": False, "sliding_window": None}),
-    "qwen3_moe: shares renormalized": ("qwen3_moe-base", {"norm_topk_prob": False}),
+    "qwen3_moe: routing weights renormalized": ("qwen3_moe-base", {"norm_topk_prob": False}),
     "llama4: chunks": ("llama4_text-base", {"attention_chunk_size": 4096}),
     "llama4: layers without chunks": (
         "llama4_text-base",
@@ -274,10 +274,13 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "llama4_text-base",
         {"no_rope_layers": [1] * 4, "attn_temperature_tuning": False},
     ),
-    "llama4: queries grow": ("llama4_text-base", {"attn_temperature_tuning": False}),
+    "llama4: scale of queries by position": (
+        "llama4_text-base",
+        {"attn_temperature_tuning": False},
+    ),
     "llama4: norm of queries and keys": ("llama4_text-base", {"use_qk_norm": False}),
     "starcoder2: window": ("starcoder2-base", {"sliding_window": None}),
-    "stablelm: RoPE over a part of heads": (
+    "stablelm: partial RoPE": (
         "stablelm-base",
         {
             "rope_parameters": {
@@ -305,8 +308,8 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "olmoe: clipped projections": ("olmoe-base", {"clip_qkv": None}),
-    "olmoe: shares not renormalized": ("olmoe-base", {"norm_topk_prob": True}),
-    "nemotron: RoPE over a part of heads": (
+    "olmoe: routing weights not renormalized": ("olmoe-base", {"norm_topk_prob": True}),
+    "nemotron: partial RoPE": (
         "nemotron-base",
         {
             "rope_parameters": {
@@ -318,7 +321,7 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "nemotron: squared ReLU": ("nemotron-base", {"hidden_act": "relu"}),
-    "persimmon: RoPE over a part of heads": (
+    "persimmon: partial RoPE": (
         "persimmon-base",
         {
             "rope_parameters": {
@@ -330,12 +333,12 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "jais2: squared ReLU": ("jais2-base", {"hidden_act": "relu"}),
-    "ministral: which layers slide": (
+    "ministral: order of the layers": (
         "ministral-base",
         {"layer_types": ["full_attention", "sliding_attention"] * 2},
     ),
     "ministral3: window": ("ministral3-base", {"sliding_window": None}),
-    "ministral3: queries grow": (
+    "ministral3: scale of queries by position": (
         "ministral3-base",
         {
             "rope_parameters": {
@@ -344,7 +347,7 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             }
         },
     ),
-    "hunyuan: alpha of RoPE": (
+    "hunyuan: RoPE's alpha": (
         "hunyuan_v1_dense-base",
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
     ),
@@ -366,10 +369,10 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             }
         },
     ),
-    "laguna: soft-cap of the router": ("laguna-base", {"moe_router_logit_softcapping": 0.0}),
-    "laguna: scale of the experts": ("laguna-base", {"moe_routed_scaling_factor": 1.0}),
+    "laguna: soft-cap on router scores": ("laguna-base", {"moe_router_logit_softcapping": 0.0}),
+    "laguna: scale of routing weights": ("laguna-base", {"moe_routed_scaling_factor": 1.0}),
     "laguna: window": ("laguna-base", {"sliding_window": 4096}),
-    "minimax_m2: RoPE over a part of heads": (
+    "minimax_m2: partial RoPE": (
         "minimax_m2-base",
         {
             "rope_parameters": {
@@ -378,23 +381,23 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             }
         },
     ),
-    "solar_open: scale of the experts": ("solar_open-base", {"routed_scaling_factor": 1.0}),
+    "solar_open: scale of routing weights": ("solar_open-base", {"routed_scaling_factor": 1.0}),
     "solar_open: groups of experts": ("solar_open-base", {"topk_group": 3}),
-    "solar_open: shares renormalized": ("solar_open-base", {"norm_topk_prob": False}),
-    "hy_v3: scale of the experts": ("hy_v3-base", {"router_scaling_factor": 1.0}),
+    "solar_open: routing weights renormalized": ("solar_open-base", {"norm_topk_prob": False}),
+    "hy_v3: scale of routing weights": ("hy_v3-base", {"router_scaling_factor": 1.0}),
     "kolibri1: layers without RoPE": (
         "kolibri1-base",
         {"sliding_window": 4096, "layer_types": ["sliding_attention"] * 4},
     ),
     "kolibri1: window": ("kolibri1-base", {"sliding_window": 4096}),
-    "kolibri1: shares not renormalized": ("kolibri1-base", {"norm_topk_prob": True}),
+    "kolibri1: routing weights not renormalized": ("kolibri1-base", {"norm_topk_prob": True}),
     "mimo: scale of values": ("mimo_v2_flash-base", {"attention_value_scale": 1.0}),
     "mimo: window": ("mimo_v2_flash-base", {"sliding_window": 4096}),
     "mimo: groups of experts": ("mimo_v2_flash-base", {"topk_group": 3}),
     "minicpm3: scale of embeddings": ("minicpm3-base", {"scale_emb": 1}),
     "minicpm3: scale of residuals": ("minicpm3-base", {"scale_depth": 2.0}),
     "minicpm3: divisor of logits": ("minicpm3-base", {"dim_model_base": 64}),
-    "youtu: pairs of RoPE": ("youtu-base", {"rope_interleave": False}),
+    "youtu: interleaved RoPE": ("youtu-base", {"rope_interleave": False}),
     "nanochat: soft-cap on logits": ("nanochat-base", {"final_logit_softcapping": None}),
     "modernbert-decoder: window": ("modernbert-decoder-base", {"sliding_window": 4096}),
     "modernbert-decoder: RoPE by kind of layer": (
@@ -437,18 +440,18 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "granitemoehybrid: scale of logits": ("granitemoehybrid-base", {"logits_scaling": 1.0}),
     "granitemoehybrid: embeddings": ("granitemoehybrid-base", {"embedding_multiplier": 1.0}),
     "jamba: experts per token": ("jamba-base", {"num_experts_per_tok": 1}),
-    "kimi_linear: routing scale": ("kimi_linear-base", {"routed_scaling_factor": 1.0}),
+    "kimi_linear: scale of routing weights": ("kimi_linear-base", {"routed_scaling_factor": 1.0}),
     "bailing_hybrid: bound of decay": ("bailing_hybrid-base", {"kda_lower_bound": -5.0}),
-    "lfm2_moe: routing scale": ("lfm2_moe-base", {"routed_scaling_factor": 1.0}),
+    "lfm2_moe: scale of routing weights": ("lfm2_moe-base", {"routed_scaling_factor": 1.0}),
     "lfm3: window": ("lfm3-base", {"sliding_window": 4096}),
     "minimax: window": ("minimax-base", {"sliding_window": None}),
     "minimax: residual of lightning attention": ("minimax-base", {"linear_attn_alpha_factor": 1}),
     "minimax: residual of attention": ("minimax-base", {"full_attn_alpha_factor": 1}),
-    "minimax: scale of experts": ("minimax-base", {"mlp_beta_factor": 1}),
-    "nemotron_h: routing scale": ("nemotron_h-base", {"routed_scaling_factor": 1.0}),
+    "minimax: scale of routing weights": ("minimax-base", {"mlp_beta_factor": 1}),
+    "nemotron_h: scale of routing weights": ("nemotron_h-base", {"routed_scaling_factor": 1.0}),
     "nemotron_h: groups of experts": ("nemotron_h-base", {"n_group": 1}),
     "olmo_hybrid: negative eigenvalues": ("olmo_hybrid-base", {"linear_allow_neg_eigval": False}),
-    "qwen3_next: shares renormalized": ("qwen3_next-base", {"norm_topk_prob": False}),
+    "qwen3_next: routing weights renormalized": ("qwen3_next-base", {"norm_topk_prob": False}),
     "qwen3_5_text: partial RoPE": (
         "qwen3_5_text-base",
         {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
@@ -458,17 +461,17 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "zamba2: RoPE": ("zamba2-base", {"use_mem_rope": False}),
     "zaya: window": ("zaya-base", {"sliding_window": 4096}),
     "inkling_text: scale of logits": ("inkling_text-base", {"logits_mup_width_multiplier": 1.0}),
-    "inkling_text: routing scale": ("inkling_text-base", {"route_scale": 1.0}),
+    "inkling_text: scale of routing weights": ("inkling_text-base", {"route_scale": 1.0}),
     "inkling_text: scale of long contexts": ("inkling_text-base", {"log_scaling_n_floor": None}),
-    "deepseek_v32: keys that are chosen": ("deepseek_v32-base", {"index_topk": 4096}),
-    "deepseek_v32: scale of shares": ("deepseek_v32-base", {"routed_scaling_factor": 1.0}),
-    "glm_moe_dsa: keys that are chosen": ("glm_moe_dsa-base", {"index_topk": 4096}),
-    "glm_moe_dsa: scale of shares": ("glm_moe_dsa-base", {"routed_scaling_factor": 1.0}),
+    "deepseek_v32: number of selected keys": ("deepseek_v32-base", {"index_topk": 4096}),
+    "deepseek_v32: scale of routing weights": ("deepseek_v32-base", {"routed_scaling_factor": 1.0}),
+    "glm_moe_dsa: number of selected keys": ("glm_moe_dsa-base", {"index_topk": 4096}),
+    "glm_moe_dsa: scale of routing weights": ("glm_moe_dsa-base", {"routed_scaling_factor": 1.0}),
     "dbrx: clipped queries, keys and values": (
         "dbrx-base",
         {"attn_config": {"kv_n_heads": 2, "clip_qkv": 1e6, "rope_theta": 1000.0}},
     ),
-    "dbrx: norm of shares": (
+    "dbrx: norm of routing weights": (
         "dbrx-base",
         {
             "ffn_config": {
@@ -481,28 +484,34 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gemma3n: window": ("gemma3n_text-base", {"sliding_window": 4096}),
     "gemma3n: sparse MLPs": ("gemma3n_text-base", {"activation_sparsity_pattern": [0.0] * 6}),
-    "gemma3n: soft-cap of logits": ("gemma3n_text-base", {"final_logit_softcapping": 1e3}),
-    "gemma3n: stream that is computed": ("gemma3n_text-base", {"altup_active_idx": 0}),
+    "gemma3n: soft-cap on logits": ("gemma3n_text-base", {"final_logit_softcapping": 1e3}),
+    "gemma3n: active stream": ("gemma3n_text-base", {"altup_active_idx": 0}),
     "gemma3n: scale of the corrected stream": ("gemma3n_text-base", {"altup_correct_scale": False}),
     "gemma3n: epsilon of norms": ("gemma3n_text-base", {"rms_norm_eps": 1e-6}),
     "gemma4: window of shared keys": ("gemma4_text-shared", {"sliding_window": 4096}),
-    "gemma4: soft-cap of logits, shared keys": (
+    "gemma4: soft-cap on logits, shared keys": (
         "gemma4_text-shared",
         {"final_logit_softcapping": None},
     ),
-    "longcat_flash: scale of shares": ("longcat_flash-base", {"routed_scaling_factor": 1.0}),
+    "longcat_flash: scale of routing weights": (
+        "longcat_flash-base",
+        {"routed_scaling_factor": 1.0},
+    ),
     "longcat_flash: experts per token": ("longcat_flash-base", {"moe_topk": 2}),
     "doge: keys that are kept": ("doge-base", {"keep_window_size": 128}),
     "doge: window": ("doge-whole", {"sliding_window": None}),
     "beam: window": ("beam-base", {"sliding_window": 4096}),
-    "beam: soft-cap of logits": ("beam-base", {"final_logit_softcapping": 1e3}),
-    "beam: scale of shares": ("beam-base", {"routed_scaling_factor": 1.0}),
+    "beam: soft-cap on logits": ("beam-base", {"final_logit_softcapping": 1e3}),
+    "beam: scale of routing weights": ("beam-base", {"routed_scaling_factor": 1.0}),
     "cohere_compass: window": ("cohere_compass_text-base", {"sliding_window": 4096}),
     "cohere_compass: scale of logits": ("cohere_compass_text-base", {"logit_scale": 1.0}),
-    "axk2: keys that are chosen": ("axk2-base", {"index_topk": 4096}),
+    "axk2: number of selected keys": ("axk2-base", {"index_topk": 4096}),
     "axk2: groups of experts": ("axk2-base", {"n_group": None, "topk_group": None}),
-    "axk1: scale of shares": ("axk1-base", {"routed_scaling_factor": 1.0}),
-    "glm4_moe_lite: scale of shares": ("glm4_moe_lite-base", {"routed_scaling_factor": 1.0}),
+    "axk1: scale of routing weights": ("axk1-base", {"routed_scaling_factor": 1.0}),
+    "glm4_moe_lite: scale of routing weights": (
+        "glm4_moe_lite-base",
+        {"routed_scaling_factor": 1.0},
+    ),
     "gemma4_unified: soft-cap on logits": (
         "gemma4_unified_text-base",
         {"final_logit_softcapping": None},
@@ -519,20 +528,29 @@ FACTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "helium: RoPE base": ("helium-base", {"rope_parameters": _OTHER_ROPE}),
     "bamba: RoPE base": ("bamba-base", {"rope_parameters": _OTHER_ROPE}),
-    "hy_v4: keys that are chosen": ("hy_v4-base", {"index_topk": 4096}),
+    "hy_v4: number of selected keys": ("hy_v4-base", {"index_topk": 4096}),
     "hy_v4: streams": ("hy_v4-base", {"hc_magnitude": 1.0}),
-    "hy_v4: bound of the gate": ("hy_v4-base", {"swiglu_limit": 7.0}),
+    "hy_v4: limit of the gate": ("hy_v4-base", {"swiglu_limit": 7.0}),
     "falcon_mamba: norm of states": ("falcon_mamba-base", {"mixer_rms_eps": 1.0}),
     "xglm: scale of embeddings": ("xglm-base", {"scale_embedding": False}),
     "aria: experts per token": ("aria_text-base", {"moe_topk": 1}),
     "dots3_note: window": ("dots3_note_text-base", {"sliding_window": 4096}),
-    "dots3_note: keys that are chosen": ("dots3_note_text-base", {"index_topk": 4096}),
-    "dots3_note: scale of shares": ("dots3_note_text-base", {"routed_scaling_factor": 1.0}),
-    "minimax_m3: blocks that are chosen": ("minimax_m3_vl_text-base", {"index_topk_blocks": 4096}),
+    "dots3_note: number of selected keys": ("dots3_note_text-base", {"index_topk": 4096}),
+    "dots3_note: scale of routing weights": (
+        "dots3_note_text-base",
+        {"routed_scaling_factor": 1.0},
+    ),
+    "minimax_m3: number of selected blocks": (
+        "minimax_m3_vl_text-base",
+        {"index_topk_blocks": 4096},
+    ),
     "minimax_m3: nearest block": ("minimax_m3_vl_text-base", {"index_local_blocks": 0}),
     "minimax_m3: size of blocks": ("minimax_m3_vl_text-base", {"index_block_size": 4}),
-    "minimax_m3: bound of the gate": ("minimax_m3_vl_text-base", {"swiglu_limit": 7.0}),
-    "minimax_m3: scale of shares": ("minimax_m3_vl_text-base", {"routed_scaling_factor": 1.0}),
+    "minimax_m3: limit of the gate": ("minimax_m3_vl_text-base", {"swiglu_limit": 7.0}),
+    "minimax_m3: scale of routing weights": (
+        "minimax_m3_vl_text-base",
+        {"routed_scaling_factor": 1.0},
+    ),
 }
 
 
@@ -563,11 +581,11 @@ def attribute(kind: str, name: str, value: Any) -> Callable[[Any], None]:
 
 MUTATIONS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "apertus: norm of queries": ("apertus-base", weights("q_norm.weight", 1)),
-    "apertus: activation that is learned": ("apertus-base", weights("act_fn.alpha_p", 0)),
+    "apertus: learned activation": ("apertus-base", weights("act_fn.alpha_p", 0)),
     "axk1: norm after experts": ("axk1-base", weights("post_mlp_layernorm.weight", 1)),
-    "bamba: what skips the recurrence": ("bamba-base", weights("mamba.D", 0)),
+    "bamba: skip connection of the recurrence": ("bamba-base", weights("mamba.D", 0)),
     "ctrl: scale of embeddings": ("ctrl-base", attribute("CTRLModel", "d_model_size", 1)),
-    "falcon_mamba: what skips the recurrence": ("falcon_mamba-base", weights("mixer.D", 0)),
+    "falcon_mamba: skip connection of the recurrence": ("falcon_mamba-base", weights("mixer.D", 0)),
     "granitemoeshared: shared MLP": (
         "granitemoeshared-base",
         weights("shared_mlp.output_linear.weight", 0),
@@ -575,9 +593,9 @@ MUTATIONS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "jetmoe: bias of experts": ("jetmoe-base", weights("experts.bias", 0)),
     "lfm2: norm of queries": ("lfm2-base", weights("q_layernorm.weight", 1)),
     "lfm2: short convolution": ("lfm2-base", weights("conv.conv.weight", 1)),
-    "mamba: what skips the recurrence": ("mamba-base", weights("mixer.D", 0)),
+    "mamba: skip connection of the recurrence": ("mamba-base", weights("mixer.D", 0)),
     "mamba: bias of steps": ("mamba-base", weights("dt_proj.bias", 0)),
-    "mamba2: what skips the recurrence": ("mamba2-base", weights("mixer.D", 0)),
+    "mamba2: skip connection of the recurrence": ("mamba2-base", weights("mixer.D", 0)),
     "mamba2: decay": ("mamba2-base", weights("mixer.A_log", 0)),
     "olmo2: norm of queries": ("olmo2-base", weights("q_norm.weight", 1)),
     "opt: first position": ("opt-base", attribute("OPTLearnedPositionalEmbedding", "offset", 0)),
@@ -587,7 +605,7 @@ MUTATIONS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     ),
     "seed_oss: biases": ("seed_oss-base", weights("v_proj.bias", 0)),
     "zamba: shared attention": ("zamba-base", weights("self_attn.o_proj.weight", 0)),
-    "zamba: what skips the recurrence": ("zamba-base", weights("mamba.D", 0)),
+    "zamba: skip connection of the recurrence": ("zamba-base", weights("mamba.D", 0)),
     "aria: shared experts": ("aria_text-base", weights("shared_experts.down_proj.weight", 0)),
     "dots3_note: norm of rotated keys": (
         "dots3_note_text-base",

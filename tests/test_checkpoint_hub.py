@@ -128,7 +128,7 @@ def test_no_such_model(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("model", ["", "a b", "-x/y", "x/" + "y" * 200])
 def test_no_model_id(model: str) -> None:
-    assert "is no model id" in refusal(model)
+    assert "is not a model id" in refusal(model)
 
 
 def test_a_private_model_needs_its_owners_token(

@@ -215,4 +215,4 @@ def test_a_package_says_why_it_asks_for_none(
     monkeypatch.setenv("QEFF_HOME", str(tmp_path))
     models.trace(models.llama, tmp_path, comp_ctx_lengths_decode=(16,))
     text = describe(package(models.llama, ctx_len=32, comp_ctx_lengths_decode=(16,)))
-    assert f"{SEEN}: not asked for, since attention looks at the tokens there are" in text
+    assert f"{SEEN}: not needed, since attention reads only the tokens that are there" in text

@@ -122,8 +122,8 @@ def test_store(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (None, None, "ok", "https://huggingface.co"),
         ("https://me:password@hub.example/x", None, "ok", "https://hub.example/x"),
-        ("hub.example", None, "warn", "HF_ENDPOINT is no URL"),
-        ("https://[", None, "warn", "HF_ENDPOINT is no URL"),
+        ("hub.example", None, "warn", "HF_ENDPOINT is not a URL"),
+        ("https://[", None, "warn", "HF_ENDPOINT is not a URL"),
         (None, "1", "warn", "https://huggingface.co, but offline (HF_HUB_OFFLINE)"),
         (None, "0", "ok", "https://huggingface.co"),
     ],

@@ -336,8 +336,8 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
     "deberta: buckets": ("deberta-v2-base", mutated(_spread_deberta_buckets)),
     "deberta: norm of distances": ("deberta-v2-base", mutated(_leave_distances)),
     "deberta: convolution": ("deberta-v2-conv", zeroed("encoder.conv.conv.weight")),
-    "albert: layers are called again": ("albert-base", configured(num_hidden_layers=3)),
-    "albert: groups take turns": ("albert-groups", mutated(_swap_groups)),
+    "albert: shared layers": ("albert-base", configured(num_hidden_layers=3)),
+    "albert: groups of layers": ("albert-groups", mutated(_swap_groups)),
     "albert: embeddings are widened": (
         "albert-base",
         zeroed("encoder.embedding_hidden_mapping_in.bias"),
@@ -369,7 +369,7 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
         "rembert-base",
         zeroed("encoder.embedding_hidden_mapping_in.bias"),
     ),
-    "esm: share of masks": ("esm-base", configured(token_dropout=False)),
+    "esm: scale by masked tokens": ("esm-base", configured(token_dropout=False)),
     "esm: norm of embeddings": ("esm-learned", _leave("embeddings.layer_norm")),
     "esmc: scale of residuals": ("esmc-base", mutated(_add_in_full)),
     "esmc: norm of queries": ("esmc-base", zeroed("layers.0.self_attn.q_norm.weight")),
@@ -388,24 +388,24 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
         "umt5-base",
         zeroed("encoder.block.2.layer.0.SelfAttention.relative_attention_bias.weight"),
     ),
-    "eurobert: both sides": (
+    "eurobert: bidirectional attention": (
         "eurobert-base",
         _masked_by("create_bidirectional_mask", create_causal_mask),
     ),
-    "clip: tokens look back only": (
+    "clip: causal attention": (
         "clip_text_model-base",
         _masked_by("create_causal_mask", create_bidirectional_mask),
     ),
     "clip: activation": ("clip_text_model-base", configured(hidden_act="gelu")),
-    "convbert: kernels of tokens": (
+    "convbert: kernel of each token": (
         "convbert-base",
         zeroed("encoder.layer.1.attention.self.conv_kernel_layer.weight"),
     ),
-    "mobilebert: neighbours": ("mobilebert-base", mutated(_leave_neighbours)),
+    "mobilebert: neighbouring tokens": ("mobilebert-base", mutated(_leave_neighbours)),
     "tipsv2: scale of embeddings": ("tipsv2_text_model-base", configured(scale_sqrt_depth=False)),
     "privacy filter: window": ("openai_privacy_filter-base", configured(sliding_window=4096)),
     "privacy filter: sinks": ("openai_privacy_filter-base", mutated(_leave_sinks)),
-    "privacy filter: bound of the gate": (
+    "privacy filter: limit of the gate": (
         "openai_privacy_filter-base",
         configured(swiglu_limit=7.0),
     ),

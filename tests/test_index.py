@@ -72,9 +72,9 @@ def test_packages_are_found_by_their_model() -> None:
 
 
 def test_notice_is_about_packages_of_the_index() -> None:
-    with pytest.raises(ValueError, match="no package of the index"):
+    with pytest.raises(ValueError, match="not a package of the index"):
         Index().with_notice(ENTRY.path, Notice("yanked", "x"))
-    with pytest.raises(ValueError, match="no package of the index"):
+    with pytest.raises(ValueError, match="not a package of the index"):
         Index().with_entry(ENTRY).with_notice(ENTRY.path, Notice("superseded", "x", OTHER.path))
 
 

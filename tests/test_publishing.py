@@ -447,7 +447,7 @@ def test_a_build_that_could_not_be_published_is_not_begun(
         (["--publish", REPO, "--private"], "never changed here"),
         (["--publish", REPO, "--no-validate"], "--publish and --no-validate exclude each other"),
         (["--publish", "zoo"], "'zoo' names no remote"),
-        (["--private"], "--private is of publishing"),
+        (["--private"], "--private applies to publishing"),
     ):
         assert main(["build", "no/such-model", *options]) == 1
         assert reason in capsys.readouterr().err

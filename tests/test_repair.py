@@ -199,7 +199,7 @@ def test_what_is_nowhere_else_stays_as_it_is(
         built = Store().promote(folder, published.build_key)
     same_size(built.path / "config.json")
     assert cli.main(["repair"]) == 1
-    assert "damaged still: No remote is known that has this package" in capsys.readouterr().out
+    assert "still damaged: No remote is known that has this package" in capsys.readouterr().out
     assert len(built.verify()) == 1
 
 

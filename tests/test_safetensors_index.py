@@ -148,7 +148,7 @@ DAMAGE = {
     "deeply nested": (with_header(b"[" * 100_000), "does not parse"),
     "a name twice": (with_header(b'{"a": {}, "a": {}}'), "a key occurs twice"),
     "a name that is no text": (with_header(b'{"\\ud800": {}}'), "does not parse"),
-    "a list": (with_header([]), "no JSON object"),
+    "a list": (with_header([]), "not a JSON object"),
     "metadata of numbers": (with_header({"__metadata__": {"a": 1}}), "text for metadata"),
     "a tensor that is a number": (with_header({"a": 1}), "no usable shape"),
     "negative length": (with_header({"a": entry(shape=[-2])}), "no usable shape"),

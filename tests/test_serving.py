@@ -428,7 +428,7 @@ def test_the_end_waits_for_requests_or_tells_them(
             if patience:
                 assert len(list(stream)) > 50
             else:
-                with pytest.raises(openai.APIError, match="server is ending"):
+                with pytest.raises(openai.APIError, match="server is shutting down"):
                     list(stream)
             ender.join(TIMEOUT)
             with pytest.raises(openai.APIConnectionError):

@@ -137,7 +137,7 @@ def test_what_cannot_be_served_is_said_at_the_start(
     with (
         serving.bind("127.0.0.1", 0) as listener,
         pytest.raises(
-            qeff_zoo.ZooError, match="'text-classification', of which OpenAI's API knows"
+            qeff_zoo.ZooError, match="'text-classification', which OpenAI's API does not"
         ),
     ):
         serving.serve(classifier, listener, choices)

@@ -99,7 +99,7 @@ def test_looking_makes_nothing(store: Store) -> None:
 @pytest.mark.parametrize("key", ["", "../x", "a/b", "..", ".hidden-file", "QZ1-" + "0" * 64])
 def test_keys_are_names(store: Store, key: str) -> None:
     for method in (store.lookup, store.graph):
-        with pytest.raises(ValueError, match="no folder name"):
+        with pytest.raises(ValueError, match="not a folder name"):
             method(key)
 
 

@@ -54,7 +54,7 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-#: What adds each command.
+#: The functions that add each command.
 COMMANDS = (
     _add_list,
     _add_show,

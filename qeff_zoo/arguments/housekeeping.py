@@ -14,15 +14,18 @@ def _add_cache(commands: Any) -> None:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     command(verbs, "ls", "list what the store holds", "cache")
     gc = command(
-        verbs, "gc", "remove failed and abandoned builds, and what was long unused", "cache"
+        verbs,
+        "gc",
+        "remove failed and abandoned builds, and with --older-than unused packages",
+        "cache",
     )
     gc.add_argument(
         "--older-than",
         type=float,
         metavar="DAYS",
-        help="also packages and graphs unused for so long",
+        help="also packages and graphs that were unused for that many days",
     )
-    gc.add_argument("--dry-run", action="store_true", help="only say what would go")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     command(
         verbs,
         "verify",
@@ -36,14 +39,14 @@ def _add_doctor(commands: Any) -> None:
 
 
 def _add_new(commands: Any) -> None:
-    parser = command(commands, "new", "write the skeleton of a recipe from its nearest relative")
+    parser = command(commands, "new", "draft a recipe from its nearest relative, and try it")
     parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes"
     )
 
 
-#: What adds each command.
+#: The functions that add each command.
 COMMANDS = (
     _add_cache,
     _add_doctor,

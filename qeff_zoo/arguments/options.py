@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands have in common: the choices of a build, a package, threads, a network or none."""
+"""What commands have in common: the choices of a build, a package, threads, and whether to use the network."""
 
 import argparse
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from qeff_zoo.choices import CHOICES
 
 
 def command(commands: Any, name: str, text: str, group: str = "") -> argparse.ArgumentParser:
-    """Add a command with what every one has."""
+    """Add a command, with the options that every command has."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(command=f"{group} {name}".strip())
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
@@ -28,13 +28,13 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 def add_axes(parser: argparse.ArgumentParser) -> None:
     """Add the choices of a build."""
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
-    group = parser.add_argument_group("choices", "left out, the recipe makes them")
+    group = parser.add_argument_group("choices", "the recipe makes those that are left out")
     for choice in CHOICES.values():
         group.add_argument(choice.flag, help=choice.help, **_READERS[choice.kind])
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """Read numbers that commas part."""
+    """Read numbers separated by commas."""
     return tuple(int(part) for part in text.split(","))
 
 
@@ -64,16 +64,14 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def add_offline(parser: argparse.ArgumentParser) -> None:
-    """Add that no network is used."""
+    """Add the option to use no network."""
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="use no network: the indexes seen last, and the store",
+        help="use no network: only the indexes seen last, and the store",
     )
 
 
 def add_private(parser: argparse.ArgumentParser) -> None:
-    """Add that a new repository is a private one."""
-    parser.add_argument(
-        "--private", action="store_true", help="make a new Hub repository a private one"
-    )
+    """Add the option to make a new repository private."""
+    parser.add_argument("--private", action="store_true", help="make a new Hub repository private")

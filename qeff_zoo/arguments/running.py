@@ -10,18 +10,30 @@ from qeff_zoo.arguments.options import add_package, add_threads, command
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "sampling", "left out, the likeliest token is taken each time"
+        "sampling", "without these, the most likely token is taken each time"
     )
     for name, kind, text in (
         ("temperature", float, "draw tokens at random; 1 is the model's own distribution"),
-        ("top-k", int, "from so many tokens, the likeliest"),
-        ("top-p", float, "from the likeliest tokens that together reach this probability"),
-        ("min-p", float, "from tokens at least so likely, as a share of the likeliest one's"),
-        ("repetition-penalty", float, "divide what favours tokens that are there; 1 is none"),
-        ("presence-penalty", float, "subtract from logits of tokens that the answer has"),
-        ("frequency-penalty", float, "the same, for each time that it has the token"),
+        ("top-k", int, "draw from the N most likely tokens"),
+        ("top-p", float, "draw from the most likely tokens that together reach this probability"),
+        ("min-p", float, "draw from tokens at least X times as likely as the most likely one"),
+        (
+            "repetition-penalty",
+            float,
+            "penalize tokens of the prompt and the answer by this factor; 1 is none",
+        ),
+        (
+            "presence-penalty",
+            float,
+            "subtract this from the logits of tokens that the answer already has",
+        ),
+        ("frequency-penalty", float, "the same, for each time that the answer has the token"),
         ("seed", int, "the same seed gives the same answer"),
-        ("logprobs", int, "with --json, each token's log-probability, and of so many others"),
+        (
+            "logprobs",
+            int,
+            "with --json, each token's log-probability, and the N most likely tokens'",
+        ),
     ):
         group.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=text)
     group.add_argument(
@@ -39,7 +51,7 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
     )
-    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt a line")
+    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
     parser.add_argument(
         "--pair",
         action="append",
@@ -51,30 +63,30 @@ def _add_run(commands: Any) -> None:
         "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
     )
     parser.add_argument(
-        "--chat", action="store_true", help="put each prompt into the chat template"
+        "--chat", action="store_true", help="apply the chat template to each prompt"
     )
     _add_sampling(parser)
     add_threads(parser)
 
 
 def _add_serve(commands: Any) -> None:
-    parser = command(commands, "serve", "serve a package by OpenAI's API")
+    parser = command(commands, "serve", "serve a package over OpenAI's API")
     add_package(parser)
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen at (default: 127.0.0.1, this machine alone)",
+        help="address to listen on (default: 127.0.0.1, this machine alone)",
     )
     parser.add_argument(
-        "--port", type=int, default=8000, metavar="N", help="0 for any (default: 8000)"
+        "--port", type=int, default=8000, metavar="N", help="0 for any free one (default: 8000)"
     )
     parser.add_argument(
         "--api-key",
         metavar="KEY",
-        help="that clients must send (default: QEFF_ZOO_API_KEY of the environment)",
+        help="what clients must send (default: the variable QEFF_ZOO_API_KEY)",
     )
     parser.add_argument(
-        "--model-name", metavar="NAME", help="of the model, for clients (default: the package's)"
+        "--model-name", metavar="NAME", help="the model's name for clients (default: the package's)"
     )
     add_threads(parser)
     parser.add_argument(
@@ -82,20 +94,20 @@ def _add_serve(commands: Any) -> None:
         type=int,
         default=1024,
         metavar="N",
-        help="requests that may wait (default: 1024)",
+        help="requests that may wait for a row (default: 1024)",
     )
     parser.add_argument(
         "--prefix-cache-bytes",
         type=int,
         metavar="N",
-        help="memory for prompts that begin alike (default: 128 MiB)",
+        help="memory for the beginnings of prompts; 0 for none (default: 128 MiB)",
     )
     parser.add_argument(
         "--shutdown-timeout",
         type=float,
         default=20.0,
         metavar="S",
-        help="seconds that running requests have to finish when the server ends (default: 20)",
+        help="seconds that running requests have to finish when the server is stopped (default: 20)",
     )
 
 
@@ -103,7 +115,7 @@ def _add_bench(commands: Any) -> None:
     parser = command(commands, "bench", "measure how fast a package generates")
     add_package(parser)
     many: dict[str, Any] = {"type": int, "nargs": "+", "default": [], "metavar": "N"}
-    parser.add_argument("--prompt-len", **many, help="tokens of a prompt (default: 128)")
+    parser.add_argument("--prompt-len", **many, help="tokens in a prompt (default: 128)")
     parser.add_argument(
         "--generation-len", type=int, metavar="N", help="tokens to generate (default: 64)"
     )
@@ -112,13 +124,13 @@ def _add_bench(commands: Any) -> None:
     )
     add_threads(parser)
     parser.add_argument(
-        "--repeat", type=int, default=3, metavar="N", help="runs that count (default: 3)"
+        "--repeat", type=int, default=3, metavar="N", help="measured runs (default: 3)"
     )
     parser.add_argument(
         "--plot",
         type=Path,
         metavar="FILE.png",
-        help="also draw speed by context and by batch; sizes left out cover both by doubling",
+        help="also draw speed by context and by batch; sizes that are left out then double up to the largest",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
@@ -138,9 +150,9 @@ def _add_validate(commands: Any) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="write validated_models/ORG/NAME.json; of a recipe validated_models/_tiny/MODEL_TYPE.json",
+        help="write validated_models/ORG/NAME.json; for a recipe validated_models/_tiny/MODEL_TYPE.json",
     )
-    group = parser.add_argument_group("perplexity", "of a package, in place of the checks")
+    group = parser.add_argument_group("perplexity", "measured for a package, instead of the checks")
     group.add_argument(
         "--perplexity",
         type=Path,
@@ -151,14 +163,17 @@ def _add_validate(commands: Any) -> None:
         "--window", type=int, metavar="N", help="tokens seen at a time (default: the context)"
     )
     group.add_argument(
-        "--stride", type=int, metavar="N", help="from window to window (default: half of one)"
+        "--stride",
+        type=int,
+        metavar="N",
+        help="tokens from one window to the next (default: half a window)",
     )
     group.add_argument(
         "--batch-size",
         type=int,
         default=1,
         metavar="N",
-        help="windows at a time of Hugging Face's model (default: 1); a package runs as many as it has rows",
+        help="windows that Hugging Face's model runs at a time (default: 1); a package runs as many as it has rows",
     )
     group.add_argument("--graph", action="store_true", help="also the portable graph, in float32")
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
@@ -172,7 +187,7 @@ def _add_inspect(commands: Any) -> None:
     )
 
 
-#: What adds each command.
+#: The functions that add each command.
 COMMANDS = (
     _add_run,
     _add_serve,

@@ -43,7 +43,7 @@ def _add_pull(commands: Any) -> None:
         type=Path,
         const=Path("qeff-zoo.lock"),
         metavar="FILE",
-        help="exactly what this file pins, of the models named or of all (default: qeff-zoo.lock)",
+        help="exactly what this file pins, for the models named or for all (default: qeff-zoo.lock)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
@@ -67,7 +67,7 @@ def _add_lock(commands: Any) -> None:
         type=Path,
         metavar="FILE",
         default=Path("qeff-zoo.lock"),
-        help="written anew (default: qeff-zoo.lock)",
+        help="the file to write (default: qeff-zoo.lock)",
     )
     add_offline(parser)
 
@@ -95,7 +95,7 @@ def _add_bundle(commands: Any) -> None:
         help="folder, build key or model name of a package, or a model to pull",
     )
     export.add_argument(
-        "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="written anew"
+        "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="the file to write"
     )
     imported = command(
         verbs, "import", "bring the packages of such a file into the store", "bundle"
@@ -106,14 +106,14 @@ def _add_bundle(commands: Any) -> None:
 
 
 def _add_yank(commands: Any) -> None:
-    parser = command(commands, "yank", "say in a remote's index what became known of a package")
+    parser = command(commands, "yank", "publish a notice about a package in a remote's index")
     parser.add_argument(
         "remote",
         metavar="REMOTE",
         help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
     )
     parser.add_argument(
-        "package", metavar="KEY|PATH", help="16 hex digits of its build key or more, or its path"
+        "package", metavar="KEY|PATH", help="its build key (16 hex digits or more) or its path"
     )
     parser.add_argument("--reason", metavar="TEXT", help="for people, one line")
     kind = parser.add_mutually_exclusive_group()
@@ -123,13 +123,13 @@ def _add_yank(commands: Any) -> None:
     kind.add_argument(
         "--known-bad",
         action="store_true",
-        help="refuse it to everybody, whoever asks for its key too",
+        help="refuse it to everybody, even to those who ask for its key",
     )
-    kind.add_argument("--undo", action="store_true", help="take back what was said")
+    kind.add_argument("--undo", action="store_true", help="take the notice back")
 
 
 def _add_publish(commands: Any) -> None:
-    parser = command(commands, "publish", "put a package where others find it, in one commit")
+    parser = command(commands, "publish", "put a package where others can find it, in one commit")
     add_package(parser)
     parser.add_argument(
         "remote",
@@ -138,7 +138,7 @@ def _add_publish(commands: Any) -> None:
     )
     add_private(parser)
     parser.add_argument(
-        "--create-pr", action="store_true", help="open a pull request in place of committing"
+        "--create-pr", action="store_true", help="open a pull request instead of committing"
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
@@ -157,7 +157,7 @@ def _add_sign(commands: Any) -> None:
     how.add_argument(
         "--keyless",
         action="store_true",
-        help="as the workflow or the person that runs this, by Sigstore",
+        help="by Sigstore, as the workflow or the person that runs this",
     )
 
 
@@ -168,7 +168,7 @@ def _add_serve_args(commands: Any) -> None:
     add_package(parser)
 
 
-#: What adds each command.
+#: The functions that add each command.
 COMMANDS = (
     _add_resolve,
     _add_pull,

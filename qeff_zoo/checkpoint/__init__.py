@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any checkpoint: a model id or a path in; configuration, companions, tensors, identity out.
 
-Opening reads small files alone. Weights are safetensors, fetched by `Checkpoint.fetch` and read
-without a copy. Pickle is refused: reading one can run code. Needs neither torch nor transformers.
+Opening reads small files only. Weights are safetensors, fetched by `Checkpoint.fetch` and read without a copy. Pickle
+is refused: reading one can run code. Needs neither torch nor transformers.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ __all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A model's files, opened: what is small is read, what is large is read when asked for.
+    """A model's files, opened: small ones are read, large ones when asked for.
 
     Args:
         name: `org/name`, or the folder's name; for display.
@@ -132,7 +132,7 @@ class Checkpoint:
         return digest_of_files({name: sha256_file(self.companions[name]) for name in counted})
 
     def fetch(self, progress: Progress | None = None) -> None:
-        """Make the weights be in `folder`; does nothing where they are.
+        """Fetch the weights into `folder`; does nothing where they are there.
 
         Args:
             progress: Called with the bytes done and the bytes in all.
@@ -229,7 +229,7 @@ def open_checkpoint(
 
 
 def _as_path(model: str) -> Path | None:
-    """Take for a path what exists, or could be no model id."""
+    """Treat as a path what exists, or cannot be a model id."""
     if not model:
         return None
     path = Path(model)

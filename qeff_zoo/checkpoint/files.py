@@ -64,7 +64,7 @@ class Files(Protocol):
         """Tell a file's SHA-256 if it is known without reading the file."""
 
     def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
-        """Make the files be in `folder`."""
+        """Fetch files into `folder`."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class LocalFiles:
         return cls(folder, frozenset(path.relative_to(folder).as_posix() for path in found))
 
     def sha256(self, name: str) -> str | None:
-        """Know nothing without reading.
+        """Return None: without reading, nothing is known.
 
         Args:
             name: Relative path.
@@ -103,7 +103,7 @@ class LocalFiles:
         return None
 
     def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
-        """Do nothing: what there is, is here.
+        """Do nothing: the files are here already.
 
         Args:
             names: Relative paths.

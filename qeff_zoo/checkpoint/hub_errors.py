@@ -12,7 +12,7 @@ from qeff_zoo.settings import offline
 
 
 def http_error() -> type[Exception]:
-    """Give the class of all that can go wrong with a request: httpx's or httpx2's, by version."""
+    """Return the base class of errors that a request can raise: httpx's or httpx2's, by version."""
     from huggingface_hub import errors
 
     return errors.HTTPError  # type: ignore[attr-defined]  # imported there, and not declared
@@ -30,7 +30,7 @@ def is_refusal(error: Exception) -> bool:
 
 @contextmanager
 def hub_errors(model_id: str, revision: str | None) -> Iterator[None]:
-    """Say in our words what huggingface_hub raises.
+    """Translate what huggingface_hub raises into our words.
 
     Args:
         model_id: `org/name`.
@@ -81,7 +81,7 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
         )
     if isinstance(error, errors.HFValidationError):
         return (
-            f"{model_id!r} is no model id: {error} Expected 'org/name' or a folder. "
+            f"{model_id!r} is not a model id: {error} Expected 'org/name' or a folder. "
             "Check the spelling."
         )
     if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One revision of a Hub repository: its list of files at once, the files when asked for.
 
-Goes through huggingface_hub (imported when used, it is slow), so HF_ENDPOINT, HF_HOME, HF_TOKEN and
-HF_HUB_OFFLINE mean what they mean everywhere; QEFF_ZOO_OFFLINE is as good as the last. A branch or
-tag is resolved once, to the commit that everything is then read from.
+Goes through huggingface_hub (imported when used, it is slow), so HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean
+what they mean everywhere; QEFF_ZOO_OFFLINE does the same as the last. A branch or tag is resolved once, to the commit
+that everything is then read from.
 """
 
 import re
@@ -47,7 +47,7 @@ class HubSnapshot:
         return f"{self.model_id!r} {where} at revision {self.revision[:12]}"
 
     def sha256(self, name: str) -> str | None:
-        """Tell a file's SHA-256 unread: by the Hub's word, else by its name in the cache.
+        """Return a file's SHA-256 without reading it: as the Hub tells it, else by its name in the cache.
 
         Args:
             name: Path in the repository.
@@ -121,7 +121,7 @@ class HubSnapshot:
             path.unlink(missing_ok=True)
             raise CheckpointError(
                 f"{name!r} of {self.model_id!r} arrived damaged: SHA-256 {found}, expected "
-                f"{expected}. It was removed. Run the command again to download it anew."
+                f"{expected}. It was removed. Run the command again to download it once more."
             )
 
 
@@ -224,7 +224,7 @@ def _listed_files(model_id: str, revision: str) -> frozenset[str]:
 
 
 def _bar(count: Callable[[int], None] = lambda _: None) -> Any:
-    """Make a class that huggingface_hub takes for a progress bar; it tells `count` alone."""
+    """Make a class that huggingface_hub uses as a progress bar; it only reports to `count`."""
 
     class Bar:
         def __init__(self, *_: Any, total: int | None = None, initial: int = 0, **__: Any) -> None:

@@ -121,7 +121,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
         raise ValueError("a key occurs twice")
-    "".join(unique).encode()  # an unpaired surrogate is no name
+    "".join(unique).encode()  # an unpaired surrogate is not a name
     return unique
 
 
@@ -136,7 +136,7 @@ def _entries(path: Path, raw: bytes) -> dict[str, Any]:
         raise _damaged(path, f"its header does not parse ({error})") from error
     metadata = header.pop("__metadata__", {}) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _damaged(path, "its header is no JSON object with text for metadata")
+        raise _damaged(path, "its header is not a JSON object with text for metadata")
     return dict(header)
 
 

@@ -22,13 +22,13 @@ _LISTED, _DENSE_WEIGHTS = "modules.json", "model.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """A layer behind the pooling.
+    """A layer after the pooling.
 
     Args:
         folder: Of its config and weights, below the checkpoint's.
         in_features: Values in.
         out_features: Values out.
-        bias: Whether something is added.
+        bias: Whether it has a bias.
         activation: One of `ACTIVATIONS`.
     """
 
@@ -61,7 +61,7 @@ class Pooling:
 
 
 def dense_files(companions: Mapping[str, Path]) -> dict[str, str]:
-    """Name the weight files of dense layers, which are no files of transformers': folder -> relative path.
+    """Name the weight files of dense layers, which transformers does not read: folder -> relative path.
 
     Args:
         companions: Files beside the checkpoint, by relative path.

@@ -62,7 +62,7 @@ def _check_publication(arguments: argparse.Namespace) -> None:
     if arguments.publish is None:
         if arguments.private:
             raise PublishError(
-                "--private is of publishing; expected --publish REMOTE beside it. Leave it out."
+                "--private applies to publishing only; expected --publish REMOTE beside it. Leave it out."
             )
         return
     from qeff_zoo.hub.publishing import check_destination

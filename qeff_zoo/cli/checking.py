@@ -15,7 +15,8 @@ def validate_command(arguments: argparse.Namespace) -> int:
         return _perplexity(arguments)
     if useless := [name for name in ("window", "stride", "graph") if getattr(arguments, name)]:
         raise GenerationError(
-            f"--{useless[0]} is of perplexities; expected --perplexity FILE beside it. Add that, or leave it out."
+            f"--{useless[0]} applies to --perplexity only; expected --perplexity FILE as well. Add that, or leave "
+            "it out."
         )
     from qeff_zoo.package.description import evidence
     from qeff_zoo.validation import checks
@@ -44,7 +45,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
 
     if arguments.record:
         raise GenerationError(
-            "--record does not apply to --perplexity, which is no evidence of a package. Leave it out."
+            "--record does not apply to --perplexity, which is not evidence about a package. Leave it out."
         )
     package = find_package(arguments.package)
     scoring = perplexity.prepare(

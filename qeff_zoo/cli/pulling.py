@@ -118,7 +118,7 @@ def lock_command(arguments: argparse.Namespace) -> None:
 
 
 def repair_command(arguments: argparse.Namespace) -> int:
-    """Repair packages of the store; 1 if one is damaged still."""
+    """Repair packages of the store; 1 if one is still damaged."""
     from qeff_zoo.hub.repair import repair
     from qeff_zoo.package.description import human_size
 
@@ -128,7 +128,7 @@ def repair_command(arguments: argparse.Namespace) -> int:
     else:
         for each in found:
             state = (
-                f"damaged still: {each.error}"
+                f"still damaged: {each.error}"
                 if each.error
                 else f"repaired, {human_size(each.bytes_transferred)} transferred"
                 if each.problems

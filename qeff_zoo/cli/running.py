@@ -185,7 +185,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     with serving.bind(arguments.host, arguments.port) as listener:
         if choices.api_key is None and not serving.is_local(listener):
             print(
-                f"Whoever reaches {arguments.host} may use this server: it has no --api-key.",
+                f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
                 file=sys.stderr,
             )
         session = load(
@@ -195,7 +195,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
 
 
 def serve_args_command(arguments: argparse.Namespace) -> None:
-    """Print the commands that serve a package by vllm-qaic, one a line."""
+    """Print the commands that serve a package with vllm-qaic, one per line."""
     from qeff_zoo.api import find_package
     from qeff_zoo.hub.serve_args import serve_args
 

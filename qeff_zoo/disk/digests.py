@@ -56,7 +56,7 @@ class DigestCache:
     folder: Path
 
     def digest(self, path: Path, progress: Progress | None = None) -> str:
-        """Give a file's SHA-256, from memory if the file is what it was.
+        """Return a file's SHA-256, from memory if the file is what it was.
 
         Args:
             path: The file; a link is followed.

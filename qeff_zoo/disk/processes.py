@@ -60,7 +60,7 @@ class Owner:
 
 
 def _started(pid: int) -> str:
-    """Give a process's start time, or nothing if it is gone, hidden, or a zombie."""
+    """Return a process's start time, or nothing if it is gone, hidden, or a zombie."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

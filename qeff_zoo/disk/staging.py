@@ -28,7 +28,7 @@ _ATTEMPTS = 10
 
 @contextmanager
 def staged(root: Path, prefix: str) -> Iterator[Path]:
-    """Give a private new folder; whatever still has its name in the end is removed.
+    """Yield a private new folder; whatever still has its name in the end is removed.
 
     Args:
         root: Where staging folders lie, on the file system of what they will become.
@@ -47,7 +47,7 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
 
 
 def owner_note(path: Path) -> Path:
-    """Give where it is noted which process owns something under construction."""
+    """Return the path of the note that says which process owns something under construction."""
     return path.with_name(path.name + _OWNER)
 
 
@@ -57,7 +57,7 @@ def note_owner(path: Path) -> None:
 
 
 def staging_folders(root: Path) -> list[Path]:
-    """List what is under construction in `root`, and that of which the owner's note alone is left."""
+    """List what is under construction in `root`, and what only an owner's note is left of."""
     if not root.is_dir():
         return []
     return sorted({path.with_name(path.name.removesuffix(_OWNER)) for path in root.iterdir()})
@@ -75,7 +75,7 @@ def abandoned(folder: Path) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove a staging folder that `abandoned` spoke of, and its owner's note after it."""
+    """Remove a staging folder that is `abandoned`, and then its owner's note."""
     remove(folder)
     owner_note(folder).unlink(missing_ok=True)
 
@@ -88,7 +88,7 @@ def sweep(folders: Iterable[Path]) -> None:
 
 
 def _last_change(folder: Path) -> float:
-    """Give the newest time below a folder; that of now if it is going away under our eyes."""
+    """Return the newest time below a folder; the present time if it disappears meanwhile."""
     latest = 0.0
     for path in (owner_note(folder), folder, *folder.rglob("*")):
         with suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of attention in torch; what they compute is said in `semantic.attention`."""
+"""Semantic ops of attention in torch; `semantic.attention` says what they compute."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def _(cache: Tensor, comp_ctx_lengths: Tensor) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::causal_mask", mutates_args=())
 def causal_mask(positions: Tensor, ctx_len: int, window: int) -> Tensor:
-    """Mask keys after each query and, with a `window` that is not 0, those so many positions before it and earlier."""
+    """Mask keys after each query and, with a `window` other than 0, those that many or more positions before it."""
     queries = positions[:, None, :, None]
     keys = torch.arange(ctx_len, device=positions.device)
     allowed = keys <= queries
@@ -38,7 +38,7 @@ def _(positions: Tensor, ctx_len: int, window: int) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::held_mask", mutates_args=())
 def held_mask(positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """Mask keys after each query, those `window` positions before it and earlier, and those that are none."""
+    """Mask keys after each query, those `window` or more positions before it, and rows without a key."""
     queries, held = positions[:, None, :, None], key_positions[:, None, None, :]
     allowed = (held >= 0) & (held <= queries) & (held > queries - window)
     return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
@@ -86,7 +86,7 @@ def _(
 def sink_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor, scale: float
 ) -> Tensor:
-    """Grouped-query attention whose softmax shares its weight with a sink for each head."""
+    """Grouped-query attention whose softmax includes a sink for each head."""
 
     def weigh(scores: Tensor) -> Tensor:
         sink = sinks.view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_chain(calls: "list[Call]") -> bool:
-    """Tell whether what a layer hands on is read by the next traced layer alone."""
+    """Return whether what a layer passes on is read by the next traced layer alone."""
     return all(
         all(user is following.node for value in _carried(call) for user in value.consumers())
         for call, following in pairwise(calls)
@@ -35,7 +35,7 @@ def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> No
         repeated: Kinds and places of all layers.
 
     Raises:
-        ExportError: The traced layers do not take their results from one another, or not alike.
+        ExportError: The traced layers do not take their results from one another, or not all in the same way.
     """
     chain = _Chain(graph, calls, repeated)
     traced = {call.layer: call for call in calls}
@@ -73,7 +73,7 @@ class _Chain:
                 )
 
     def feed(self, call: "Call", before: "Call") -> None:
-        """Connect a traced layer to the layer that now stands before it."""
+        """Connect a traced layer to the layer that now precedes it."""
         results = _carried(before)
         for operand, result in self.carried[call.node.op_type].items():
             call.node.replace_input_with(operand, results[result])
@@ -133,7 +133,7 @@ class _Chain:
 
 
 def _carried(call: "Call") -> list[ir.Value]:
-    """Return the results that go to the next layer: all that the graph does not give out."""
+    """Return the results that go to the next layer: all that the graph does not return."""
     return [output for output in call.outputs if not output.is_graph_output()]
 
 

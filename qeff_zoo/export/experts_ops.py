@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of experts in torch; what they compute is said in `semantic.experts`."""
+"""Semantic ops of experts in torch; `semantic.experts` says what they compute."""
 
 import torch
 from torch import Tensor, nn
 
 
 def gated(gate: Tensor, up: Tensor, alpha: float, limit: float, offset: float) -> Tensor:
-    """Return gate * sigmoid(alpha * gate) * (up + offset), both bounded by the limit first, the gate only above."""
+    """Return gate * sigmoid(alpha * gate) * (up + offset), clamped to the limit first, the gate only from above."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return gate * torch.sigmoid(alpha * gate) * (up + offset)
 
@@ -28,7 +28,7 @@ def multiply(x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::routed_linear", mutates_args=())
 def routed_linear(x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """Multiply each token by the matrices of the experts `index`, all different; one that there is not gives 0."""
+    """Multiply each token by the matrices of the experts `index`, all different; an index without an expert gives 0."""
     return multiply(x, index, weight)
 
 

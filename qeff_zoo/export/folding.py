@@ -141,7 +141,7 @@ def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
 
 
 def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
-    """Tell whether a value made inside a layer depends on nothing of that layer."""
+    """Return whether a value made inside a layer depends on nothing in that layer."""
     producer = value.producer()
     if producer is None:
         return not value.is_initializer() and state_of(value) is None
@@ -186,7 +186,7 @@ def _call(
 
 
 def _by_need(nodes: list[ir.Node], results: list[ir.Value]) -> list[ir.Node]:
-    """Sort nodes by what needs them, each after what it reads: two layers that compute alike then are written alike."""
+    """Sort nodes by what needs them, each after what it reads: layers that compute alike are then written alike."""
     own, done = set(nodes), dict[ir.Node, None]()
     stack = [value.producer() for value in reversed(results)]
     while stack:

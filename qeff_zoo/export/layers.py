@@ -25,7 +25,7 @@ _INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
 
 class WatchedIndex:
-    """A layer index that notices when it is computed with.
+    """A layer index that notices when something is computed with it.
 
     Args:
         plain: The index.

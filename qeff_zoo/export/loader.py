@@ -99,7 +99,7 @@ def _size(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def hollow(model: Any) -> None:
-    """Turn meta parameters into CPU tensors of one element seen at every place, in place.
+    """Turn meta parameters into CPU tensors whose one element is seen at every index, in place.
 
     Tracing on the meta device loses the constants that a forward makes on the device of its inputs; on the CPU they
     have values, and parameters of this kind still take no memory.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Semantic ops in torch: references, which run, so that a transformed model can be compared with Hugging Face.
 
-Each has a fake for tracing beside it. What an op computes, on which shapes, is said in `semantic`.
+Each has a fake for tracing beside it. `semantic` says what an op computes, on which shapes.
 """
 
 import torch

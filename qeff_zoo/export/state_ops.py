@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of states that do not grow, in torch; what they compute is said in `semantic.states`."""
+"""Semantic ops of states that do not grow, in torch; `semantic.states` says what they compute."""
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ def _(past: Tensor, position_ids: Tensor) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::convolution_window", mutates_args=())
 def convolution_window(before: Tensor, position_ids: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the columns before a call with the new ones, and of both those that the next call finds.
+    """Return the columns before a call followed by the new ones, and the newest of both, for the next call.
 
-    What came before stands next to a row's first token, over the padding that may be there.
+    The columns from before are put next to a row's first token, over padding that may be there.
     """
     seen = torch.cat([before, new.to(before.dtype)], dim=2)
     kernel, total = before.shape[2], seen.shape[2]

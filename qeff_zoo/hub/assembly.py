@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package's files, from wherever they are -> the package in the store.
 
-In: a manifest that was found right, and a source that has its files. Out: the store's package. What another package of
-the store has is shared with it, and read to be sure of it; the rest is fetched. The manifest is written last, into a
-folder that gets its name when it is whole.
+In: a verified manifest, and a source that has its files. Out: the store's package. What another package of the store
+has is shared with it, and read to be sure of it; the rest is fetched. The manifest is written last, into a folder that
+gets its name when it is whole.
 """
 
 import os
@@ -162,7 +162,7 @@ def _take(target: Path, content: _Content, candidates: Iterable[Path], advance: 
 
 
 def _name(folder: Path, content: _Content) -> None:
-    """Give the content that has its first name its other ones."""
+    """Name content that has its first name by its other names too."""
     for name in content.names[1:]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         share(folder / content.names[0], folder / name)

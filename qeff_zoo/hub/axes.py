@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which package serves whom: for each thing that a user can ask for, what else than that very thing will do.
+"""Which package serves which request: for each thing that a user can ask for, what else will do in its place.
 
 In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. By the rules of
 `qeff_zoo.choices`, a package will do if it has
@@ -9,7 +9,7 @@ In: an axis, what was asked for, and what a package has. Out: None if that will 
                 free; of several lengths the longest counts
     any         anything: it changes the speed, no answer; the one asked for is preferred
 
-Of several that will do, the least is taken that is enough.
+Of several that will do, the smallest is taken.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Rule:
     distance: int
 
 
-#: In the order in which axes are held against each other where several will do.
+#: In the order in which axes are compared where several packages will do.
 KINDS: tuple[Sharing, ...] = get_args(Sharing)
 #: What is declared of every choice of a build, sizes that must be large enough before those that need not.
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -47,7 +47,7 @@ _OTHER = Rule("exact", HARD)
 
 
 def rule_of(axis: str) -> Rule:
-    """Give the rule of an axis; what nobody chose (hardware, …) is compared exactly."""
+    """Return the rule of an axis; what nobody chose (hardware, …) is compared exactly."""
     return RULES.get(axis, _OTHER)
 
 
@@ -80,14 +80,14 @@ def excess(axis: str, asked: Any, found: Any) -> int:
 
 
 def lack(axis: str, asked: Any, found: Any) -> float:
-    """Say which share of a size that was asked for a package has not."""
+    """Return the share of a requested size that a package lacks."""
     if rule_of(axis).kind != "at least" or found is None:
         return 0.0
     return max(0, _most(asked) - _most(found)) / max(1, _most(asked))
 
 
 def apart(preferred: Any, found: Any) -> tuple[bool, int]:
-    """Say whether a package has something else than is preferred, and of sizes by how much."""
+    """Return whether a package differs from what is preferred, and for sizes by how much."""
     if _same(preferred, found):
         return False, 0
     sizes = preferred is not None and found is not None and not isinstance(preferred, str)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build would choose, and whether it could be made: the other answer where no package will do.
+"""What a build would choose, and whether it is possible: the alternative where no package will do.
 
 In: a model and what was asked of it. Out: its recipe's choices; what stands in the way of a build. Reads a checkpoint's
 configuration, and imports neither torch nor transformers.
@@ -15,7 +15,7 @@ from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
 
 
 def defaults(model_type: str | None, task: str | None, profile: str | None) -> dict[str, Any]:
-    """Give what a build would choose where nothing is asked, the most important first.
+    """Return what a build would choose where nothing is asked, the most important first.
 
     Args:
         model_type: Of the checkpoint; None if it is not known.
@@ -33,7 +33,7 @@ def defaults(model_type: str | None, task: str | None, profile: str | None) -> d
     try:
         recipe = registry.find_recipe(model_type)
     except UnsupportedModelError:
-        return chosen  # a package of a recipe that this version has not
+        return chosen  # a package of a recipe that this version does not have
     if task not in (None, *NAMES):
         return chosen  # nor this task
     recipe = for_task(recipe, task or recipe.task)

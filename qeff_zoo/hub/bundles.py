@@ -140,7 +140,7 @@ def import_bundle(
         reporter: Shows progress.
 
     Raises:
-        RemoteError: It is no bundle, or one that is damaged or holds what no bundle may.
+        RemoteError: It is not a bundle, or one that is damaged or holds what no bundle may.
         TrustError: The trust policy refuses a package.
         StoreError: There is no room.
     """
@@ -211,7 +211,7 @@ def open_bundle(path: Path) -> BundleSnapshot:
         path: The file.
 
     Raises:
-        RemoteError: It is no bundle, or holds what no bundle may.
+        RemoteError: It is not a bundle, or holds what no bundle may.
     """
     try:
         with _Headers(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
@@ -233,7 +233,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tuple[int, int]]:
     for member in tar:
         name = member.name
         if not member.isreg() or member.issparse():
-            raise _refused(path, f"its member {name!r} is no plain file", "nothing else")
+            raise _refused(path, f"its member {name!r} is not a plain file", "nothing else")
         if reason := unsafe_path(name):
             raise _refused(path, f"the path of its member {name!r} {reason}", "a safe path")
         if name in found or len(found) == _MOST_MEMBERS:

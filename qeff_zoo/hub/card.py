@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model card of a remote: what the Hub reads in front, what people read below, all from the index.
+"""The model card of a remote: front matter for the Hub, text for people, all from the index.
 
-In: an index. Out: the text of README.md. What somebody wrote into one that is there already stays: between two marks is
-ours, the rest is his.
+In: an index. Out: the text of README.md. What somebody wrote into an existing card stays: the part between two marks is
+ours, the rest is theirs.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from qeff_zoo.package.manifest import MANIFEST_NAME
 
 CARD_NAME = "README.md"
 _BEGIN = "<!-- packages: written by qeff-zoo publish -->"
-#: It ends with a digest of what was written around it, by which it is known whether somebody else wrote there.
+#: It ends with a digest of what was written around it, which shows whether somebody else wrote there.
 _END = "<!-- /packages {} -->"
 _SECTION = re.compile(rf"{re.escape(_BEGIN)}.*?{_END.format('([0-9a-f]{16})')}", re.DOTALL)
 _NOT_OURS = "0" * 16

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing a remote: files and its index together, whoever else does the same at that moment.
+"""Changing a remote: its files and its index together, even if others do the same at that moment.
 
 In: files, and what to change in the index. Out: where the commit can be seen. The index is read where the commit will
-go, changed, and written only if nobody was faster; else all of that is done again, `update` too.
+go, changed, and written only if nobody else was faster; else all of that is repeated, `update` included.
 """
 
 from collections.abc import Callable, Mapping

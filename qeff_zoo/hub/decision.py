@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of many packages to take, and for each other one why not. Pure: no network, no disk.
+"""Which of many packages to take, and why not each of the others. Pure: no network, no disk.
 
 In: index entries and what was asked for. Out: a `Candidate` for each, the best first.
 """
@@ -15,7 +15,7 @@ from qeff_zoo.hub import axes, versions
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.package.manifest import VALIDATED
 
-#: What an index may say that is no axis of a package, as the reason of a refusal.
+#: What an index may say, beside the axes of a package, as the reason of a refusal.
 _KEY, _REVISION, _NOTICE = "key", "revision", "notice"
 _LEAST_KEY = 16  # hex digits, as a package's path has them
 
@@ -110,7 +110,7 @@ class _Verdict:
         warnings: What is not known of them.
         far: How far apart that makes them.
         lack: How much smaller they are than what was asked for.
-        foreign: In what they are not as we would choose, where nothing was asked.
+        foreign: Where they differ from what we would choose, of what was not asked for.
         surplus: How much larger they are than what was asked for, and then than what we would choose.
     """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a remote's package is, found right before any of its files is touched.
+"""What a remote's package is, verified before any of its files is touched.
 
 In: where a package is. Out: its `Description`. The digest comes first, then whose signature it is, and only then is the
-manifest parsed and held against its schema and its rules.
+manifest parsed and checked against its schema and its rules.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from qeff_zoo.store.origins import Origin
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A manifest that was found right before any file that it lists is touched.
+    """A manifest that was verified before any file that it lists is touched.
 
     Args:
         content: Its bytes.
@@ -68,7 +68,7 @@ def describe(content: bytes, signature: bytes | None, origin: Origin) -> Descrip
 
 
 def read_manifest(content: bytes, place: str) -> Manifest:
-    """Parse a manifest, and hold it against its schema and its rules.
+    """Parse a manifest, and check it against its schema and its rules.
 
     Args:
         content: Its bytes.
@@ -85,7 +85,7 @@ def read_manifest(content: bytes, place: str) -> Manifest:
     if broken:
         raise RemoteError(
             f"The manifest in {place!r} is not a right one: {'; '.join(broken[:5])}. Expected {SCHEMA_ID!r}, every "
-            "rule of it held. Use a qeff-zoo as new as its publisher's, or tell him."
+            "rule of it held. Use a qeff-zoo as new as its publisher's, or tell them."
         )
     return manifest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committing to a folder without locks, so that a publisher that dies or sleeps is in nobody's way.
+"""Committing to a folder without locks, so that a publisher that dies or sleeps blocks nobody.
 
     index.json.gz                   the index, for those who read the folder through a web server
     .index/<serial>/index.json.gz   every index that there was; readers of the folder take the newest
@@ -95,7 +95,7 @@ def _place(root: Path, contents: Mapping[str, Path | bytes]) -> None:
 
 
 def _package_of(path: str) -> str | None:
-    """Give the folder of the package that a file is of; None for one of no package."""
+    """Return the folder of the package that a file is of; None for one of no package."""
     parts = path.split("/")
     return "/".join(parts[:3]) if parts[0] == "packages" else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a remote that is published to has already: its files, its index, and who may see it.
+"""What a remote has before something is published to it: its files, its index, and who may see it.
 
 In: a remote. Out: a `Holdings`. Nothing is written.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the Hub's API: made again when the network is in the way, their errors in our words.
+"""Calls to the Hub's API: repeated when the network fails, their errors in our words.
 
 In: a call of huggingface_hub. Out: what it returns, or a `RemoteError`.
 """
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 
 def hub_call(what: str, call: Callable[[], _Result]) -> _Result:
-    """Call the Hub's API until it answers, some times.
+    """Call the Hub's API until it answers, a limited number of times.
 
     Args:
         what: What the call does, for the message: "create 'acme/zoo'".
@@ -73,6 +73,6 @@ def _refused(what: str, error: Exception) -> RemoteError:
     elif is_passing(error):
         advice = "Expected an answer. Check the connection, then run the command again; what has arrived stays."
     else:
-        advice = "Expected that the Hub accepts it. Do what it says."
+        advice = "Expected the Hub to accept it. Do what it says."
     said = "" if status is None else f" (status {status})"
     return RemoteError(f"{failed}{said}. {advice}", retryable=is_passing(error))

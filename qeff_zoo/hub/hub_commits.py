@@ -65,7 +65,7 @@ def commit_to_hub(
 
 
 def _in_memory(upload: Mapping[str, Content], index: Index) -> dict[str, bytes]:
-    """Give the files that are bytes, or follow from the index."""
+    """Return the files that are bytes, or follow from the index."""
     return {
         path: content(index) if callable(content) else content
         for path, content in upload.items()

@@ -30,7 +30,7 @@ def resolve_url(repo: str, revision: str) -> str:
 
 
 def credentials(url: str) -> Mapping[str, str]:
-    """Give the headers that a server may see: with the user's token if it is the Hub itself."""
+    """Return the headers that a server may see: with the user's token if it is the Hub itself."""
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
@@ -79,7 +79,7 @@ class HubRemote:
         return self.at(found) if found else None
 
     def at(self, found: Seen) -> HubSnapshot:
-        """Give the commit that an index was seen at."""
+        """Return the commit that an index was seen at."""
         url = f"hf://{self.repo}@{found.commit}"
         return HubSnapshot(url, found.index, resolve_url(self.repo, found.commit))
 

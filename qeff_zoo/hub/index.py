@@ -79,7 +79,7 @@ class Index:
         known = {entry.path for entry in self.entries}
         for named in (path, notice.instead if notice else None):
             if named is not None and named not in known:
-                raise ValueError(f"{named!r} is no package of the index.")
+                raise ValueError(f"{named!r} is not a package of the index.")
         if self.notices.get(path) == notice:
             return self
         others = {key: value for key, value in self.notices.items() if key != path}
@@ -144,10 +144,10 @@ def decode(content: bytes, *, known: bool = False) -> Index:
 
     Args:
         content: Its bytes.
-        known: They were read before, and found good. Entries are then made, and checked, when they are looked at.
+        known: They were read and verified before. Entries are then made, and checked, when they are first needed.
 
     Raises:
-        RemoteError: It is no index, one of a version not known here, or one with a path out of `packages/`.
+        RemoteError: It is not an index, or one of a version not known here, or one with a path out of `packages/`.
     """
     with malformed():
         found = json.loads(_inflated(content), object_pairs_hook=_unique)

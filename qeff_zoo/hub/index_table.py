@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages of an index as its file has them, in tables: an entry is made, and checked, when it is looked at.
+"""The packages of an index, in tables as in its file: an entry is made, and checked, when it is first needed.
 
 In: JSON values that anyone may have written. Out: a `Table`, a sequence of entries.
 """
@@ -27,7 +27,7 @@ _Kind: TypeAlias = tuple[str, Mapping[str, Any], Mapping[str, str], Mapping[str,
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Say in our words that an index is none."""
+    """Return the error for a malformed index."""
     try:
         yield
     except (
@@ -63,7 +63,7 @@ class Table(Sequence[Entry]):
         rows: See `qeff_zoo.hub.index`.
 
     Raises:
-        ValueError: One of them is no list. What is in them is checked when it is looked at.
+        ValueError: One of them is not a list. Their items are checked when they are used.
     """
 
     def __init__(self, sources: Any, kinds: Any, rows: Any) -> None:

@@ -13,15 +13,15 @@ _HEAD = 8192
 
 
 def _token(prefix: str, rest: str) -> re.Pattern[bytes]:
-    r"""Match a token that begins a word. What `\n` of a JSON string ends in is no part of one.
+    r"""Match a token that begins a word. What `\n` of a JSON string ends in is not part of one.
 
-    The prefix comes first, and what stands before it is looked at afterwards: so the search is a fast one.
+    The prefix comes first, and what precedes it is checked afterwards: that makes the search fast.
     """
     start = rf"{prefix}(?:(?<![A-Za-z0-9_-]{prefix})|(?<=\\[nrt]{prefix}))"
     return re.compile((start + rest).encode())
 
 
-# What stands in manuals: hf_xxxxxxxx…, AKIA…EXAMPLE.
+# Examples in manuals: hf_xxxxxxxx…, AKIA…EXAMPLE.
 _MIXED, _NO_EXAMPLE = r"(?!([A-Za-z0-9])\1{7})", "(?![A-Z0-9]*EXAMPLE)"
 # A sentence's words have no digits; tokens of this length nearly always do.
 _WITH_DIGIT = r"(?=[\w.~+/-]*[0-9])"

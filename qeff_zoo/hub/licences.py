@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what was made of a model may be shown to everyone.
+"""Whether a package of a model may be shown to everyone.
 
 In: a manifest. Out: a `Licence`, the verdict in words. The Hub is asked one thing only: whether the source is gated.
 """
@@ -81,5 +81,5 @@ def _closed(model_id: str) -> str | None:
     if info.private:
         return f"{model_id} is private"
     if info.gated:
-        return f"{model_id} is gated: who wants its weights must accept conditions first"
+        return f"{model_id} is gated: whoever wants its weights must accept conditions first"
     return None

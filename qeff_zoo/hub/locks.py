@@ -89,7 +89,7 @@ def read_lock(path: Path) -> list[Locked]:
 
 def _packages(content: Mapping[str, Any]) -> list[Locked]:
     if content.keys() != {"schema", "packages"} or content["schema"] != SCHEMA_ID:
-        raise ValueError(f"it is no {SCHEMA_ID!r}")
+        raise ValueError(f"it is not {SCHEMA_ID!r}")
     return [_locked(entry) for entry in content["packages"]]
 
 

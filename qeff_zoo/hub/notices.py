@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saying something of a package that was published: that it is not to be chosen, is bad, or that another is better.
+"""Notices about published packages: that one is not to be chosen, is bad, or is superseded by a better one.
 
 In: a remote, a package of it, and what became known. Out: a commit of its index and model card; the package stays
 as it is.
@@ -34,7 +34,7 @@ class Published:
 def publish_notice(
     remote_url: str, package: str, state: str | None, *, reason: str, instead: str | None = None
 ) -> Published:
-    """Say something of a package, or take it back.
+    """Publish a notice about a package, or take it back.
 
     Args:
         remote_url: `hf://org/repo`, `org/repo` or `file:///path`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What publishing a package would do, before it is done: for people, for programs, and for who does it."""
+"""What publishing a package would do, before it is done: for people, for programs, and for the code that does it."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -78,7 +78,7 @@ class Publication:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the plan to a program."""
+        """Return the plan for a program."""
         files = [{"path": file.path, "size": file.size, "state": file.state} for file in self.files]
         return {
             "remote": self.remote.url, "visibility": self.visibility, "creates": self.creates,

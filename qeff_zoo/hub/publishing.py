@@ -54,7 +54,7 @@ def plan_publication(
 
     Raises:
         PublishError: It must not be published there; every reason is given.
-        RemoteError: The remote cannot be looked at.
+        RemoteError: The remote cannot be read.
     """
     remote = destination(where)
     package, entry = _as_it_is(package)
@@ -93,7 +93,7 @@ def destination(where: str) -> HubRemote | FolderRemote:
 
     Raises:
         PublishError: Nothing can be published there, or the settings forbid it.
-        RemoteError: It is no URL of a remote.
+        RemoteError: It is not the URL of a remote.
     """
     url = f"hf://{where}" if not is_url(where) and is_repository(where) else where
     remote = open_remote(url)
@@ -119,7 +119,7 @@ def check_destination(where: str, *, private: bool = False) -> None:
 
     Raises:
         PublishError: It would be refused.
-        RemoteError: The remote cannot be looked at.
+        RemoteError: The remote cannot be read.
     """
     remote = destination(where)
     holdings = holdings_of(remote, "")

@@ -124,7 +124,7 @@ class Puller:
         )
 
     def kept(self, build_key: str) -> Pulled:
-        """Give a package that was pulled before, and that no remote was found to have now.
+        """Return a package that was pulled before, and that no remote was found to have now.
 
         Raises:
             RemoteError: It is not what was pulled.
@@ -191,7 +191,7 @@ def pull(
 
 
 def listed_entry(found: resolver.Resolution) -> Entry | None:
-    """Give what the remote's index says of the package to use, which may be here as well; None if it has it not."""
+    """Return what the remote's index says of the package to use, which may be here too; None if it does not list it."""
     path = resolver.require(found).entry.path
     entries = found.snapshot.index.of_model(found.model) if found.snapshot else ()
     return next((entry for entry in entries if entry.path == path), None)

@@ -35,7 +35,7 @@ class Compiled:
         self.mxfp6 = manifest["weights"]["storage"] == "mxfp6"
 
     def largest(self, symbol: str) -> int:
-        """Give the most that a specialization sets a symbol to."""
+        """Return the largest size that a specialization sets a symbol to."""
         if not self._sizes[symbol]:
             raise refused(self.package, f"sets no {symbol!r}; expected one. Build it again.")
         return self._sizes[symbol][-1]
@@ -68,7 +68,7 @@ class Compiled:
         return found.get(field) if isinstance(found, Mapping) else None
 
     def devices(self, after: int = 0) -> list[int]:
-        """Give the ids of as many devices as it was compiled for."""
+        """Return the ids of as many devices as it was compiled for."""
         number = self._flags.get("num_devices", 1)
         if not isinstance(number, int) or number < 1:
             raise refused(
@@ -78,7 +78,7 @@ class Compiled:
         return list(range(after, after + number))
 
     def config(self, **changes: Any) -> dict[str, Any]:
-        """Give the `override_qaic_config` of a process."""
+        """Return the `override_qaic_config` of a process."""
         cores = {"num_cores": self._flags["num_cores"]} if "num_cores" in self._flags else {}
         return {"device_group": self.devices(), **cores, **changes}
 
@@ -91,12 +91,12 @@ class Compiled:
         ]
 
     def precision(self) -> list[str]:
-        """Give the flags of weights and cache."""
+        """Return the flags of weights and cache."""
         weights = ["--quantization", "mxfp6"] if self.mxfp6 else []
         return [*weights, *(["--kv-cache-dtype", "mxint8"] if self.mxint8_kv_cache else [])]
 
     def shapes(self) -> list[str]:
-        """Give the flags of a decoder's sizes."""
+        """Return the flags of a decoder's sizes."""
         return [
             *("--max-model-len", str(self.largest("ctx_len"))),
             *("--max-num-seqs", str(self.slots)),

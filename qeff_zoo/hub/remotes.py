@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where packages are shared, all read alike: a Hub repository, a static web server, a folder.
+"""Places where packages are shared, all read in the same way: a Hub repository, a static web server, a folder.
 
 In: a URL, or a model id and the user's settings. Out: a `Remote`; its `snapshot()` gives the index as it is now, and
 reads files as they are there.
@@ -30,7 +30,7 @@ _INSECURE = "insecure+"
 
 
 class Snapshot(Protocol):
-    """A remote at one moment. Of the Hub, one commit: whatever is read is of that."""
+    """A remote at one moment; on the Hub, one commit, from which everything is read."""
 
     @property
     def url(self) -> str:
@@ -97,7 +97,7 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
         read_only: Whether nothing is published there.
 
     Raises:
-        RemoteError: It is no URL of a remote.
+        RemoteError: It is not the URL of a remote.
 
     Example:
         >>> open_remote("file:///srv/zoo").url

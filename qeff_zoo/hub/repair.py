@@ -37,7 +37,7 @@ class Repaired:
         path: Its folder.
         problems: What was wrong with it; none for an intact one.
         bytes_transferred: Of what was fetched.
-        error: Why it is damaged still.
+        error: Why it is still damaged.
     """
 
     build_key: str

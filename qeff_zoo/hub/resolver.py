@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do for a model: use a package that there is, build one, or neither, and in each case why.
+"""What to do for a model: use an existing package, build one, or neither, and in each case why.
 
-In: a model id and what is asked of its package. Out: a `Resolution`. Looked at are the packages of the store, and those
+In: a model id and what is asked of its package. Out: a `Resolution`. It considers the packages of the store, and those
 of the first remote that has any of this model: the remotes of the settings in their order, then the Hub repository that
 has the id as its name. Later remotes are not asked, so that nobody there can offer what the first one lacks.
 """
@@ -30,9 +30,9 @@ class Resolution:
 
     Args:
         verdict: USE, USE_WITH_WARNING, BUILD or FAIL.
-        model: Model id of the packages that were looked at.
+        model: Model id of the packages that were considered.
         candidates: Those that will do, the best first; then the others, the nearest first.
-        snapshot: Of the remote that has packages of the model; None if only the store was looked at.
+        snapshot: Of the remote that has packages of the model; None if only the store was asked.
         notes: What was asked and had nothing, or did not answer.
         problems: Why no package can be built either; of FAIL alone.
     """
@@ -169,7 +169,7 @@ def _unkeyed(key: str, candidates: tuple[Candidate, ...]) -> str:
 
 
 def require(resolution: Resolution) -> Candidate:
-    """Give the package to use.
+    """Return the package to use.
 
     Raises:
         ResolutionError: There is none; with the nearest, and what to do.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doing a thing again when a network, and nothing else, was in the way."""
+"""Repeating what failed because of the network, and of nothing else."""
 
 import random
 import time
@@ -15,7 +15,7 @@ _LONGEST_PAUSE = 8.0
 
 
 def pauses(attempts: int = ATTEMPTS) -> Iterator[float]:
-    """Give the seconds to wait between attempts: they double, and differ from client to client.
+    """Return the seconds to wait between attempts: they double, and differ from client to client.
 
     Args:
         attempts: How many there are, the first included.
@@ -25,7 +25,7 @@ def pauses(attempts: int = ATTEMPTS) -> Iterator[float]:
 
 
 def retried(action: Callable[[], _Result]) -> _Result:
-    """Do something until it succeeds, some times.
+    """Do something until it succeeds, a limited number of times.
 
     Args:
         action: Safe to be done twice; raises a `RemoteError` that is `retryable` when it should be.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was seen of remotes: the last index of each, so that it is not sent twice, and so that no older one is taken.
+"""What remotes said last: the index of each, so that it is not sent twice, and so that no older one is accepted.
 
 In: a remote's URL and the index that it gave. Out: the same later. Kept as one file for each remote, below `remotes/`
 in the store: a line of JSON, then the bytes of the index.
@@ -37,7 +37,7 @@ class Seen:
 
 
 def recall(url: str) -> Seen | None:
-    """Give what a remote said last; None if nothing whole is kept."""
+    """Return what a remote said last; None if nothing complete is kept."""
     try:
         head, _, content = _file(url).read_bytes().partition(b"\n")
         facts = json.loads(head)
@@ -103,10 +103,10 @@ def _file(url: str) -> Path:
 
 
 def offline_index(url: str) -> Seen:
-    """Give what a remote said last, when it may not be asked.
+    """Return what a remote said last, when it may not be asked.
 
     Raises:
-        RemoteError: It never said anything.
+        RemoteError: It was never asked before.
     """
     if seen := recall(url):
         return seen

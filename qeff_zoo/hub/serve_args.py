@@ -52,7 +52,7 @@ class Command:
     arguments: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Give a line for a shell."""
+        """Return a line for a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments)])
 
@@ -70,7 +70,7 @@ class ServeArgs:
     commands: tuple[Command, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return asdict(self)
 
 
@@ -152,7 +152,7 @@ def _with_draft(compiled: Compiled) -> Iterator[Command]:
     if not tokens or not model:
         raise refused(
             compiled.package,
-            f"has the draft model {model!r} and checks {tokens} of its tokens a call; expected the model's id in its "
+            f"has the draft model {model!r} and checks {tokens} of its tokens per call; expected the model's id in its "
             "spec, and a decode of two tokens or more. Build it again.",
         )
     drafts = {"method": "draft_model", "model": model, "num_speculative_tokens": tokens}

@@ -71,7 +71,7 @@ def sign_with_key(manifest: bytes, name: str, key: Path) -> bytes:
 
 
 def sign_keyless(manifest: bytes, name: str) -> bytes:
-    """Sign a manifest as who one is: the workflow that runs this, or else a person, who is asked to log in.
+    """Sign a manifest with an identity: of the workflow that runs this, or else of a person, who is asked to log in.
 
     Args:
         manifest: The bytes of a manifest.json.
@@ -95,7 +95,7 @@ def sign_keyless(manifest: bytes, name: str) -> bytes:
             return _sign(config, manifest, name)
     except (errors.Error, oidc.IssuerError, oidc.ExpiredIdentity, OSError) as error:
         raise TrustError(
-            f"Cannot sign without a key: {error}. Expected that Sigstore can be reached and knows who this is. Sign "
+            f"Cannot sign without a key: {error}. Expected Sigstore to be reachable and to know who this is. Sign "
             "with --key FILE where there is no network."
         ) from error
 
@@ -111,7 +111,7 @@ def _sign(config: Any, manifest: bytes, name: str) -> bytes:
 
 
 def fingerprint(key: Path) -> str:
-    """Give what signatures call a public key by: the SHA-256 of its PEM form, in hexadecimal.
+    """Return what signatures call a public key: the SHA-256 of its PEM form, in hexadecimal.
 
     Args:
         key: PEM file of an elliptic curve's public key.
@@ -219,7 +219,7 @@ def _verify(config: Any, manifest: bytes, signature: bytes, by: str) -> None:
 
 @contextlib.contextmanager
 def _folder(manifest: bytes, name: str) -> Iterator[Path]:
-    """Give a folder with the manifest alone, in one that nobody else can open."""
+    """Yield a folder with the manifest alone, in one that nobody else can open."""
     with tempfile.TemporaryDirectory(prefix="qeff-zoo-") as private:
         folder = Path(private) / "signed" / name
         folder.mkdir(parents=True)

@@ -56,7 +56,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class _Claim:
-    """What the remotes answered: entries of one model, none if nobody had it. `folder` is one of a checkpoint here."""
+    """What the remotes answered: entries of one model, none if no remote had it. `folder` is that of a local one."""
 
     model: str
     folder: str | None = None
@@ -200,7 +200,7 @@ def _level(candidate: Candidate) -> int:
 
 
 def commit_of(model: str, revision: str) -> str:
-    """Give the commit of a checkpoint's revision; what looks like one is taken as it is.
+    """Return the commit of a checkpoint's revision; what looks like one is taken as it is.
 
     Args:
         model: Model id.

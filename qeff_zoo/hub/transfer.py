@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes of a remote -> files on the disk, checked on the way.
 
-In: files of a remote with their sizes and digests. Out: the same files, complete and of that digest.
-A connection that breaks is taken up where it broke, by this process or a later one; content that is not what
-was promised is fetched anew once and then refused.
+In: files of a remote with their sizes and digests. Out: the same files, complete and of that digest. A transfer that
+breaks off is resumed where it stopped, by this process or a later one; content that is not what was promised is fetched
+once more and then refused.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Source(Protocol):
         """Name it in messages."""
 
     def stream(self, path: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """Give a file's bytes from `offset` on."""
+        """Open a file's bytes from `offset` on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Transfer:
 
     Args:
         source: Where they are.
-        progress: Told of bytes that are there and need not come again; of fewer than none when
+        progress: Told of bytes that are there and need not come again; of a negative number when
             they were wrong. Called by one thread at a time.
         received: Bytes that came from the source so far, wrong ones too.
     """

@@ -94,7 +94,7 @@ def _follow(
 ) -> Answer:
     kept: dict[str, str] = {}
     for _ in range(_MOST_REDIRECTS + 1):
-        # Bytes as they are: a server that would compress them anew must not, and Range counts them.
+        # Bytes as they are: no server may compress them on the way, and Range counts them.
         wanted = {"accept-encoding": "identity", **credentials(url)}
         wanted |= {"if-none-match": etag} if etag else {}
         wanted |= {"range": f"bytes={offset}-"} if offset else {}
@@ -194,7 +194,7 @@ def _start(answer: Answer) -> int:
 
 
 def _from(surplus: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Throw so many bytes away, then give the rest."""
+    """Discard that many bytes, then yield the rest."""
     for piece in pieces:
         if surplus < len(piece):
             yield from chain([piece[surplus:]], pieces)

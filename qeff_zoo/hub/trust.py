@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose packages are used: a manifest and its signature held against the user's policy, before either is believed.
+"""Whose packages are used: a manifest and its signature are checked against the user's policy before either is trusted.
 
 In: the bytes of a manifest and of its detached signature, and the policy of the settings:
 
@@ -53,7 +53,7 @@ class Policy:
     Args:
         mode: "require", "warn" or "off".
         keys: Files of the public keys that are trusted.
-        identities: Who is trusted that signs without a key.
+        identities: Identities that are trusted to sign without a key.
     """
 
     mode: str = "warn"
@@ -120,7 +120,7 @@ def _refused(found: str, expected: str) -> SettingsError:
 
 
 def check(manifest: bytes, signature: bytes | None, policy: Policy) -> list[str]:
-    """Hold a manifest and its signature against a policy, before the manifest is parsed.
+    """Check a manifest and its signature against a policy, before the manifest is parsed.
 
     Args:
         manifest: The bytes of a manifest.json.
@@ -164,14 +164,14 @@ def _check_identities(manifest: bytes, signature: bytes, policy: Policy) -> list
 def _unknown(policy: Policy, why: str) -> list[str]:
     if policy.mode == "require":
         raise TrustError(
-            f"The package {why}; the trust policy requires a signature by one that is pinned. Ask who publishes it to "
-            "sign it, or pin his key or identity in `trust` of the settings."
+            f"The package {why}; the trust policy requires a signature by a pinned key or identity. Ask its publisher "
+            "to sign it, or pin the publisher's key or identity in `trust` of the settings."
         )
     return [f"The package {why}: nothing proves who made it."]
 
 
 def claimed_key(manifest: bytes, signature: bytes) -> str | None:
-    """Check that a signature is over a manifest, and read by which key it claims to be. It is not verified.
+    """Check that a signature is over a manifest, and read which key it claims to be made with. It is not verified.
 
     Args:
         manifest: The bytes of a manifest.json.
@@ -181,7 +181,7 @@ def claimed_key(manifest: bytes, signature: bytes) -> str | None:
         The key's fingerprint; None if it claims an identity.
 
     Raises:
-        TrustError: It is no signature, or one of something else.
+        TrustError: It is not a signature, or one of something else.
     """
     key, predicate = _read(signature)
     digest = hashlib.sha256(manifest).hexdigest()
@@ -196,7 +196,7 @@ def claimed_key(manifest: bytes, signature: bytes) -> str | None:
 
 
 def _read(signature: bytes) -> tuple[str | None, Any]:
-    """Give the fingerprint of the key that a signature names, if it names one, and what it states."""
+    """Return the fingerprint of the key that a signature names, if it names one, and what it states."""
     if len(signature) > SIGNATURE_LIMIT:
         raise _malformed(f"it has more than {SIGNATURE_LIMIT} bytes")
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sets packages of one model apart, flat and by name, and how that reads as a folder's name.
+"""What sets packages of one model apart, as values with flat names, and how that reads as a folder's name.
 
 In: a manifest. Out: its axes, `{"target": "ort", "weights": "int4", "ctx_len": 4096, …}`; a name such as
 `ort-int4-pl128-cl4096-bs1`; the versions that it was tested with.
@@ -22,7 +22,7 @@ _LONGEST = 96
 
 
 def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Give all that a package was made for, by flat names.
+    """Return all that a package was made for, by flat names.
 
     Args:
         manifest: Checked.
@@ -78,7 +78,7 @@ def _slug(value: Any) -> str:
 
 
 def tested_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Give the versions of what a package was compiled by and needs, as they were when it was made."""
+    """Return the versions of what a package was compiled by and needs, as they were when it was made."""
     tools = manifest["spec"].get("toolchain", {})
     tested = {name: str(tools[name]) for name in manifest["target"]["needs"] if name in tools}
     for program in manifest["programs"]:

@@ -11,7 +11,7 @@ Installed = Callable[[str], str | None]
 
 
 def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, str]]:
-    """Give the tools of which another version is installed than a package needs, and why that will not do.
+    """Return the tools whose installed version is not one that a package needs, and why that will not do.
 
     Args:
         needs: Version ranges by tool.
@@ -30,7 +30,7 @@ def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, 
 
 
 def doubts(needs: Mapping[str, str], tested: Mapping[str, str], here: Installed) -> Iterator[str]:
-    """Give what is not known about running a package here.
+    """Return what is not known about running a package here.
 
     Args:
         needs: Version ranges by tool.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model card that goes with a commit: of the index that is committed, with what people wrote into the present one.
+"""The model card that goes with a commit: made from the new index, with what people wrote into the present card.
 
 In: a remote. Out: what `qeff_zoo.hub.commits.commit` is to write.
 """
@@ -17,7 +17,7 @@ _LIMIT = 1 << 20
 
 
 def card_upload(remote: HubRemote | FolderRemote) -> Mapping[str, Callable[[Index], bytes]]:
-    """Give the card as a commit takes it: how it follows from the index.
+    """Return the card as a commit takes it: how it follows from the index.
 
     Args:
         remote: Where to; its card is read when the index is known, and a commit in between makes both be made again.

@@ -56,7 +56,7 @@ class Package:
             path: The package's folder.
 
         Raises:
-            PackageError: The folder is no package, or not a complete one.
+            PackageError: The folder is not a package, or not a complete one.
 
         Example:
             >>> package = Package.open("llama-tiny")  # doctest: +SKIP
@@ -163,7 +163,7 @@ class Package:
             progress: Told of the bytes read; all together are `size`.
 
         Returns:
-            One line a problem, none for an intact package. A file that the manifest does not list
+            One line per problem, none for an intact package. A file that the manifest does not list
             is a problem too.
         """
         if broken := problems(self.manifest):

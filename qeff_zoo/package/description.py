@@ -96,7 +96,9 @@ def _program(program: Mapping[str, Any], target: str) -> str:
         lines.append(f"    {what}: {'; '.join(ways)}")
     shaped = any(_SEEN in entry["symbols"] for entry in program["specializations"])
     if shaped and all(tensor["name"] != _SEEN for tensor in program["inputs"]):
-        lines.append(f"    {_SEEN}: not asked for, since attention looks at the tokens there are")
+        lines.append(
+            f"    {_SEEN}: not needed, since attention reads only the tokens that are there"
+        )
     return "\n".join(lines)
 
 

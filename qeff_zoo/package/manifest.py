@@ -43,7 +43,7 @@ def package_schema() -> Mapping[str, Any]:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """Read JSON of which every reader has the same idea: no NaN, no key twice, no half characters.
+    """Read JSON that every reader understands alike: no NaN, no duplicate keys, no lone surrogates.
 
     Args:
         raw: The bytes of a manifest.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of semantic ops get the bodies that they call; what nothing uses goes."""
+"""Calls of semantic ops get the bodies that they call; what nothing uses is removed."""
 
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a graph as a model of its own, to be run while the graph is changed: what a few values become."""
+"""A part of a graph as a model of its own, which is run while the graph is changed, to find a few values."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -112,7 +112,7 @@ def _constant(attribute: ir.Attr) -> ir.Node:
 
 
 def _known(node: ir.Node, sizes: Mapping[str, int]) -> list[int] | None:
-    """Return what a Shape is, if sizes say so."""
+    """Return the result of a Shape, if sizes determine it."""
     value = node.inputs[0]
     if value is None or value.shape is None:
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings become one semantic op, however a model computes them: they are found by trying them.
+"""Rotary embeddings become one semantic op, however a model computes them: they are recognized by running them.
 
-Between heads as they are projected and heads as they are attended a graph may do anything with the positions. That
-part is cut out and run: if all it does is to rotate pairs of numbers by an angle that is the same for all heads, it is
-a rotary embedding. What computes its cosines and sines of the positions stays and is given to the op.
+Between the projection of heads and their attention a graph may do anything with the positions. That part is cut out and
+run: if all it does is to rotate pairs of numbers by an angle that is the same for all heads, it is a rotary embedding.
+The part that computes cosines and sines from the positions stays and feeds the op.
 """
 
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ _BATCH, _SEQ, _OTHER = 2, 13, 29  # sizes of what is tried: batch_size, seq_len,
 _FARTHEST = (1 << 17, 1 << 10, 1 << 6, 1 << 4)  # positions to try, as far as a model has them
 _UNIT = 16  # sizes to try beside those that show
 _CLOSE = 1e-5  # share of the largest number
-#: Whether pairs are neighbours before and after. DeepSeek V3 has them so before and in halves after.
+#: Whether pairs are interleaved before and after. DeepSeek V3 has them interleaved before and in halves after.
 _LAYOUTS_OF_PAIRS = ((False, False), (True, True), (True, False))
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) -> (batch, heads, seq, size)
-#: What changes no number: cosines are the same before and after it.
+#: Ops that change no number: cosines are the same before and after them.
 _LAYOUT = {"Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Tile"}
 _LAYOUT |= {"Squeeze", "Transpose", "Unsqueeze"}
 
@@ -51,13 +51,13 @@ def recognize(model: ir.Model) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """Where cosines or sines stand: in some columns of a value, perhaps negative.
+    """Where cosines or sines are: in some columns of a value, perhaps negated.
 
     Args:
         value: Computed from positions alone.
         shape: Of `value` as it was tried: batch or 1 or nothing, then seq, then columns; anywhere between, ones.
         columns: The first, the one after the last, and the step.
-        negative: Whether they have the other sign.
+        negative: Whether they are negated.
     """
 
     value: ir.Value
@@ -72,8 +72,8 @@ class _Rotation:
 
     Args:
         size: Numbers of a head that are rotated.
-        given_interleaved: Whether the numbers of a pair are neighbours before; else one of each half.
-        interleaved: Whether they are afterwards.
+        given_interleaved: Whether pairs are interleaved before; else a pair has one number of each half.
+        interleaved: Whether they are interleaved afterwards.
         cos: (batch, seq, size / 2).
         sin: Likewise.
     """
@@ -174,7 +174,7 @@ class _Finder:
                 ends += [] if rotated else [value]
             seen.add(value)
         source = ends[0] if ends and heads not in ends else None
-        # Where all come from is on every path. A list of parts is no heads.
+        # What all come from is on every path. A list of parts is not heads.
         while source is not None and (
             _is_list(source) or not all(self._leads_to(end, source) for end in ends)
         ):
@@ -188,7 +188,7 @@ class _Finder:
         return bool(above) and all(self._leads_to(one, source) for one in above)
 
     def _above(self, value: ir.Value) -> list[ir.Value]:
-        """Return the inputs that are no constants, of what a node makes of one value."""
+        """Return the inputs that are not constants, of a node that transforms one value."""
         found = [] if _is_root(value) else _inputs(value)
         return [one for one in found if "content" in self._depends_on(one)]
 
@@ -347,7 +347,7 @@ def _ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _in_halves(tape: Tape, x: ir.Value, size: int, width: int) -> ir.Value:
-    """Put the numbers of pairs that are neighbours into halves; leave those behind `size`."""
+    """Put interleaved pairs into halves; leave the numbers beyond `size`."""
     slices = [(0, size, 2), (1, size, 2), *([(size, width, 1)] if size < width else [])]
     cut = [[_ints(tape, one) for one in (start, end, -1, step)] for start, end, step in slices]
     return tape.op("Concat", [tape.op("Slice", [x, *given]) for given in cut], {"axis": -1})

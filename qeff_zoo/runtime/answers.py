@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request and its answer: what is asked, and what has come of it so far, token by token."""
+"""One request and its answer so far, token by token."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Delta:
     """What one step adds to an answer.
 
     Args:
-        text: That is sure to belong to the answer; "" while a character or a stop string may be incomplete.
+        text: Text that is sure to belong to the answer; "" while a character or a stop string may be incomplete.
         token_ids: One token; none where the request was cancelled.
         logprobs: Of the tokens, where they were asked for.
         finish_reason: Why the answer ends here; None where it goes on.
@@ -92,7 +92,7 @@ class Answer:
         return self.finish_reason is not None or self.error is not None
 
     def extend(self, logits: Array) -> None:
-        """Choose the next token, or fail where the model computes nonsense.
+        """Choose the next token, or fail where a logit is not a number.
 
         Args:
             logits: (vocab,), after the newest token.

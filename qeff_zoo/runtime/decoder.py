@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls of a text-generation program: tokens at positions in, logits out.
 
-Of states that grow with the context a call looks at the first rows alone where the program lets it say how many: at the
-least compute context that the package has for such a call and that holds all tokens of its rows. What it does not look
-at, its mask would hide.
+Where the program lets a call say how many rows of the cache it reads, it reads the first rows only: the smallest
+compute context that the package has for such a call and that holds all tokens of its rows. Its mask would hide the
+others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,13 +60,13 @@ class Decoder:
     def prefill(
         self, pieces: Mapping[int, Piece], *, padded: bool = False, context: int = 0
     ) -> dict[int, Array]:
-        """Run prompt tokens: at most `prefill_seq_len` a row.
+        """Run prompt tokens: at most `prefill_seq_len` per row.
 
         Args:
             pieces: By row; rows without one stay as they are.
             padded: Make the call `prefill_seq_len` wide where the cache has room, as a program of fixed shapes is; the
                 graph here takes any width, and padding costs as much as tokens.
-            context: Look at no fewer rows of the cache than so many.
+            context: Read at least that many rows of the cache.
 
         Returns:
             Per row of `pieces` the logits after its last token, (vocab,).
@@ -86,7 +86,7 @@ class Decoder:
 
         Args:
             pieces: By row.
-            context: Look at no fewer rows of the cache than so many.
+            context: Read at least that many rows of the cache.
         """
         lengths = [n for n in self.sizes.comp_ctx_lengths_decode if n >= context]
         starts = {row: piece.start for row, piece in pieces.items()}
@@ -140,7 +140,7 @@ class Decoder:
                 state[row] = saved[name]
 
     def exchange(self, one: int, other: int, one_length: int, other_length: int) -> None:
-        """Let two rows change places.
+        """Swap two rows.
 
         Args:
             one: A row.
@@ -164,7 +164,7 @@ class Decoder:
         lengths: Sequence[int],
         width: int | None = None,
     ) -> dict[int, Array]:
-        """Call as wide as told, or as the longest piece, and look at the least length that holds all tokens."""
+        """Call as wide as told, or as the longest piece, and read the smallest number of rows that holds all tokens."""
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         return self._call(pieces, rows, width or widest, self.sizes.covering(lengths, held))

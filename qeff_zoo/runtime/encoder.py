@@ -19,7 +19,7 @@ Texts: TypeAlias = Text | tuple[str, str]
 
 
 class EncoderSession:
-    """What all sessions share whose package reads a whole text in one call.
+    """What the sessions have in common whose packages read a whole text in one call.
 
     Args:
         folder: The package.
@@ -43,7 +43,7 @@ class EncoderSession:
         self.tokenizer = Tokenizer.find(folder)
         settings = read_json(folder / "sentence_bert_config.json")
         self._lowercase = bool(settings.get("do_lower_case"))
-        #: Longer texts are cut to so many tokens.
+        #: Longer texts are cut to that many tokens.
         self.max_length = min(_max_seq_length(folder), self.sizes.seq_lens[-1])
         self.config = read_json(folder / "config.json")
         self.vocab_size = int(self.config.get("vocab_size", 0))

@@ -69,7 +69,7 @@ def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def activation_of(config: Mapping[str, Any], count: int) -> Callable[[Array], Array]:
-    """Return what makes scores of logits, as transformers' pipeline and sentence-transformers' CrossEncoder do.
+    """Return what turns logits into scores, as transformers' pipeline and sentence-transformers' CrossEncoder do.
 
     Args:
         config: Content of config.json.

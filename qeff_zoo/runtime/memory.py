@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a process may still take, so that a cache too large is refused and not killed."""
+"""How much memory a process may still take, so that too large a cache is refused and the process not killed."""
 
 from contextlib import suppress
 from pathlib import Path

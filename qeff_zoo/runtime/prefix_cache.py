@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts that begin alike are computed once: states of whole blocks of tokens, kept by what came before them.
+"""Common beginnings of prompts are computed once: states of whole blocks of tokens, kept under the tokens before them.
 
 A block is one or several calls of prefill long, so that with the cache and without it a prompt is cut into the same
 calls, and its answer is the same to the last bit.
@@ -19,7 +19,7 @@ _LEAST = 16  # tokens of a block: what is smaller costs more to find than to com
 
 
 class PrefixCache:
-    """States of blocks by their prefix, up to a budget of memory; the longest unused goes first.
+    """States of blocks by their prefix, up to a budget of memory; the least recently used goes first.
 
     Args:
         decoder: Whose states.
@@ -42,7 +42,9 @@ class PrefixCache:
         self.used = 0
         self._decoder, self._budget = decoder, budget
         self._keeps = decoder.movable and decoder.size_of(self.block) <= budget
-        self._blocks: OrderedDict[bytes, dict[str, Array]] = OrderedDict()  # longest unused first
+        self._blocks: OrderedDict[bytes, dict[str, Array]] = (
+            OrderedDict()
+        )  # least recently used first
 
     def keys(self, prompt: Sequence[int]) -> list[bytes]:
         """Name the blocks of a prompt that can be kept, each by all tokens up to its end.

@@ -17,7 +17,7 @@ Specializations: TypeAlias = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """An input or an output that is no state.
+    """An input or an output that is not a state.
 
     Args:
         dtype: Of its values.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors would have it."""
+"""Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors do it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ class Sampling:
 
     Args:
         temperature: 0 for the likeliest token each time; 1 for the model's own distribution.
-        top_k: Draw from so many tokens, the likeliest; 0 for all.
+        top_k: Draw from that many most likely tokens; 0 for all.
         top_p: Draw from the likeliest tokens that together reach this probability.
-        min_p: Draw from tokens at least so likely, as a share of the likeliest one's probability.
-        repetition_penalty: Divides what favours tokens of the prompt and of the answer; 1 for none.
+        min_p: Draw from tokens with at least this fraction of the most likely one's probability.
+        repetition_penalty: By how much tokens of the prompt and of the answer are made less likely; 1 for none.
         presence_penalty: Subtracted from the logits of tokens that the answer has.
         frequency_penalty: As `presence_penalty`, for each time that the answer has the token.
-        seed: The same seed gives the same answer, whatever runs beside it; None for another each time.
-        logprobs: Also return the logarithm of each token's probability, and of so many that were the likeliest; None
+        seed: The same seed gives the same answer, whatever runs beside it; None for a different one each time.
+        logprobs: Also return each token's log-probability, and those of that many most likely tokens; None
             for neither. They are the model's own: penalties, temperature and the limits change nothing in them.
 
     Raises:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which request runs when: any number of requests in, every one of them served.
 
-A request takes a row as soon as one is free, whatever the others are at, and leaves it when its answer ends. A step is
-at most one call of prefill and one of decode, so that a long prompt holds up those that decode by one call at a time.
+A request takes a row as soon as one is free, however far the others are, and leaves it when its answer ends. A step is
+at most one call of prefill and one of decode, so that a long prompt delays decoding by one call at a time.
 """
 
 import time
@@ -125,7 +125,7 @@ class Scheduler:
         return bool(self._waiting or self._seats)
 
     def _admit(self) -> None:
-        """Give waiting requests the free rows, the shortest prompt the first: it is the first to decode."""
+        """Give waiting requests the free rows, the shortest prompt first: it is the first to decode."""
         taken = {seat.row for seat in self._seats}
         free = [row for row in range(self._decoder.sizes.rows) if row not in taken]
         joined = [self._waiting.popleft() for _ in free[: len(self._waiting)]]
@@ -135,7 +135,7 @@ class Scheduler:
             self._seats.append(_Seat(answer, row, keys))
 
     def _next_chunk(self) -> list[_Seat]:
-        """Choose the prompts of the next prefill call: the oldest, and others that are as far.
+        """Choose the prompts of the next prefill call: the oldest, and others that have run as many tokens.
 
         While others decode, the call is no longer than a chunk of one prompt. At most half of it is padding.
         """
@@ -206,7 +206,7 @@ class Scheduler:
         self._seats = [seat for seat in self._seats if not seat.answer.ended]
 
     def _pack(self, decoding: Sequence[_Seat]) -> None:
-        """Make neighbours of the rows that decode, where states can be moved: one call may take neighbours alone."""
+        """Make the rows that decode adjacent, where states can be moved: a call may take only adjacent rows."""
         if not self._decoder.movable:
             return
         rows = [seat.row for seat in decoding]

@@ -32,7 +32,7 @@ def open_session(
 
     Args:
         package: For a target that runs here.
-        threads: That compute one operator; None for one per physical core.
+        threads: CPU threads that compute one operator; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
         observe: Told of every call, its choices of experts and keys included.
 

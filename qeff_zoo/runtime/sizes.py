@@ -17,8 +17,8 @@ class DecoderSizes:
         ctx_len: Cache rows: prompt and generated tokens together.
         batch_size: Rows of one call, without continuous batching.
         full_batch_size: Cache slots of continuous batching; None without.
-        comp_ctx_lengths_prefill: Of how many rows of the cache a prefill call may look at the first, ascending; nothing
-            where every call looks at all that it has to by itself.
+        comp_ctx_lengths_prefill: How many of the first rows of the cache a prefill call may read, ascending; nothing
+            where a call finds by itself what it has to read.
         comp_ctx_lengths_decode: The same for decode calls.
     """
 
@@ -35,7 +35,7 @@ class DecoderSizes:
         return self.full_batch_size or self.batch_size
 
     def covering(self, lengths: Sequence[int], tokens: int) -> int:
-        """Return the least of ascending lengths that holds so many tokens, or the whole context."""
+        """Return the smallest of ascending lengths that holds that many tokens, or the whole context."""
         return next((length for length in lengths if length >= tokens), self.ctx_len)
 
     @classmethod

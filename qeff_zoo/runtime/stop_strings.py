@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text as it grows, up to the first of some strings: what may become one of them is held back."""
+"""Growing text, up to the first of some stop strings: text that may become one of them is held back."""
 
 from collections.abc import Sequence
 

@@ -316,7 +316,7 @@ class TextGenerationSession:
 
     @contextmanager
     def exclusively(self) -> Iterator[Scheduler]:
-        """Give a scheduler of the session's rows; there is one at a time.
+        """Yield a scheduler of the session's rows; there is one at a time.
 
         Raises:
             GenerationError: There is one already.

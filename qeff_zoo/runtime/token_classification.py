@@ -19,7 +19,7 @@ class TokenLabel:
         text: Of the token; "" for token ids.
         start: Where it begins in the text, in characters; of token ids, its number.
         end: Where it ends.
-        label: That fits best.
+        label: The one that fits best.
         score: Its probability.
     """
 

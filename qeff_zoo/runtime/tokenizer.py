@@ -48,7 +48,7 @@ class Tokenizer:
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        # A file keeps the settings of whoever saved it last; what to cut or pad is ours to say.
+        # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         settings = read_json(folder / "tokenizer_config.json")
@@ -173,7 +173,7 @@ def _check(text: str) -> None:
         text.encode()
     except (
         UnicodeEncodeError
-    ) as error:  # from bytes that are no UTF-8, or a "\\ud83d" alone in JSON
+    ) as error:  # from bytes that are not UTF-8, or a "\\ud83d" alone in JSON
         raise GenerationError(
             f"Character {error.start:,} of a text is {text[error.start]!r}, which is half of one; expected Unicode. "
             "Correct how the text is read."

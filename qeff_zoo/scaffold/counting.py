@@ -2,7 +2,7 @@
 """How many modules a transform must change, as an expression over the config, and whether it may change them at all.
 
 Counted on transformers' own modules, built without weights from several configurations: an expression is taken only if
-it holds for all of them. A norm is tried: the semantic op must give what its module gives.
+it holds for all of them. A norm is tried: the semantic op must compute what its module computes.
 """
 
 import copy
@@ -146,7 +146,7 @@ def _declare(
     if expression is None:
         expression = str(numbers[0])
         notes.append(
-            f"The count of {name} is {numbers} in turn; write what gives it from the config."
+            f"The count of {name} is {numbers} in turn; write the expression over the config that gives it."
         )
     more = f", offset={offset}" if offset else ""
     source = f"{name}(lambda config: {expression}{more})"

@@ -50,7 +50,7 @@ class Proposal:
         relative: `model_type` of the recipe that is nearest; None if there is no recipe for the task.
         text: Of the recipe's file.
         file_name: Of the recipe's file.
-        notes: What its author should look at, one sentence each.
+        notes: What its author should check, one sentence each.
     """
 
     model_type: str
@@ -201,7 +201,7 @@ def _rank(subject: Subject, tiny: Mapping[str, Any]) -> list[Recipe]:
 
 
 def _fits(recipe: Recipe, fields: set[str]) -> bool:
-    """Say whether a recipe's tiny configuration has only fields that there are; head_dim can be left out."""
+    """Say whether a recipe's tiny configuration has only fields that there are; head_dim may be left out."""
     return set(recipe.tiny[0].config) - {"head_dim"} <= fields
 
 

@@ -48,7 +48,7 @@ class Spread:
 
 
 def layout(value: Any, *, indent: int = 0, before: int = 0, after: int = 0) -> str:
-    """Write a value on one line if it fits, else one item a line.
+    """Write a value on one line if it fits, else one item per line.
 
     Args:
         value: Of JSON's types, tuples, `Code`, `Call` and `Spread`, nested.

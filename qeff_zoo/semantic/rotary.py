@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings: pairs of numbers of a head, rotated by an angle that cosines and sines say for every token.
+"""Rotary embeddings: pairs of numbers of a head, rotated by an angle whose cosine and sine are given for every token.
 
 As ONNX's RotaryEmbedding of opset 23, with a cosine and a sine for each token in place of tables. Pairs are one number
 of each half, or neighbours (interleaved); numbers beyond `rotary_embedding_dim` stay as they are (partial).

@@ -52,7 +52,7 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
     """Yield what is added to which choice, as it comes.
 
     Raises:
-        ApiError: One of them failed, or was cancelled since the server ends.
+        ApiError: One of them failed, or was cancelled because the server shuts down.
     """
     events: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue()
 

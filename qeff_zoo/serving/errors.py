@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client is told when it cannot have an answer, in OpenAI's words: a status and an error object."""
+"""What a client is told when it gets no answer, in OpenAI's words: a status and an error object."""
 
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class ApiError(Exception):
 
     Args:
         status: Of HTTP.
-        message: For who wrote the client.
+        message: For the author of the client.
         param: Which parameter is to blame.
         code: For programs.
     """
@@ -67,8 +67,12 @@ def internal_error() -> ApiError:
 
 
 def shutting_down() -> ApiError:
-    """Return what a client is told whose answer the end of the server cuts off."""
-    return ApiError(503, "The server is ending. Ask another one, or later.", code="shutting_down")
+    """Return what a client is told whose answer is cut off by a shutdown."""
+    return ApiError(
+        503,
+        "The server is shutting down. Ask another one, or try again later.",
+        code="shutting_down",
+    )
 
 
 def too_large() -> ApiError:

@@ -33,19 +33,19 @@ class Metrics:
         self._registry.register(_Live(stats))
         self._responses = Counter(
             "qeff_zoo_http_responses",
-            "Responses, by path and status; 499 is for clients that left before.",
+            "Responses, by path and status; 499 is for clients that disconnected first.",
             ["path", "status"],
             registry=self._registry,
         )
         self._first = Histogram(
             "qeff_zoo_time_to_first_token_seconds",
-            "From when a request was taken until its first token.",
+            "Seconds from the acceptance of a request to its first token.",
             buckets=_FIRST_TOKEN,
             registry=self._registry,
         )
         self._next = Histogram(
             "qeff_zoo_inter_token_seconds",
-            "From one token of an answer to the next.",
+            "Seconds from one token of an answer to the next.",
             buckets=_NEXT_TOKEN,
             registry=self._registry,
         )
@@ -89,7 +89,7 @@ class _Live(Collector):
             yield GaugeMetricFamily(f"qeff_zoo_{name}", text, value)
         for name, text, value in (
             ("prompt_tokens", "Prompt tokens of requests that have ended.", stats.prompt_tokens),
-            ("reused_tokens", "Of those, what the prefix cache had.", stats.reused_tokens),
+            ("reused_tokens", "Of those, tokens found in the prefix cache.", stats.reused_tokens),
             (
                 "generated_tokens",
                 "Generated tokens of requests that have ended.",

@@ -93,9 +93,9 @@ class Reply:
     def _beside(
         self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
     ) -> Object:
-        """Return what stands beside the text of a choice."""
+        """Return the fields beside the text of a choice."""
         if said.finish_reason == "eos":
-            logprobs = logprobs[:-1]  # that token is no part of the text
+            logprobs = logprobs[:-1]  # that token is not part of the text
         found = None
         if self.logprobs and self.kind == "chat":
             found = {"content": [self._chat_logprob(one) for one in logprobs], "refusal": None}

@@ -20,7 +20,7 @@ Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Stop: TypeAlias = Annotated[str, Field(min_length=1)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
-#: Parameters that say who asks, or how to account for it: taken, and nothing follows.
+#: Parameters that say who asks, or how to account for it: accepted and ignored.
 _IGNORED = frozenset(
     {
         "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
@@ -45,7 +45,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 
 
 class _Body(BaseModel):
-    """A request's body. Null is as good as left out; what would change the answer and cannot is refused."""
+    """A request's body. Null counts as left out; an unsupported parameter that would change the answer is refused."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -76,7 +76,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True)
 
     include_usage: bool = False
-    include_obfuscation: bool = False  # padding against who watches the wire; there is none
+    include_obfuscation: bool = False  # padding against eavesdroppers; there is none
 
 
 class _Generating(_Body):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server process: a socket, a session, and an end that lets requests finish."""
+"""A server process: a socket, a session, and a shutdown that lets requests finish."""
 
 import asyncio
 import ipaddress
@@ -56,14 +56,14 @@ class Choices:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take an address, so that who comes too late for it knows before a model is loaded. Nobody can connect yet.
+    """Bind an address, so that one that is taken is known before a model is loaded. Nobody can connect yet.
 
     Args:
         host: An address of this machine, or a name of one.
         port: 0 for any that is free.
 
     Raises:
-        ServingError: It cannot be had.
+        ServingError: It is not available.
     """
     listener = None
     try:
@@ -131,13 +131,13 @@ def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQ
             yield queue
     else:
         raise ServingError(
-            f"Package {str(session.folder)!r} is for task {session.task!r}, of which OpenAI's API knows nothing; "
+            f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
             "expected text-generation or feature-extraction. Use `qeff-zoo run`."
         )
 
 
 class Server(uvicorn.Server):
-    """uvicorn with an end of ours: requests have some time to finish, and those that do not are told.
+    """uvicorn with a shutdown of our own: requests have some time to finish, and those that do not are told.
 
     Args:
         app: What to serve.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that grow, as server-sent events; and what happens when their client leaves."""
+"""Answers that grow, as server-sent events; and what happens when their client disconnects."""
 
 import asyncio
 import json
@@ -86,7 +86,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError(499, "The client has left.")
+            raise ApiError(499, "The client has disconnected.")
         return task.result()
     finally:
         task.cancel()

@@ -83,7 +83,7 @@ class Store:
 
     @contextmanager
     def stage(self, prefix: str) -> Iterator[Path]:
-        """Give a private folder to build in, removed at the end unless it was promoted.
+        """Yield a private folder to build in, removed at the end unless it was promoted.
 
         What killed processes left in the staging area is removed first.
 
@@ -122,7 +122,7 @@ class Store:
             adopt: False to replace in any case what the store has, which may be damaged unseen.
 
         Raises:
-            PackageError: The folder is no complete package.
+            PackageError: The folder is not a complete package.
             StoreError: The store cannot be written.
         """
         package = Package.open(folder)
@@ -248,7 +248,7 @@ class Store:
         return housekeeping.files_by_digest(self._layout)
 
     def file_digest(self, path: Path, progress: Progress | None = None) -> str:
-        """Give a source file's SHA-256, remembered from run to run.
+        """Return a source file's SHA-256, remembered from run to run.
 
         Args:
             path: The file; a link is followed.
@@ -295,7 +295,7 @@ class Store:
         What a live process builds, maps or has open stays.
 
         Args:
-            older_than: Also remove packages and graphs that were not used for so long.
+            older_than: Also remove packages and graphs that were unused for that long.
             keep: Keys to leave in any case.
             dry_run: Only say what would be removed.
 
@@ -330,7 +330,7 @@ class Store:
 def _checked(key: str) -> str:
     if _KEY.fullmatch(key):
         return key
-    raise ValueError(f"Store key {key!r} is no folder name; expected {_KEY.pattern}.")
+    raise ValueError(f"Store key {key!r} is not a folder name; expected {_KEY.pattern}.")
 
 
 def refused(action: str, path: Path, error: OSError) -> StoreError:

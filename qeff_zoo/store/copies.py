@@ -49,7 +49,7 @@ def copy_out(package: Package, destination: Path) -> Package:
 
 @contextmanager
 def new_folder(destination: Path) -> Iterator[Path]:
-    """Give a staging folder that becomes `destination` at the end, whole or not at all.
+    """Yield a staging folder that becomes `destination` at the end, whole or not at all.
 
     Args:
         destination: A folder that is absent or empty.

@@ -27,7 +27,7 @@ class Partials:
 
     @contextmanager
     def claim(self, digest: str) -> Iterator[Path]:
-        """Give a file for content of that digest, which no other process writes to meanwhile.
+        """Yield a file for content of that digest, which no other process writes to meanwhile.
 
         It may hold a beginning of the content, or be absent. What is in it afterwards is kept for
         the next one who claims it.

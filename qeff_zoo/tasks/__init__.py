@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: all that core knows of what a package is for. One file a Hub pipeline tag, `-` written `_`."""
+"""Tasks: all that the core knows about what a package is for. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +73,7 @@ class Task:
         defaults: What a checkpoint says of choices that the user left out.
         problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
         session: Returns the class that runs its packages.
-        stages: Returns what of `qeff_zoo.validation.cases` plans the calls that are compared.
+        stages: Returns the function of `qeff_zoo.validation.cases` that plans the calls that are compared.
         vllm_task: What vllm-qaic calls it where it is a pooling model's; None where it has no API for it.
     """
 
@@ -189,7 +189,7 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
 
 
 def looks_ahead(config: Mapping[str, Any]) -> bool:
-    """Tell whether tokens of a decoder see those behind them, as in embedding models that were made of one.
+    """Return whether tokens of a decoder see those after them, as in embedding models that were made from one.
 
     Args:
         config: Raw config.json.

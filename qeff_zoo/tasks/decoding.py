@@ -7,7 +7,7 @@ IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i
                                             keep a window only, so many rows in place of ctx_len
      past_index.i                           (batch_size | full_batch_size, 1, ctx_len, head_dim), of sparse attention
      conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
-     [comp_ctx_lengths (comp_ctx_lengths,) i64]   as many zeros as the call looks at rows of states that have ctx_len:
+     [comp_ctx_lengths (comp_ctx_lengths,) i64]   one zero for each row that the call reads of states with ctx_len:
                                             any number above all of its positions gives the same logits
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
      <state>_RetainedState                  for every state
@@ -110,7 +110,7 @@ def tracing(
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
         continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
-        comp_ctx_lengths: Let each call say how many rows of the cache it looks at.
+        comp_ctx_lengths: Let each call say how many rows of the cache it reads.
 
     Raises:
         ExportError: The model has nothing of which this is a choice.
@@ -123,7 +123,7 @@ def tracing(
     states = probe(model)
     if comp_ctx_lengths and not any(state.grows for state in states):
         raise ExportError(
-            f"{type(model).__name__} keeps windows or recurrent states only, of which no call can look at less. "
+            f"{type(model).__name__} keeps windows or recurrent states only, of which no call can read less. "
             f"Expected a cache that grows with the context; leave the compute contexts out."
         )
     # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.

@@ -3,7 +3,7 @@
 
 IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders`
 OUT  output (batch_size, hidden)            pooled over the tokens, through the dense layers that a checkpoint has
-                                            behind its encoder, normalized if asked for
+                                            after its encoder, normalized if asked for
 """
 
 from collections.abc import Mapping

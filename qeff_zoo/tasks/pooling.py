@@ -42,7 +42,7 @@ class Embed(nn.Module):
         model: Hugging Face encoder whose attention is `qeff_zoo`.
         pooling: See `pool`.
         normalize: Scale each embedding to length 1.
-        activations: Behind each of `model.dense`, names of torch's classes.
+        activations: Of each layer of `model.dense`, by the name of torch's class.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ def tracing(
         model: From `loader.load_meta`; gets the dense layers as its `dense`, so that their weights are named.
         pooling: See `pool`.
         normalize: Scale each embedding to length 1.
-        dense: Layers behind the pooling.
+        dense: Layers after the pooling.
     """
     if dense:
         model.dense = nn.ModuleList(map(_linear, dense))

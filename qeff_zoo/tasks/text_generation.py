@@ -40,11 +40,11 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     found = []
     if request.expanded_kv and not checkpoint.config.get("kv_lora_rank"):
         found.append(
-            f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} has not. Leave it out."
+            f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} does not have. Leave it out."
         )
     if looks_ahead(checkpoint.config):
         found.append(
-            f"{checkpoint.name!r} lets every token see those behind it (`use_bidirectional_attention` is "
+            f"{checkpoint.name!r} lets every token see those after it (`use_bidirectional_attention` is "
             f"{checkpoint.config['use_bidirectional_attention']!r} in config.json), so that no text can be generated "
             f"token by token. Expected a causal model; choose {FEATURE_EXTRACTION} with --task."
         )

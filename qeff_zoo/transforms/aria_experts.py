@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aria's experts: tokens are put into one row for them alone, not for the shared experts beside them.
+"""Aria's experts: tokens are flattened for the routed experts alone, not for the shared ones beside them.
 
-Put into one row and back, they have a shape that `torch.export` cannot tell from what it was.
+Flattened and put back, they have a shape that `torch.export` cannot prove to be the original one.
 """
 
 from typing import Any

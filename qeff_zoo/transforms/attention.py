@@ -93,7 +93,7 @@ def additive_mask(
     Args:
         q_length: New tokens.
         kv_length: Cache rows.
-        mask_function: True where a query may look, from (batch, head, query position, key position).
+        mask_function: True where a query may attend, from (batch, head, query position, key position).
         q_offset: The positions themselves, (batch, seq), from a retained state; else where the queries begin.
         kv_offset: Position of the first key; or of every key, (batch, kv), negative for none, from a retained window.
         attention_mask: (batch, kv), True where there is a token; encoders only.
@@ -101,7 +101,7 @@ def additive_mask(
         device: Of the result.
 
     Returns:
-        (batch or 1, 1, seq, ctx): 0 where a query may look, the least finite value elsewhere.
+        (batch or 1, 1, seq, ctx): 0 where a query may attend, the lowest finite value elsewhere.
     """
     if isinstance(q_offset, Tensor) and attention_mask is None:
         window = causal_window(mask_function)

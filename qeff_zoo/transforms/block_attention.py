@@ -2,8 +2,8 @@
 """Block-sparse attention: an indexer chooses blocks of keys for each query, and the mask hides all others.
 
 transformers chooses fewer where there are fewer blocks. Here the keys are the rows of the cache, and it is only known
-later how many those are. So the indexer is given as many spare blocks as it chooses: they score lowest, as blocks do
-that a query may not look at. The causal mask hides what was chosen for want of anything better.
+later how many those are. So the indexer is given as many spare blocks as it chooses: they score lowest, as do blocks
+that a query may not attend to. The causal mask hides those that were chosen for want of better ones.
 """
 
 from typing import Any

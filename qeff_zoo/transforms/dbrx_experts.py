@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DBRX's experts, whose matrices stand one below the other: each of their products becomes a semantic op."""
+"""DBRX's experts, whose matrices are stacked by rows: each of their products becomes a semantic op."""
 
 from typing import Any
 

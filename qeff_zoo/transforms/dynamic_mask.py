@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doge's dynamic mask: values score the keys, and each query looks at the `keep_window_size` best of those it may see.
+"""Doge's dynamic mask: values score the keys, and each query attends to the `keep_window_size` best that it may see.
 
 As many spare keys as are chosen make sure that there are enough; they score lowest and fall away again. Nothing is
 chosen where a text cannot be longer than that.
@@ -27,7 +27,7 @@ def mask(
         self: `DogeAttention`.
         hidden_states: (batch, seq, hidden).
         dt_states: Scores of the keys, (batch, kv_heads, ctx).
-        keep_window_size: Keys that each query looks at.
+        keep_window_size: Keys that each query attends to.
         attention_mask: Additive and causal, (batch, 1, seq, ctx).
     """
     lowest = torch.finfo(hidden_states.dtype).min

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gemma 3n's sparse MLPs: how many deviations above the mean a gate must be is a number, known before tracing.
 
-transformers computes it in every call by the inverse of the error function, which ONNX has not.
+transformers computes it in every call by the inverse of the error function, which ONNX does not have.
 """
 
 from typing import Any

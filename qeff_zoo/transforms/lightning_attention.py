@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning attention (MiniMax): a linear recurrence that decays at a rate of each head, as a semantic op."""
+"""Lightning attention (MiniMax): a linear recurrence with a decay rate for each head, as a semantic op."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Llama 4's attention with real numbers, and with the true position of every token.
 
-transformers rotates queries and keys by complex numbers, which ONNX has not. Layers without RoPE scale queries by
+transformers rotates queries and keys by complex numbers, which ONNX does not have. Layers without RoPE scale queries by
 position, which transformers counts from the length of its cache; that is the same for all rows and ignores padding.
 """
 
@@ -49,7 +49,7 @@ def attend(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate neighbouring dimensions of every head as pairs; x is (batch, seq, heads * head_dim)."""
+    """Rotate the interleaved pairs of every head; x is (batch, seq, heads * head_dim)."""
     real, imaginary = x.float().unflatten(-1, (-1, cos.shape[-1], 2)).unbind(-1)
     cos, sin = cos[:, :, None], sin[:, :, None]
     rotated = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), -1)

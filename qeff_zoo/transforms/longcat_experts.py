@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LongCat's experts, some of which give back what they are given: each product of the others becomes a semantic op."""
+"""LongCat's experts, some of which return their input: each product of the others becomes a semantic op."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of a Hugging Face model: found by their class, given another method, or their own with other names in it."""
+"""Modules of a Hugging Face model: found by class, given another method, or their own with some globals rebound."""
 
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padding becomes zeros where a model looks at neighbouring tokens, as if the text ended there.
+"""Padding becomes zeros where a model reads neighbouring tokens, as if the text ended there.
 
-transformers leaves there what padding's embedding was made into, so that an answer depends on what it is batched with.
+transformers leaves there what became of padding's embedding, so that an answer depends on what it is batched with.
 """
 
 from typing import Any

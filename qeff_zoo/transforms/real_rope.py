@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoPE by complex numbers, as DeepSeek V2 has it, becomes the same in real numbers: ONNX runtimes have no complex ones.
 
-Neighbouring numbers of a head are the two parts of one complex number, which is rotated by an angle of its position.
+Interleaved pairs of a head are the two parts of one complex number, which is rotated by an angle of its position.
 """
 
 from typing import Any

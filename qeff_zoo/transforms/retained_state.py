@@ -4,10 +4,10 @@
 Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row
 that starts at position 0 finds them empty, whatever an earlier request left there.
 
-A compute context (`comp_ctx_lengths`) is how many rows of the cache a call looks at: keys, values and masks are those
-of the first rows alone, while the cache keeps all `ctx_len` of them. Only the length of the tensor counts: it is a size
+A compute context (`comp_ctx_lengths`) is how many rows of the cache a call reads: keys, values and masks are those of
+the first rows alone, while the cache keeps all `ctx_len` of them. Only the length of the tensor counts: it is a size
 like any other. What is computed is the same as long as all of the call's positions are below it, since the mask hides
-what lies behind them. States of windows and recurrences have no such rows and stay as they are.
+what lies beyond them. States of windows and recurrences have no such rows and stay as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class RetainedState(Cache):
         position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
         batch_index: (batch, 1), the cache slot of each row, for continuous batching.
         expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
-        comp_ctx_lengths: (rows that the call looks at,), any values; None for all rows.
+        comp_ctx_lengths: (rows that the call reads,), any values; None for all rows.
     """
 
     is_compileable = True
@@ -65,7 +65,7 @@ class RetainedState(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may look at."""
+        """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may read."""
         layer = plain(layer_idx)
         if layer in self.expanders:
             key_states, value_states = self.expanders[layer](key_states, value_states)
@@ -80,7 +80,7 @@ class RetainedState(Cache):
         return self._keep("index", name, indexer_key_states.unsqueeze(1)).squeeze(1)
 
     def _keep(self, kind: StateKind, name: str, new: Tensor) -> Tensor:
-        """Write rows of new tokens; return all that the call may look at."""
+        """Write rows of new tokens; return all that the call may read."""
         return self._slide(name, new) if kind == "window" else self._write(name, new)
 
     def _write(self, name: str, new: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class RetainedState(Cache):
         return False
 
     def get_conv_state(self, *_: Any, **__: Any) -> None:
-        """Give none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
+        """Return none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
 
     def update_conv_state(  # type: ignore[override]
         self,
@@ -140,7 +140,7 @@ class RetainedState(Cache):
         return seen
 
     def get_recurrent_state(self, *_: Any, **__: Any) -> None:
-        """Give none: `transforms.recurrence` reads it with `before`, whatever the length."""
+        """Return none: `transforms.recurrence` reads it with `before`, whatever the length."""
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
@@ -186,7 +186,7 @@ class RetainedState(Cache):
         return {state.layer for state in self.states.values()}
 
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
-        """The true positions, (batch, seq): masks are evaluated there. Padding looks at position 0."""
+        """The true positions, (batch, seq): masks are evaluated there. Padding is masked as at position 0."""
         return self.position_ids.clamp(min=0)
 
     def get_mask_sizes(  # type: ignore[override]
@@ -209,12 +209,12 @@ class RetainedState(Cache):
         return self.position_ids.shape[1] if name is None else self.past[name].shape[2]
 
     def _seen(self) -> int:
-        """Rows of the cache that the call looks at."""
+        """Rows of the cache that the call reads."""
         lengths = self.comp_ctx_lengths
         return self._ctx_len() if lengths is None else lengths.shape[0]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Keys before this call's, such that with them there are as many as rows to look at (ALiBi counts so)."""
+        """Number of keys before this call's, so that the total is the number of rows read (ALiBi counts so)."""
         return self._seen() - self.position_ids.shape[1]
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
@@ -246,7 +246,7 @@ class Probe(RetainedState):
 
     Args:
         position_ids: (batch, seq).
-        windows: Layers whose keys and values are kept for so many newest positions only.
+        windows: Layers that keep keys and values of that many newest positions only.
         expanders: As of `RetainedState`.
     """
 

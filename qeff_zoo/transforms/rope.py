@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoPE whose frequencies follow the length: of the context a package is made for, not of one call.
+"""RoPE whose frequencies follow a length: that of the context a package is made for, not of one call.
 
-transformers chooses anew in each call, from the positions it sees; what is cached was rotated by another choice then.
+transformers chooses in each call, from the positions it sees; keys that are cached may have been rotated otherwise.
 Here `longrope` takes one set of factors for every text, as vLLM does: the long ones if the context is longer than the
 original one, else the short ones, unless a build chooses. `dynamic` frequencies change beyond the model's own positions
 only, where no context is: the plan refuses it.

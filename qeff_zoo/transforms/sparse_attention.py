@@ -2,8 +2,8 @@
 """Sparse attention: an indexer chooses `index_topk` keys for each query, and the mask hides all others.
 
 transformers chooses fewer where there are fewer keys. Here the keys are the rows of the cache, and it is only known
-later how many those are. So the indexer is given as many spare rows as it chooses: they score lowest, as rows do that a
-query may not look at, and fall away again. The causal mask hides what was chosen for want of anything better.
+later how many those are. So the indexer is given as many spare rows as it chooses: they score lowest, as do rows that a
+query may not attend to, and are dropped again. The causal mask hides rows that were chosen for want of better ones.
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def attend_chosen(
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
         attention_mask: Additive and causal, (batch, 1, seq, ctx).
-        indices: As `choose` returns them; None in a layer that looks at all keys.
+        indices: As `choose` returns them; None in a layer that attends to all keys.
         **others: As `attend` takes them.
     """
     if indices is None:
@@ -89,7 +89,7 @@ def hide(attention_mask: Tensor, hidden: Tensor) -> Tensor:
 def follow_indexers(
     model: nn.Module, attention: Callable[..., Any], indexer: Callable[..., Any]
 ) -> list[Any]:
-    """Let every attention that looks where an indexer says, and the indexers, compute in other ways.
+    """Replace how attentions that follow an indexer, and the indexers, compute.
 
     Args:
         model: Changed in place.
@@ -97,7 +97,7 @@ def follow_indexers(
         indexer: Stands in for an indexer's forward.
 
     Returns:
-        The attentions; one whose `indexer` is None looks where the layer before chose, or at all keys.
+        The attentions; one whose `indexer` is None attends to what the layer before chose, or to all keys.
     """
     found = [module for module in model.modules() if hasattr(module, "indexer")]
     functions = SimpleNamespace(get_interface=lambda *_: attention)
@@ -109,5 +109,5 @@ def follow_indexers(
 
 
 def apply(model: nn.Module) -> int:
-    """Change every indexer, and every attention that looks where one says; return the number of attentions."""
+    """Change every indexer, and every attention that follows one; return the number of attentions."""
     return len(follow_indexers(model, attend_chosen, choose))

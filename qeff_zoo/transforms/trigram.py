@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MobileBERT's embeddings: those of a token and of both its neighbours, side by side, for texts of any length.
 
-transformers cuts the neighbours out in a way that `torch.export` takes for a statement about the length.
+transformers slices the neighbours out in a way from which `torch.export` concludes something about the length.
 """
 
 from typing import Any

@@ -43,7 +43,7 @@ class Call:
         kind: Which specialization.
         spans: At most one per row.
         padded: Whether a prefill is as wide as its specialization; else as its longest span.
-        context: Rows of the cache that it looks at, or more; 0 for what a session would choose.
+        context: Rows of the cache that it reads, or more; 0 for what a session would choose.
     """
 
     kind: Literal["prefill", "decode"]
@@ -117,7 +117,7 @@ class _Script:
         return self.prefill(prompts)
 
     def decode(self, steps: int) -> "_Script":
-        """Give every row that has begun one token a call."""
+        """Give every row that has begun one token per call."""
         for _ in range(steps):
             spans = []
             for row, (number, at) in self.at.items():
@@ -163,7 +163,7 @@ def _long(sizes: DecoderSizes, window_rows: int, longest: int) -> Iterator[Stage
 
 
 def _compute_context(sizes: DecoderSizes, length: int) -> Stage:
-    """All of a package's stages again, as far as they fit into so many rows of the cache."""
+    """All of a package's stages again, as far as they fit into that many rows of the cache."""
     stages = _stages(replace(sizes, ctx_len=length))
     calls = (replace(call, context=length) for stage in stages for call in stage.calls)
     return Stage(name=f"comp_ctx_lengths_{length}", calls=tuple(calls))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a package chooses: the experts of a token, the keys that an indexer keeps.
 
-A router that is right may choose otherwise than the reference where two scores lie nearer than the noise, and all that
-follows is another result. So programs return their choices as well, token by token, and the reference, which knows how
-near its own scores were, follows those that noise can explain (see `qeff_zoo.validation.reference_choices`).
+A correct router may choose differently from the reference where two scores differ by less than the noise, and all that
+follows then differs. So programs return their choices as well, token by token, and the reference, which knows how close
+its own scores were, follows those that noise can explain (see `qeff_zoo.validation.reference_choices`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ def members(indices: Array, options: int) -> Array:
     """Tell of every option whether it was chosen.
 
     Args:
-        indices: (…, k); those that are no option count for nothing.
+        indices: (…, k); those that are not options count for nothing.
         options: n.
 
     Returns:

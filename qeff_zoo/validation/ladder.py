@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a package right? It answers what Hugging Face's own model answers, and the distance is judged.
+"""Whether a package is right: its answers are compared with those of Hugging Face's own model, and judged.
 
 In: a package and its checkpoint. Out: a `Record` of checks that fail closed. The reference runs in
 its own process and answers several times (see `qeff_zoo.validation.reference`): right, right in other ways,
@@ -53,7 +53,7 @@ def validate(
         progress: Told of every step.
 
     Raises:
-        ParityError: The reference does not run. A package that disagrees is no error: see `Record.passed`.
+        ParityError: The reference does not run. A package that disagrees is not an error: see `Record.passed`.
 
     Example:
         >>> record = validate(package, Path("examples/tiny-llama"))  # doctest: +SKIP
@@ -122,7 +122,7 @@ def _versions(reference: Answers) -> dict[str, str]:
 
 
 def _told(package: Package) -> dict[str, Any]:
-    """Return what the reference does otherwise than by itself: what a user chose of the pooling, longrope's factors."""
+    """Return what the reference is told to do otherwise: the pooling that a user chose, longrope's factors."""
     task, why = package.manifest["spec"]["task"], package.manifest["why"]
     chosen = [
         name
@@ -140,7 +140,7 @@ def _judges(
     *,
     told: Mapping[str, Any],
 ) -> dict[str, Judge]:
-    """Make a judge for each variant that the package is held against.
+    """Make a judge for each variant that the package is compared with.
 
     A package of rounded weights is very near to the same model with the same weights rounded. It is near Hugging
     Face's model as far as rounding lets it, unless that chooses other experts or keys: then it may be anywhere.

@@ -25,7 +25,7 @@ class Tolerance:
     """What agreement means for weights stored in one way.
 
     Args:
-        factor: Times the noise floor.
+        factor: Multiple of the noise floor that is allowed.
         least: Relative error that is always allowed: a lower floor was measured on too little.
         most: Relative error that is never allowed: a higher floor is no noise, and where rounding alone takes answers
             further apart, a comparison with what is not rounded judges nothing.
@@ -36,7 +36,7 @@ class Tolerance:
     most: float
 
 
-#: The one table, by what numbers pass through that the reference's do not: nothing but other sums, int8, or int4.
+#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, int8, or int4.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),
@@ -258,7 +258,7 @@ class Judge:
 
 
 def _bounded(value: float, least: float, most: float) -> Threshold:
-    """Keep a threshold between its bounds; a noise that is no number allows nothing."""
+    """Keep a threshold between its bounds; a noise that is not a number allows nothing."""
     if not math.isfinite(value) or value < least:
         return Threshold(least, "least")
     return Threshold(most, "most") if value > most else Threshold(value, "noise-floor")

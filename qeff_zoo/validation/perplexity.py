@@ -48,7 +48,7 @@ class Window:
     Args:
         start: Number of its first token.
         first: Of its first target, after `start`.
-        stop: Behind its last token, which is a target.
+        stop: After its last token, which is a target.
     """
 
     start: int
@@ -297,7 +297,7 @@ def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
 def _losses(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
 ) -> Iterator[float]:
-    """Give the loss of every target of as many windows as there are rows, or fewer."""
+    """Return the loss of every target of as many windows as there are rows, or fewer."""
     logits = _read_context(decoder, tokens, group, step)
     for offset in range(max(one.stop - one.first for one in group)):
         scored = {row: one for row, one in enumerate(group) if one.first + offset < one.stop}
@@ -316,7 +316,7 @@ def _losses(
 def _read_context(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
 ) -> dict[int, Array]:
-    """Run what comes before the windows' first targets; return each row's logits behind it."""
+    """Run what comes before the windows' first targets; return each row's logits after it."""
     length = decoder.sizes.prefill_seq_len
     logits: dict[int, Array] = {}
     for done in range(0, max(one.first - one.start for one in group), length):

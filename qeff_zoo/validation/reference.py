@@ -14,9 +14,9 @@ and sequence, an array of logits, one embedding, or labels' logits. The weights 
     double      as right, in float64; of small models that are not quantized
     canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
 
-Where a model chooses, of experts or of keys, `noise` and `double` choose as the variant that they are held against, so
-that they differ by their arithmetic alone. And that variant runs again for every run of the package in which another
-choice was as right by the reference's own scores: see `qeff_zoo.validation.reference_choices`.
+Where a model chooses, of experts or of keys, `noise` and `double` choose as the variant that they are compared with
+does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in which
+another choice was equally right by the reference's own scores: see `qeff_zoo.validation.reference_choices`.
 """
 
 import importlib.metadata

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching what Hugging Face's model chooses, and letting it choose what is as right by its own scores.
+"""Watching what Hugging Face's model chooses, and making it choose what is equally right by its own scores.
 
-Only the reference process imports this. transformers' code computes every score; here the indices are read that
-`topk` or `max` finds, or replaced. A replacement is followed where the scores of what is left out and of what is taken
-in its place lie nearer than the noise, which is measured: the same scores with every sum in another order.
+Only the reference process imports this. transformers' code computes every score; here the indices that `topk` or `max`
+finds are read, or replaced. A replacement is followed where the scores of what is left out and of what is taken in its
+place differ by less than the noise, which is measured: the same scores with every sum in another order.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ _aten = torch.ops.aten
 #: Operator -> what its choices are called, and which of its results has the indices.
 _OPERATORS = {_aten.topk.default: ("topk", 1), _aten.max.dim: ("max", 1)}
 _HIDDEN = -1e30  # scores below are of what may not be chosen
-# Of all that is chosen the share that noise may explain: what it was seen to turn around, within these bounds.
+# Of all that is chosen the share that noise may explain: what it was seen to flip, within these bounds.
 _LEAST_SHARE, _MOST_SHARE = 0.01, 0.2
 #: Name of a choice, scores (batch, width, slots, n), indices (batch, width, slots, k) -> other indices, or None.
 _Choose: TypeAlias = Callable[[str, Array, Array], Array | None]
@@ -53,8 +53,8 @@ def follow(scores: Array, own: Array, told: Array, within: float) -> Followed:
     Args:
         scores: (…, n).
         own: What the model chose, (…, k).
-        told: (…, k or another number); indices that are no option say nothing.
-        within: How far apart two scores may lie that noise can turn around.
+        told: (…, k or another number); indices that are not options say nothing.
+        within: How far apart two scores may be whose order noise can flip.
     """
     mine, visible = members(own, scores.shape[-1]), scores > _HIDDEN
     theirs = members(told, scores.shape[-1])
@@ -229,7 +229,7 @@ class Choices:
         return len(next(iter(self._chosen[run].values())))
 
     def within(self, name: str) -> float:
-        """Return how far apart two scores may lie that noise can turn around: one may rise, and one fall."""
+        """Return how far apart two scores may be whose order noise can flip: one may rise, and one fall."""
         least = self._least * self._spread.get(name, 0.0)
         return 2 * max(self._factor * self._noise.get(name, 0.0), least)
 

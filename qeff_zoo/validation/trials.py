@@ -67,7 +67,7 @@ def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
 
 
 def call_once(package: Package) -> None:
-    """Open a package and run the least call: what cannot be opened or called is no package.
+    """Open a package and run the least call: what cannot be opened or called is not a package.
 
     Raises:
         GenerationError: It cannot be opened.

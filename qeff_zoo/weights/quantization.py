@@ -146,7 +146,7 @@ def _unpack(packed: Array) -> Array:
 
 
 def dequantize(stored: Stored, shape: tuple[int, ...]) -> Array:
-    """Give the float32 values that MatMulNBits computes with.
+    """Return the float32 values that MatMulNBits computes with.
 
     Args:
         stored: As `quantize` returns it.
@@ -189,7 +189,7 @@ def store(
 
 
 def round_trip(matrix: Array, format: Format) -> Array:
-    """Give the float32 values that are left of a float32 tensor once it is stored.
+    """Return the float32 values that are left of a float32 tensor once it is stored.
 
     Args:
         matrix: Float32.

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache writes, attention and rotary embedding become one kernel of ONNX Runtime, GroupQueryAttention.
 
-It writes new keys and values in place and looks at the tokens there are, not at all rows of the cache. It asks of a
-call what `runtime.decoder` keeps to: a row's tokens come first and follow one another, padding stands behind them, and
-a call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read.
-A graph whose attentions are all of this kind needs no list of compute contexts, and loses that input.
+It writes new keys and values in place and reads the tokens that are there, not all rows of the cache. It requires of a
+call what `runtime.decoder` guarantees: a row's tokens come first and follow one another, padding comes after them, and
+a call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read. A
+graph whose attentions are all of this kind needs no list of compute contexts, and loses that input.
 
 The cache of a window has a few rows more than the window: the kernel keeps the newest tokens in order at its beginning,
 and moves them when it is full. There padding would push tokens out. So the columns of a call that are padding in all
 rows are cut off before anything is computed, and rows of different lengths have to come one by one.
 
-An attention of another kind (a mask that is not causal, a state that is no plain cache) keeps its portable body.
+An attention of another kind (a mask that is not causal, a state that is not a plain cache) keeps its portable body.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
 
     Args:
         graph: Without functions of layers, without slots.
-        ctx_len: Rows of the cache: so many positions are tabulated for rotary embeddings.
+        ctx_len: Rows of the cache, and the number of positions tabulated for rotary embeddings.
 
     Returns:
         How attentions are computed, by codes of `qeff_zoo.targets.ort.WAYS`, and how many each way.
@@ -204,7 +204,7 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
 
 
 def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
-    """Recognize the rows of a window's cache, and the new ones behind them, that only this attention looks at."""
+    """Recognize the rows of a window's cache, and the new ones after them, that only this attention reads."""
     both = value.producer() if value is not None else None
     if both is None or both.graph is None or both.op_type != "Concat" or len(both.inputs) != 2:
         return None

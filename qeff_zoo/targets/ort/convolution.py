@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short causal convolutions become one kernel of ONNX Runtime, CausalConvWithState, that pads nothing.
 
-It asks of a call what `attention` does: a row's tokens come first, padding stands behind them. So what came before
-a call stands next to a row's first token as it is. An activation stays apart: the kernel has one, but slower.
+It requires of a call what `attention` does: a row's tokens come first, padding after them. So the columns from before a
+call are next to a row's first token as they are. An activation stays apart: the kernel has one, but a slower one.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class _Read:
     """What is read of a convolution: its newest columns alone, or what SiLU makes of them.
 
     Args:
-        computed: All columns but those that padding behind them made.
+        computed: All columns but those that padding after them made.
         activated: The same, or what SiLU makes of it.
         newest: The newest columns of that.
     """
@@ -132,7 +132,7 @@ def _read(conv: ir.Node, window: ir.Node) -> _Read | None:
 
 
 def _is_plain(conv: ir.Node, channels: int) -> bool:
-    """Tell whether a convolution treats each channel for itself, and looks at neighbouring columns."""
+    """Return whether a convolution treats each channel by itself, and reads adjacent columns."""
     found = conv.attributes
     ones = {*found.get_ints("strides", [1]), *found.get_ints("dilations", [1])}
     return ones == {1} and found.get_int("group", 1) == channels
@@ -153,7 +153,7 @@ def _activated(value: ir.Value) -> ir.Value:
 
 
 def _cut(value: ir.Value) -> ir.Node | None:
-    """Return what takes neighbouring columns of a value, if nothing else reads it."""
+    """Return what takes adjacent columns of a value, if nothing else reads it."""
     users = [use.node for use in value.uses()]
     if len(users) != 1 or users[0].op_type != "Slice":
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of experts with quantized matrices become one kernel of ONNX Runtime, QMoE, others products of routed tokens.
 
-Both ways a token reads the weights of its own experts, not of all. The kernel takes gates and ups interleaved, sizes
-that are multiples of the blocks, and the routing weights as they were computed outside of it.
+Either way a token reads the weights of its own experts only. The kernel takes gates and ups interleaved, sizes that are
+multiples of the blocks, and the routing weights as they were computed outside of it.
 """
 
 from collections import Counter

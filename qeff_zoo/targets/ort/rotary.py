@@ -13,7 +13,7 @@ from qeff_zoo.passes.parts import Array
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.semantic.rotary import ROTARY_EMBEDDINGS
 
-_UNIT = 16  # the kernel rotates a multiple of so many numbers, of heads of such a multiple
+_UNIT = 16  # the numbers that the kernel rotates, and the head size, are multiples of it
 _AT_ONCE = 1024  # positions
 _CLOSE = 1e-5  # share of the largest number
 _OPS = {op.name for op in ROTARY_EMBEDDINGS}
@@ -27,7 +27,7 @@ class Rotary:
         x: Before: (batch, heads, seq, head size).
         cos: Table (ctx_len, half of the rotated numbers), an initializer.
         sin: Likewise.
-        interleaved: Whether pairs are neighbours; else of the two halves.
+        interleaved: Whether pairs are interleaved; else a pair has one number of each half.
     """
 
     x: ir.Value
@@ -65,7 +65,7 @@ class Tables:
             width: Head size.
 
         Returns:
-            None if they are not, by an angle that is no matter of the position alone, or as no kernel does it.
+            None if they are not rotated, by an angle that depends on more than the position, or as no kernel does it.
         """
         node = heads.producer()
         if node is None or node.domain != SEMANTIC or node.op_type not in _OPS or width % _UNIT:
@@ -81,7 +81,7 @@ class Tables:
         pair = self._tabulated[cos, sin]
         if pair is None:
             return None
-        # Pairs of neighbours behind those that are rotated are rotated by nothing.
+        # Interleaved pairs after those that are rotated are rotated by an angle of 0.
         more = ((0, 0), (0, -size % _UNIT // 2))
         tables = (np.pad(pair[0], more, constant_values=1), np.pad(pair[1], more))
         named = [self._table(table) for table in tables]
@@ -116,7 +116,7 @@ class Tables:
 
 
 def _run(session: onnxruntime.InferenceSession, positions: Array, at_once: int) -> Array:
-    """Compute cosines and sines, (2, positions, pairs), of so many positions in each call."""
+    """Compute cosines and sines, (2, positions, pairs), of that many positions in each call."""
     padded = np.pad(positions, (0, -len(positions) % at_once))
     rows = [parts.run(session, some[None]) for some in padded.reshape(-1, at_once)]
     tables: Array = np.concatenate([np.stack(row)[:, 0] for row in rows], axis=1)

@@ -2,7 +2,7 @@
 """Programs in ONNX Runtime: a graph in, calls on states out. The one place that sets a session's options.
 
 Every state is one buffer, of which the rows of a call are bound both as the graph's input and as its output, so that a
-call writes its new tokens in place and never copies a cache. Those rows are neighbours: one block of memory.
+call writes its new tokens in place and never copies a cache. Those rows are adjacent: one block of memory.
 """
 
 import math
@@ -38,7 +38,7 @@ def open_program(
     Args:
         package: For target `ort`.
         role: Of the program.
-        threads: That compute one operator; None for one per physical core.
+        threads: CPU threads that compute one operator; None for one per physical core.
         choices: Return what is chosen of experts and keys as well.
 
     Raises:
@@ -72,7 +72,7 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
 def _prepacks(package: Package) -> bool:
     """Tell whether weights are copied for the kernels.
 
-    Integers have to be: as they lie in the file, they decode 2 tokens a second instead of 62. In float32 that makes
+    Integers have to be: as they lie in the file, they decode 2 tokens per second instead of 62. In float32 that makes
     decoding 6 to 10 % faster, so it is done where memory has plenty of room for the copy.
     """
     if any(program.numerics.matrices for program in package.programs):
@@ -92,7 +92,7 @@ def open_graph(
 
     Args:
         path: Of the ONNX file.
-        threads: That compute one operator; None for one per physical core.
+        threads: CPU threads that compute one operator; None for one per physical core.
         prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
             weights are no longer shared with the file.
         graph: Another graph of the same weights, to be opened in its place.
@@ -150,7 +150,7 @@ class OrtProgram:
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
 
     def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
-        """Cut rows into runs of neighbours.
+        """Cut rows into runs of adjacent ones.
 
         The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
         where a window slides.
@@ -188,7 +188,7 @@ class OrtProgram:
         return made
 
     def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
-        """Bind so many neighbouring rows of every state, as what a call reads and what it writes."""
+        """Bind that many adjacent rows of every state, as what a call reads and writes."""
         if (first, count) not in self._bindings:
             binding = self._bindings[first, count] = self._session.io_binding()
             for state in self.states:

@@ -89,7 +89,7 @@ def picked(value: ir.Value) -> tuple[ir.Value | None, int]:
 
 
 def cut_rows(value: ir.Value) -> tuple[ir.Value | None, int, int]:
-    """Recognize some neighbouring rows of a weight: that, the first row and the one after the last, or None."""
+    """Recognize adjacent rows of a weight: the weight, the first row and the one after the last, or None."""
     part: Any = value.producer()
     if part is None or part.op_type != "Slice":
         return None, 0, 0
