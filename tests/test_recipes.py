@@ -34,6 +34,8 @@ from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks import find
 from qeff_zoo.transforms import apply
 from qeff_zoo.transforms.recurrence import kernels_of
+from qeff_zoo.validation.parity import relative_errors
+from qeff_zoo.validation.reference_numerics import swapped_heads
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
@@ -257,6 +259,19 @@ def test_a_recipe_knows_whether_its_cache_grows(decoder: Subject) -> None:
 @pytest.mark.parametrize("how", ["portable", "fp32"])
 def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: str) -> None:
     parity.assert_close(decoder, how, scenario, parity.PLAIN)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_swapped_heads_show(name: str) -> None:
+    """Else nothing that `validate` compares proves anything."""
+    model = parity.subject(name).hf
+    ids = torch.from_numpy(parity.tokens())
+    with torch.no_grad():
+        right = model(input_ids=ids)[0]
+        with swapped_heads(model) as mutation:
+            wrong = model(input_ids=ids)[0]
+    assert mutation.startswith("heads 0 and")
+    assert relative_errors(right[0].numpy(), wrong[0].numpy()).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", DECODERS)

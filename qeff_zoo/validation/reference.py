@@ -140,6 +140,7 @@ def _run_variants(
         runs["canary"] = answers.alone()
     if not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
         model.double()
+        torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
         runs["double"] = answers.alone(choices.repeat)
     arrays = {
         f"{variant}.{number}": array

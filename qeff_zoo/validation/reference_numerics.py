@@ -126,10 +126,11 @@ def swapped_heads(model: Any) -> Iterator[str]:
     )
     name, projection = _mixer_output(model, heads)
 
+    axis = 1 if isinstance(projection, nn.Conv1d) else -1
+
     def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        by_head = args[0].unflatten(-1, (heads, -1)).clone()
-        by_head[..., [0, heads - 1], :] = by_head[..., [heads - 1, 0], :]
-        return (by_head.flatten(-2),)
+        first, *between, last = args[0].chunk(heads, axis)
+        return (torch.cat([last, *between, first], axis),)
 
     handle = projection.register_forward_pre_hook(swap)
     try:
@@ -145,16 +146,22 @@ def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
     """Find the layer that joins the heads: the last matrix of the first attention, or of what stands in its place."""
     modules = list(model.named_modules())
     attentions = [item for item in modules if "Attention" in type(item[1]).__name__]
+    # A whole layer may have that in its name, and ends with a matrix of its MLP.
+    attentions.sort(key=lambda item: not type(item[1]).__name__.endswith("Attention"))
     mixers = [item for item in modules if hasattr(item[1], "layer_idx")]
     for path, module in [*attentions, *mixers]:
-        within = [
-            item for item in module.named_modules() if isinstance(item[1], nn.Linear | Conv1D)
-        ]
+        within = [item for item in module.named_modules() if isinstance(item[1], _MATRICES)]
         # Those of its own, not of what chooses its keys.
         layers = [item for item in within if "." not in item[0]] or within
-        if layers:
-            name, layer = f"{path}.{layers[-1][0]}", layers[-1][1]
-            width = layer.nx if isinstance(layer, Conv1D) else layer.in_features
-            if heads > 1 and width % heads == 0:
-                return name, layer
+        if layers and heads > 1 and _inputs(layers[-1][1]) % heads == 0:
+            return f"{path}.{layers[-1][0]}", layers[-1][1]
     raise ValueError(f"{type(model).__name__} has no attention with several heads to swap.")
+
+
+_MATRICES = (nn.Linear, Conv1D, nn.Conv1d)
+
+
+def _inputs(layer: Any) -> int:
+    if isinstance(layer, Conv1D):
+        return int(layer.nx)
+    return int(layer.in_channels if isinstance(layer, nn.Conv1d) else layer.in_features)
