@@ -24,12 +24,13 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 import qeff_zoo
 from qeff_zoo import manifest_entries, pipeline
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import ParityError, StoreError
+from qeff_zoo.errors import GenerationError, ParityError, StoreError
 from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.store import Store
 from qeff_zoo.targets.ort import OrtTarget
+from qeff_zoo.targets.ort import session as ort_session
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PROMPTS = ["the quick brown", "a dog that jumps over words twice or thrice", "lazy"]
@@ -584,3 +585,36 @@ def test_the_manifest_says_what_was_asked_and_what_came_of_it(models: Models, ho
     _, plan = pipeline.make_plan(str(models.llama), Request(ctx_len=48, weights="int8"))
     assert plan.build_key == built.build_key
     assert Store(home).lookup(plan.build_key) == built
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_without_validation_a_package_is_opened_and_called_in_little_memory(
+    models: Models, home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    opened: list[bool] = []
+    open_graph = ort_session.open_graph
+
+    def remember(*given: Any, prepack: bool, **more: Any) -> Any:
+        opened.append(prepack)
+        return open_graph(*given, prepack=prepack, **more)
+
+    monkeypatch.setattr(ort_session, "open_graph", remember)
+    qeff_zoo.build(getattr(models, name), validate=False)
+    assert opened == [False]
+
+
+def test_what_cannot_be_opened_is_not_promoted(
+    models: Models, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_badly(target: Any, *given: Any) -> Path:
+        path: Path = compile_well(target, *given)
+        path.write_bytes(path.read_bytes()[:-100])
+        return path
+
+    compile_well = OrtTarget.compile
+    monkeypatch.setattr(OrtTarget, "compile", compile_badly)
+    with pytest.raises(
+        GenerationError, match=r"'llama' cannot be run as it was compiled: .* Report it"
+    ):
+        qeff_zoo.build(models.llama, validate=False)
+    assert files_below(home / "packages") == files_below(home / "staging") == []

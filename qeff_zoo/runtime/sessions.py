@@ -27,6 +27,7 @@ def open_session(
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
     observe: Observe | None = None,
+    lean: bool = False,
 ) -> Session:
     """Open a package to run it.
 
@@ -35,6 +36,7 @@ def open_session(
         threads: CPU threads that compute one operator; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
         observe: Told of every call, its choices of experts and keys included.
+        lean: For a few calls: copy no weights to make calls faster.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -56,7 +58,9 @@ def open_session(
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
     (program,) = package.programs
     target = targets.find(package.target)
-    opened = target.open(package, program.role, threads=threads, choices=observe is not None)
+    opened = target.open(
+        package, program.role, threads=threads, choices=observe is not None, lean=lean
+    )
     observed = Observed(opened, observe) if observe else opened
     session: Session = task.session()(package.path, observed, **choices)
     return session

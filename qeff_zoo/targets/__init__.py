@@ -104,7 +104,13 @@ class Target(Protocol):
         """
 
     def open(
-        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+        self,
+        package: "Package",
+        role: str,
+        *,
+        threads: int | None = None,
+        choices: bool = False,
+        lean: bool = False,
     ) -> "Program":
         """Open a program to run it.
 
@@ -114,6 +120,7 @@ class Target(Protocol):
             threads: CPU threads that compute one operator; None for one per physical core.
             choices: Let calls return what was chosen of experts and keys as well: outputs named `topk.0`, `max.0`, …,
                 in the order in which they are computed. A target that cannot leaves them out.
+            lean: For a few calls: copy no weights to make calls faster.
 
         Raises:
             GenerationError: It cannot be opened, or its states do not fit into memory.

@@ -67,12 +67,18 @@ class OrtTarget:
         return path
 
     def open(
-        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+        self,
+        package: "Package",
+        role: str,
+        *,
+        threads: int | None = None,
+        choices: bool = False,
+        lean: bool = False,
     ) -> "Program":
         """Open a program in ONNX Runtime."""
         from qeff_zoo.targets.ort import session
 
-        return session.open_program(package, role, threads=threads, choices=choices)
+        return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
 
 
 TARGET = OrtTarget()

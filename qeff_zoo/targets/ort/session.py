@@ -31,7 +31,12 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
 
 
 def open_program(
-    package: Package, role: str, *, threads: int | None = None, choices: bool = False
+    package: Package,
+    role: str,
+    *,
+    threads: int | None = None,
+    choices: bool = False,
+    lean: bool = False,
 ) -> "OrtProgram":
     """Open a program of a package.
 
@@ -40,6 +45,7 @@ def open_program(
         role: Of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
         choices: Return what is chosen of experts and keys as well.
+        lean: For a few calls: leave the weights in the file.
 
     Raises:
         GenerationError: There is no graph, or the KV cache does not fit into memory.
@@ -52,7 +58,9 @@ def open_program(
         from qeff_zoo.targets.ort.choices import returning_choices
 
         graph = returning_choices(path)
-    session = open_graph(path, threads=threads, prepack=_prepacks(package), graph=graph)
+    session = open_graph(
+        path, threads=threads, prepack=not lean and _prepacks(package), graph=graph
+    )
     return OrtProgram(session, program.states, program.specializations)
 
 
