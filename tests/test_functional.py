@@ -96,6 +96,14 @@ def broadcasts(x: Tensor) -> tuple[Tensor, ...]:
     return (whole,)
 
 
+def writes_between(x: Tensor) -> tuple[Tensor, ...]:
+    whole, piece = x.new_empty(x.shape[0], 4), x[..., :2] * 2
+    whole[..., :2] = piece
+    piece.add_(1)
+    whole[..., 2:] = piece
+    return (whole,)
+
+
 def reads_between(x: Tensor) -> tuple[Tensor, ...]:
     whole = x.new_empty(x.shape[0], 6)
     whole[..., :6] = x
@@ -135,6 +143,7 @@ LEFT = (
     writes_what_a_view_shows,
     overlaps,
     reads_between,
+    writes_between,
     widens,
 )
 

@@ -58,7 +58,7 @@ def simplify(program: ExportedProgram) -> bool:
             _join(program, node)
         elif node.target in _IN_PLACE and _has_its_own_memory(node):
             _write_apart(program, node)
-    return not any(_schema(node) and _schema(node).is_mutable for node in graph.nodes)
+    return not any(_writes(node) for node in graph.nodes)
 
 
 def _cast(program: ExportedProgram, node: Node) -> None:
@@ -84,10 +84,13 @@ def _join(program: ExportedProgram, empty: Node) -> None:
     readers = [user for user in empty.users if user not in slices]
     if not copies or not _are_adjacent(slices, copies):
         return
-    if any(user < max(copies) for user in readers):
+    # Until all is copied nothing may read it, nor write to what is copied.
+    first, last = min(copies), max(copies)
+    written = [node for node in empty.graph.nodes if _writes(node) and node not in copies]
+    if any(node < last for node in readers) or any(first < node < last for node in written):
         return
     pieces, axis = [node.args[1] for node in copies], slices[0].args[1]
-    with empty.graph.inserting_after(max(copies)):
+    with empty.graph.inserting_after(last):
         joined = empty.graph.call_function(_ATEN.cat.default, (pieces, axis))
     joined.meta = dict(empty.meta)
     _replace(program, empty, joined, readers)
@@ -161,6 +164,11 @@ def _first(node: Node) -> Node:
     first = node.args[0]
     assert isinstance(first, Node)
     return first
+
+
+def _writes(node: Node) -> bool:
+    schema = _schema(node)
+    return schema is not None and bool(schema.is_mutable)
 
 
 def _schema(node: Node) -> Any:
