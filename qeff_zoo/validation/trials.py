@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime import TextGenerationSession, open_session
@@ -71,21 +70,13 @@ def call_once(package: Package) -> None:
     """Open a package and run the least call: what cannot be opened or called is not a package.
 
     Raises:
-        GenerationError: It cannot be opened or called.
+        GenerationError: Its states do not fit into memory; or what the target's runtime raises.
     """
-    try:
-        session = open_session(package, lean=True)
-        if isinstance(session, EncoderSession):
-            session.run([[0]])
-        else:
-            session.decoder.decode({0: Piece([0], 0)})
-    except ZooError:
-        raise
-    except Exception as error:  # of the target's runtime
-        raise GenerationError(
-            f"{package.name!r} cannot be run as it was compiled: {error} Expected a package that opens and answers; "
-            f"nothing is kept of this one. Report it, with the command and the model's config.json."
-        ) from error
+    session = open_session(package, lean=True)
+    if isinstance(session, EncoderSession):
+        session.run([[0]])
+    else:
+        session.decoder.decode({0: Piece([0], 0)})
 
 
 def _window_rows(program: CompiledProgram) -> int:
