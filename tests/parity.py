@@ -464,8 +464,8 @@ class Steps:
         for name, past in self.states.items():
             if name in self.moved:
                 changed = (past != present[name]).reshape(len(past), -1).any(1)
-                given = position_ids.max(1) >= 0
-                np.testing.assert_array_equal(np.flatnonzero(changed), np.flatnonzero(given))
+                # Where padding wrote before, the same token's keys change nothing.
+                assert not (changed & (position_ids.max(1) < 0)).any()
                 continue
             check_writes(name, past, present[name], position_ids, batch_index, scratch=self.scratch)
         self.states = present
