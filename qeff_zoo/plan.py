@@ -321,6 +321,10 @@ def _choose_shape(
     roles = {component.role for component in tasks.components_of(recipe)}
     positions = _positions(checkpoint.config, recipe)
     few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * _is_dynamic(checkpoint.config)}"
+    if positions is not None and positions < 2:  # lengths are dynamic, and one is not
+        choices.problems.append(
+            f"{few}; expected at least 2. Correct `max_position_embeddings` in its config.json."
+        )
     if "encoder" in roles:
         _fit_lengths(positions, few, choices)
     if "decoder" in roles:

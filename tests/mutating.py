@@ -43,7 +43,16 @@ _FIXED = {
     *("is_encoder_decoder", "chunk_size_feed_forward", "_name_or_path", "quantization_config"),
     *("initializer_range", "init_std", "is_decoder", "attn_implementation", "pretraining_tp"),
 }
-_FIXED_PARTS = ("dropout", "_token_id", "pdrop", "output_", "aux_loss", "layerdrop", "jitter")
+_FIXED_PARTS = (
+    "dropout",
+    "init_variance",
+    "_token_id",
+    "pdrop",
+    "output_",
+    "aux_loss",
+    "layerdrop",
+    "jitter",
+)
 _ACTIVATIONS = ("gelu", "relu", "silu", "gelu_pytorch_tanh", "relu2")
 _UNTOLD = (0, 1, 2, 7, 0.5, True, False)  # for a field that is None
 #: Parts of names of fields that say how a model is put together; drawn twice as often as others.
