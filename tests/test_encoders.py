@@ -181,7 +181,8 @@ def test_every_other_task_agrees_with_hugging_face(name: str) -> None:
     """Heads are few: what they are in PyTorch is compared for every recipe, and one graph of each kind."""
     subject = parity.subject(name)
     noises: list[float] = []
-    ways = ("torch", "portable", "fp32") if name in TRACED_HEADS else ("torch",)
+    is_traced = parity.EVERY or name in TRACED_HEADS
+    ways = ("torch", "portable", "fp32") if is_traced else ("torch",)
     away: dict[str, list[float]] = {how: [] for how in ways}
     for lengths in [MANY, (1,), (parity.positions(subject), 9)]:
         feeds = inputs_for(subject, lengths)
