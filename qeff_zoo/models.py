@@ -53,7 +53,8 @@ def list_models(folder: Path = FOLDER) -> list[Model]:
     recipes = {recipe.model_type: recipe for recipe in registry.list_recipes()}
     proved = {model.model_id: model for model in _read_evidence(folder, recipes)}
     declared = json.loads((folder / _DECLARED).read_bytes())["models"]
-    agreed = {name: agreeing_tasks(recipe, folder) for name, recipe in recipes.items()}
+    wanted = {entry["model_type"] for entry in declared} & recipes.keys()
+    agreed = {name: agreeing_tasks(recipes[name], folder) for name in wanted}
     named = {entry["model_id"]: _declare(entry, recipes, agreed) for entry in declared}
     return sorted({**named, **proved}.values(), key=lambda model: model.model_id.lower())
 

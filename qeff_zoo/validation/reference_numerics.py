@@ -18,6 +18,8 @@ from qeff_zoo.numerics import RoundedMatrix
 from qeff_zoo.weights.quantization import round_trip
 
 _INT8_MAX = 127
+_MATRICES = (nn.Linear, Conv1D, nn.Conv1d)
+_PARTS = 2  # of the channels of a model without heads
 _aten = torch.ops.aten
 _PRODUCTS = {
     _aten.mm.default: _aten.mm.default,
@@ -125,7 +127,6 @@ def swapped_heads(model: Any) -> Iterator[str]:
         getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
     )
     name, projection = _mixer_output(model, heads)
-
     axis = 1 if isinstance(projection, nn.Conv1d) else -1
 
     def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -137,9 +138,6 @@ def swapped_heads(model: Any) -> Iterator[str]:
         yield f"heads 0 and {heads - 1} swapped before {name}"
     finally:
         handle.remove()
-
-
-_PARTS = 2  # of the channels of a model without heads
 
 
 def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
@@ -156,9 +154,6 @@ def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
         if layers and heads > 1 and _inputs(layers[-1][1]) % heads == 0:
             return f"{path}.{layers[-1][0]}", layers[-1][1]
     raise ValueError(f"{type(model).__name__} has no attention with several heads to swap.")
-
-
-_MATRICES = (nn.Linear, Conv1D, nn.Conv1d)
 
 
 def _inputs(layer: Any) -> int:
