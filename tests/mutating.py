@@ -212,8 +212,9 @@ def _judge(drawn: Draw, *, traced: bool) -> tuple[Outcome, str]:
         warnings.simplefilter("ignore")
         try:
             subject = Subject(drawn.config, recipe)
-            if not all(np.isfinite(answer).all() for answer in _answers(subject, subject.hf, 0)):
-                return "not a model", "Its answers are not finite."
+            answers = _answers(subject, subject.hf, 0)
+            if not all(answer.size and np.isfinite(answer).all() for answer in answers):
+                return "not a model", "Its answers are empty or not finite."
         except Exception as error:
             _remove(subject)
             return "not a model", _in_a_line(error)

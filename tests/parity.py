@@ -446,14 +446,14 @@ class Steps:
         states: By name.
         scratch: Whether a call may write anything behind the newest token of its rows, which nobody has written yet.
         moved: States of which a call may move all that its rows have.
-        padded: Rows that were given padding, which may have written what a token writes now.
+        seen: Rows and tokens that they were given: one that lies in a window need not change it when it comes again.
     """
 
     call: Callable[[Array, Array, Array | None, dict[str, Array]], tuple[Array, dict[str, Array]]]
     states: dict[str, Array] = field(default_factory=dict)
     scratch: bool = False
     moved: frozenset[str] = frozenset()
-    padded: set[int] = field(default_factory=set)
+    seen: set[tuple[int, int]] = field(default_factory=set)
 
     def step(
         self, input_ids: Array, position_ids: Array, batch_index: Array | None = None
@@ -463,16 +463,19 @@ class Steps:
         logits, present = self.call(input_ids, position_ids, index, self.states)
         assert logits.shape[:2] == (len(input_ids), 1)
         assert set(present) == set(self.states)
+        where = np.nonzero(position_ids >= 0)
+        new = {*zip(where[0].tolist(), input_ids[where].tolist(), strict=True)}
         for name, past in self.states.items():
             if name in self.moved:
                 rows = (past != present[name]).reshape(len(past), -1).any(1)
                 changed = {*np.flatnonzero(rows).tolist()}
                 given = {*np.flatnonzero(position_ids.max(1) >= 0).tolist()}
-                assert changed <= given <= changed | self.padded
+                assert changed <= given
+                assert {(row, token) for row, token in new if row not in changed} <= self.seen
                 continue
             check_writes(name, past, present[name], position_ids, batch_index, scratch=self.scratch)
         self.states = present
-        self.padded |= {*np.flatnonzero((position_ids < 0).any(1)).tolist()}
+        self.seen |= new
         return logits[:, 0]
 
 
