@@ -321,9 +321,13 @@ def _choose_shape(
     roles = {component.role for component in tasks.components_of(recipe)}
     positions = _positions(checkpoint.config, recipe)
     few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * _is_dynamic(checkpoint.config)}"
-    if positions is not None and positions < 2:  # lengths are dynamic, and one is not
+    least = min(
+        positions or 0, tasks.positions_of(checkpoint.config) or 0
+    )  # not grown by a scaling
+    if positions is not None and least < tasks.LEAST_POSITIONS:
         choices.problems.append(
-            f"{few}; expected at least 2. Correct `max_position_embeddings` in its config.json."
+            f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
+            f"`max_position_embeddings` in its config.json."
         )
     if "encoder" in roles:
         _fit_lengths(positions, few, choices)

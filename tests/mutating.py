@@ -4,7 +4,8 @@
 A draw changes a field or a few of a tiny config. transformers says whether that is a model; then it is planned, traced,
 lowered and run with uneven prompts, padded chunks and token by token, and must answer as Hugging Face does. What ought
 to be refused must be refused with a reason. A draw is ambiguous where Hugging Face, with a cache of its own, does not
-answer as without one: keys or experts of exactly equal scores are chosen in any order.
+answer as without one, or otherwise where the last of equals is chosen: keys or experts of exactly equal scores are
+chosen in any order.
 """
 
 import copy
@@ -23,6 +24,7 @@ import numpy as np
 import parity
 import torch
 from parity import Array, Subject
+from torch.overrides import TorchFunctionMode
 
 from qeff_zoo import plan, tasks
 from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
@@ -213,8 +215,11 @@ def _judge(drawn: Draw, *, traced: bool) -> tuple[Outcome, str]:
         try:
             subject = Subject(drawn.config, recipe)
             answers = _answers(subject, subject.hf, 0)
-            if not all(answer.size and np.isfinite(answer).all() for answer in answers):
-                return "not a model", "Its answers are empty or not finite."
+            rows = np.concatenate([answer.reshape(-1, answer.shape[-1]) for answer in answers])
+            if not np.isfinite(rows).all():
+                return "not a model", "Its answers are not finite."
+            if (rows == rows[0]).all():
+                return "not a model", "It answers the same whatever it reads."
         except Exception as error:
             _remove(subject)
             return "not a model", _in_a_line(error)
@@ -287,24 +292,47 @@ def _away(subject: Subject, storage: str, seed: int) -> float:
 
 
 def _contradicts_itself(subject: Subject) -> bool:
-    """Tell whether Hugging Face's model answers otherwise token by token than it does at once."""
-    if subject.recipe.task != "text-generation":
-        return False
-    ids = parity.tokens()
-    whole, noise = parity.reference(subject.hf, ids), parity.noise(subject, ids)
+    """Tell whether Hugging Face's model answers otherwise where it may: token by token, or with other ties."""
+    model = subject.hf
+    (whole, *_), wide = _answers(subject, model, 0), _answers(subject, parity.in_float64(model), 0)
+    noise = float(np.abs(whole - wide[0]).max())
+    with _LastOfEquals():
+        others = [_answers(subject, model, 0)[0]]
+    if subject.recipe.task == "text-generation":
+        others += _token_by_token(model, parity.tokens())
+    return any(float(np.abs(other - whole).max()) > parity.DROPPED * noise for other in others)
+
+
+class _LastOfEquals(TorchFunctionMode):
+    """Lets `topk` choose the last of equal scores, not the first; in what order they come is open."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func not in (torch.topk, torch.Tensor.topk):
+            return func(*args, **(kwargs or {}))
+        scores, *rest = args
+        given = dict(zip(("k", "dim"), rest, strict=False), **kwargs or {})
+        dim = given.get("dim", -1)
+        found = func(scores.flip(dim), **given)
+        return torch.return_types.topk((found.values, scores.shape[dim] - 1 - found.indices))
+
+
+def _token_by_token(model: Any, ids: Array) -> list[Array]:
+    """Compute the logits of every position with transformers' own cache; nothing for a model without one."""
     cache, found = None, []
-    known = inspect.signature(subject.hf.forward).parameters
+    known = inspect.signature(model.forward).parameters
     name = "cache_params" if "cache_params" in known else "past_key_values"
     for position in range(ids.shape[1]):
         given = {} if cache is None else {name: cache}
         token = torch.from_numpy(ids[:, position : position + 1])
         with torch.no_grad():
-            output = subject.hf(input_ids=token, use_cache=True, **given)
+            output = model(input_ids=token, use_cache=True, **given)
         cache = output.get(name)
         if cache is None:
-            return False
+            return []
         found.append(output.logits[:, -1].double().numpy())
-    return float(np.abs(np.stack(found, 1) - whole).max()) > parity.DROPPED * noise
+    return [np.stack(found, 1)]
 
 
 def _generated(subject: Subject, storage: str, seed: int, expected: Sequence[Array]) -> float:

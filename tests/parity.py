@@ -46,11 +46,9 @@ from qeff_zoo.targets.ort.session import OrtProgram
 from qeff_zoo.tasks import decoding
 from qeff_zoo.tasks.pooling import Embed
 from qeff_zoo.validation import tiny_models
+from qeff_zoo.validation.reference_numerics import compute_in_float64, round_weights
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
-from qeff_zoo.weights.expressions import index as index_of
-from qeff_zoo.weights.expressions import transpose
-from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.quantization import round_trip
 from qeff_zoo.weights.writing import evaluate, plan_file, write
 
@@ -211,7 +209,8 @@ def positions(subject: "Subject") -> int:
 
 def in_float64(model: Any) -> Any:
     """Copy a model to float64."""
-    wide = copy.deepcopy(model).double()
+    wide = copy.deepcopy(model)
+    compute_in_float64(wide)
     if any(hasattr(module, "_is_expert_parallel") for module in wide.modules()):
         wide.set_experts_implementation("eager")  # the default has no float64 kernel
     return wide
@@ -374,40 +373,8 @@ class Subject:
     def rounded(self, storage: str, variant: Variant = PLAIN) -> Any:
         """Give Hugging Face's model with the weights that are left after `storage`."""
         model = copy.deepcopy(self.hf)
-        weights = model.state_dict()
-        for slot in self.lower(storage, variant).slots:
-            if slot.format == FORMATS[storage]:
-                self._round(weights, slot)
+        round_weights(model, self.lower(storage, variant).numerics.matrices)
         return model
-
-    def _round(self, weights: dict[str, Any], slot: Slot) -> None:
-        """Replace one matrix, or one of a stack of them, by what is left of it."""
-        if slot.name in weights and weights[slot.name].dim() == 3:
-            self._round_stack(weights[slot.name], slot)
-            return
-        left = round_trip(evaluate(slot.expression, self.checkpoint), slot.format)
-        name, _, index = slot.name.rpartition(".")
-        if slot.name in weights:
-            target, whole = weights[slot.name], self.bindings[slot.name]
-            transposed = slot.expression == transpose(0, 1, whole) != whole
-            target.copy_(torch.from_numpy(left.T if transposed else left))
-        else:
-            stack, first = weights[name], int(index)
-            if stack.dim() == 2:  # rows of one matrix, of one expert each
-                rows = left if left.shape[1] == stack.shape[1] else left.T
-                stack[first : first + len(rows)].copy_(torch.from_numpy(rows))
-                return
-            whole = index_of(first, self.bindings[name])
-            transposed = slot.expression == transpose(0, 1, whole) != whole
-            stack[first].copy_(torch.from_numpy(left.T if transposed else left))
-
-    def _round_stack(self, stack: Any, slot: Slot) -> None:
-        """Replace a whole stack by what is left of it; in what order its rows are stored does not matter."""
-        whole = self.bindings[slot.name]
-        transposed = transpose(1, 2, whole)
-        by_row = transposed if slot.expression == transposed else whole
-        left = torch.from_numpy(round_trip(evaluate(by_row, self.checkpoint), slot.format))
-        stack.copy_(left.mT if by_row is transposed else left)
 
 
 @cache

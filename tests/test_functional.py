@@ -55,6 +55,18 @@ def names_of_its_own(x: Tensor) -> tuple[Tensor, ...]:
     return small, large, both, x.T, x.mT
 
 
+def slices_by_a_tensor(x: Tensor) -> tuple[Tensor, ...]:
+    return (x[: torch.tensor(min(x.shape[0], 4))] * 2,)
+
+
+def calls_what_is_unknown(x: Tensor) -> tuple[Tensor, ...]:
+    return (torch.nn.functional.softshrink(x * 2),)  # which ONNX knows decomposed only
+
+
+def calls_what_is_unknown_on_a_slice(x: Tensor) -> tuple[Tensor, ...]:
+    return calls_what_is_unknown(*slices_by_a_tensor(x))
+
+
 def joins(x: Tensor) -> tuple[Tensor, ...]:
     whole = x.new_empty(x.shape[0], 8)
     whole[..., 5:] = x[..., :3]
@@ -133,6 +145,7 @@ SIMPLE = (
     fills,
     casts,
     names_of_its_own,
+    slices_by_a_tensor,
     joins_in_order,
     copies,
     broadcasts,
@@ -174,20 +187,26 @@ def test_a_program_computes_the_same(compute: Callable[[Tensor], tuple[Tensor, .
 @pytest.mark.parametrize(
     "compute",
     [
-        lambda x: (torch.nn.functional.softshrink(x * 2),),  # which ONNX knows decomposed only
+        slices_by_a_tensor,
+        calls_what_is_unknown,
+        calls_what_is_unknown_on_a_slice,
         writes_through_a_view,
     ],
-    ids=["unknown", "in-place"],
+    ids=lambda one: one.__name__,
 )
-def test_what_is_left_to_pytorch_is_translated(
+def test_programs_simple_or_not_are_translated(
     compute: Callable[[Tensor], tuple[Tensor, ...]],
 ) -> None:
     x = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
     names = SimpleNamespace(input_names=["x"], output_names=["y"])
-    program = traced(compute, x.clone())
-    program._example_inputs = None
+
+    def export() -> torch.export.ExportedProgram:
+        program = traced(compute, x.clone())
+        program._example_inputs = None
+        return program
+
     with exporter._quiet():
-        model = exporter._translate(program, names)  # type: ignore[arg-type]
+        model = exporter._translate(export, names)  # type: ignore[arg-type]
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     (got,) = session.run(None, {"x": x.numpy()})
     torch.testing.assert_close(torch.from_numpy(got), compute(x)[0])

@@ -45,10 +45,12 @@ def test_a_wrong_count_and_a_wrong_answer_are_found(monkeypatch: pytest.MonkeyPa
     """A search that finds nothing proves nothing."""
     drawn = Draw(recipe="llama", changes={"rms_norm_eps": 0.5})
     assert mutating.judge(drawn).outcome == "agrees"
-    whole = mutating._answers
+    compare = mutating._generated
     with monkeypatch.context() as patch:
         patch.setattr(
-            mutating, "_answers", lambda *asked: [answer + 1e-3 for answer in whole(*asked)]
+            mutating,
+            "_generated",
+            lambda *asked: compare(*asked[:3], [answer + 1e-3 for answer in asked[3]]),
         )
         verdict = mutating.judge(drawn)
     assert verdict.outcome == "DISAGREES"
@@ -57,6 +59,12 @@ def test_a_wrong_count_and_a_wrong_answer_are_found(monkeypatch: pytest.MonkeyPa
         verdict = mutating.judge(Draw(recipe="qwen3_moe", changes={}), traced=False)
     assert verdict.outcome == "CRASHED"
     assert "changed 2 modules" in verdict.why
+
+
+def test_equal_scores_and_answers_to_nothing_are_no_faults() -> None:
+    few = Draw(recipe="solar_open", changes={"topk_group": 1})  # two experts are left, three chosen
+    assert mutating.judge(few).outcome == "ambiguous"
+    assert mutating.judge(Draw(recipe="glm", changes={"hidden_size": 0})).outcome == "not a model"
 
 
 def test_what_transformers_refuses_is_no_model() -> None:

@@ -2,11 +2,10 @@
 """torch -> ONNX IR: trace transformers' code without weights and return the portable graph, its layers folded."""
 
 import contextlib
-import functools
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -76,13 +75,17 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
         tracing: What to trace, and the names.
         stored: Initializers that a checkpoint holds; all others keep their values in the graph.
     """
-    with torch.no_grad():
+
+    def export() -> torch.export.ExportedProgram:
         program = torch.export.export(
             tracing.module, (), tracing.inputs, dynamic_shapes=tracing.dynamic_shapes, strict=False
         )
         # Kept example inputs become a guard function that the decomposition step cannot handle.
         program._example_inputs = None
-        model = _translate(program, tracing)
+        return program
+
+    with torch.no_grad():
+        model = _translate(export, tracing)
     _mark_states(model.graph, tracing)
     _name_initializers(model.graph, stored)
     rotary.recognize(model)
@@ -99,30 +102,31 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
     return model
 
 
-def _translate(program: torch.export.ExportedProgram, tracing: Tracing) -> ir.Model:
+def _translate(export: Callable[[], torch.export.ExportedProgram], tracing: Tracing) -> ir.Model:
     """Run the ONNX exporter, without its decompositions where the graph needs none: they take half of all time."""
-    translate = functools.partial(
-        torch.onnx.export,
-        program,
-        dynamo=True,
-        opset_version=OPSET,
-        optimize=False,
-        verbose=False,
-        custom_translation_table=translations.table(),
-        input_names=tracing.input_names,
-        output_names=tracing.output_names,
-    )
-    exported = None
+
+    def translate(program: torch.export.ExportedProgram) -> ir.Model:
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=OPSET,
+            optimize=False,
+            verbose=False,
+            custom_translation_table=translations.table(),
+            input_names=tracing.input_names,
+            output_names=tracing.output_names,
+        )
+        assert exported is not None
+        return exported.model
+
+    program = export()
     if functional.simplify(program):
-        decompose = program.run_decompositions
         program.run_decompositions = lambda *_: program
-        # What it may still refuse is an op that it knows decomposed only.
-        with contextlib.suppress(torch.onnx.OnnxExporterError):
-            exported = translate()
-        program.run_decompositions = decompose
-    exported = exported or translate()
-    assert exported is not None
-    return exported.model
+        try:
+            return translate(program)
+        except torch.onnx.OnnxExporterError:  # an op that it knows decomposed only
+            program = export()  # the failed attempt changed the first
+    return translate(program)
 
 
 def _mark_states(graph: ir.Graph, tracing: Tracing) -> None:

@@ -18,6 +18,7 @@ _CASTS = {_ATEN.to.dtype, _ATEN.to.dtype_layout, _ATEN.to.device}
 #: Ops that the ONNX exporter does not know by this name, or knows otherwise.
 _OTHER_NAMES = {
     _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
+    _ATEN.item.default: _ATEN._local_scalar_dense.default,
     _ATEN.__or__.Tensor: _ATEN.bitwise_or.Tensor,
     _ATEN.min.other: _ATEN.minimum.default,
     _ATEN.max.other: _ATEN.maximum.default,

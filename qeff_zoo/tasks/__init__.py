@@ -175,6 +175,8 @@ def auto_class(task: str, config: Any) -> Any:
 
 #: Configs' names for the number of positions that a model has a table or a mask for.
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+#: Graphs are traced with fewer tokens and cache rows than that.
+LEAST_POSITIONS = 16
 
 
 def positions_of(config: Mapping[str, Any]) -> int | None:

@@ -36,7 +36,12 @@ from torch import Tensor, nn
 from qeff_zoo import tasks
 from qeff_zoo.numerics import Numerics
 from qeff_zoo.validation.reference_choices import Choices, Watching
-from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
+from qeff_zoo.validation.reference_numerics import (
+    Arithmetic,
+    compute_in_float64,
+    round_weights,
+    swapped_heads,
+)
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -139,7 +144,7 @@ def _run_variants(
     with swapped_heads(model) as mutation, as_the_package:
         runs["canary"] = answers.alone()
     if not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
-        model.double()
+        compute_in_float64(model)
         torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
         runs["double"] = answers.alone(choices.repeat)
     arrays = {

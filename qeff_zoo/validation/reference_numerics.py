@@ -63,6 +63,18 @@ def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[in
     return multiplied
 
 
+def compute_in_float64(model: Any) -> None:
+    """Widen a model's weights, in place, and leave out what insists on float32.
+
+    Args:
+        model: Of transformers, in float32.
+    """
+    model.double()
+    for module in model.modules():
+        if hasattr(module, "reorder_and_upcast_attn"):  # of GPT-2: the same product, in float32
+            module.reorder_and_upcast_attn = False
+
+
 def _parameter(model: nn.Module, matrix: RoundedMatrix) -> nn.Parameter:
     named = dict(model.named_parameters(remove_duplicate=False))
     return named[matrix.name] if matrix.name in named else named[matrix.name.rpartition(".")[0]]
