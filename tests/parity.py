@@ -433,6 +433,8 @@ class Steps:
         where = np.nonzero(position_ids >= 0)
         new = {*zip(where[0].tolist(), input_ids[where].tolist(), strict=True)}
         for name, past in self.states.items():
+            if not past.size:  # as of a rotated part that no head has
+                continue
             if name in self.moved:
                 rows = (past != present[name]).reshape(len(past), -1).any(1)
                 changed = {*np.flatnonzero(rows).tolist()}

@@ -273,7 +273,7 @@ class _Trial:
         return None, []
 
     def _explain(self, x: Array, positions: Array, heads: Array) -> _Rotation | None:
-        if heads.shape != x.shape:
+        if heads.shape != x.shape or not x.size:
             return None
         same = np.append((heads == x).all((0, 1, 2)), False)  # numbers that no position changes
         rotated = self.width - int(np.argmin(same[: self.width][::-1]))
