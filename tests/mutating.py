@@ -271,9 +271,10 @@ def _limited(seconds: int) -> Iterator[None]:
 
 
 def _answers(subject: Subject, model: Any, seed: int) -> list[Array]:
-    """Ask Hugging Face: logits of every position, or token states of each text by itself."""
+    """Ask Hugging Face: logits of every position and of a text of one token, or token states of each text by itself."""
     if subject.recipe.task == "text-generation":
-        return [parity.reference(model, parity.tokens(seed))]
+        ids = parity.tokens(seed)
+        return [parity.reference(model, ids), parity.reference(model, ids[:1, :1])]
     ids = parity.tokens(seed, max(map(len, _LENGTHS)), max(map(max, _LENGTHS)))
     return [_embedded(model, ids, lengths) for lengths in _LENGTHS]
 
