@@ -61,9 +61,11 @@ class RoundedMatrix:
     """A matrix, or a stack of them, that a program reads in another format than float32.
 
     Args:
-        name: As in the Hugging Face model; `name.3` is the fourth of a stack, a stack's own name all of it.
+        name: As in the Hugging Face model, and all of what has that name; `name.3` is the fourth matrix of a stack, or
+            the one from the fourth row on where a parameter has the rows of several.
         rows: Outputs, or entries of an embedding.
         columns: Inputs.
+        input_major: Whether the Hugging Face model holds it as (columns, rows).
         format: How it is stored.
         multiplied: Whether the program multiplies by it.
         gathered: Whether the program looks rows up in it.
@@ -72,6 +74,7 @@ class RoundedMatrix:
     name: str
     rows: int
     columns: int
+    input_major: bool
     format: Format
     multiplied: bool = False
     gathered: bool = False

@@ -21,7 +21,7 @@ import pytest
 from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import arguments, cli, pipeline, registry
+from qeff_zoo import arguments, cli, pipeline, registry, scaffold
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
@@ -359,6 +359,8 @@ def test_new_answers_in_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(registry, "list_model_types", lambda: ["llama"])  # there is no OLMo 2 yet
+    agrees = scaffold.Trial(passed=True, report="olmo2: agrees with Hugging Face (tiny)")
+    monkeypatch.setattr(scaffold, "try_out", lambda file: agrees)
     config = {**CONFIG_MAPPING["olmo2"]().to_dict(), "architectures": ["Olmo2ForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     argv = ["new", str(tmp_path / "config.json"), "-o", str(tmp_path / "recipes")]
@@ -367,8 +369,7 @@ def test_new_answers_in_json(
 
     assert list(found) == ["path", "relative", "notes", "trial"]
     assert found["relative"] == "llama"
-    assert found["trial"]["passed"] is True
-    assert found["trial"]["report"].startswith("olmo2: agrees with Hugging Face (tiny)")
+    assert found["trial"] == dataclasses.asdict(agrees)
     assert found["path"] == str(tmp_path / "recipes" / "olmo2.py")
     assert files_below(tmp_path / "recipes") == ["olmo2.py"]
     compile(Path(found["path"]).read_text(), found["path"], "exec")

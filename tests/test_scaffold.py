@@ -246,7 +246,9 @@ from dataclasses import replace
 
 from .llama import RECIPE as LLAMA
 
-RECIPE = replace(LLAMA, model_type="gemma", architectures=("GemmaForCausalLM",), special="Not like this.")
+RECIPE = replace(
+    LLAMA, model_type="gemma", architectures=("GemmaForCausalLM",), special="Not like this.", tiny=LLAMA.tiny[:1]
+)
 """
 
 
@@ -270,7 +272,7 @@ def test_a_recipe_that_does_not_match_says_where(tmp_path: Path) -> None:
 
 def test_a_recipe_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
     wrong = WRONG.replace('special="Not like this."', "transforms=()")
-    (tmp_path / "gemma.py").write_text(wrong.replace("LLAMA, model", "LLAMA, tiny=(), model"))
+    (tmp_path / "gemma.py").write_text(wrong.replace("tiny=LLAMA.tiny[:1]", "tiny=()"))
     assert not scaffold.try_out(tmp_path / "gemma.py").passed
     (tmp_path / "gemma.py").write_text("import nothing_like_this\n")
     trial = scaffold.try_out(tmp_path / "gemma.py")

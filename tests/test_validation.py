@@ -47,6 +47,7 @@ from qeff_zoo.validation.parity import (
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
+from qeff_zoo.weights.quantization import round_trip
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 40}
 CHOICES: Mapping[str, dict[str, Any]] = {
@@ -365,6 +366,7 @@ def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool
         name="lm_head.weight",
         rows=257,
         columns=64,
+        input_major=False,
         format=format_of("int4", 32),
         multiplied=True,
         gathered=gathered,
@@ -378,6 +380,52 @@ def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool
     assert step < 0.1
 
 
+@pytest.mark.parametrize("input_major", [False, True])
+@pytest.mark.parametrize(
+    ("name", "shape", "rounded"),
+    [
+        ("proj", (32, 32), slice(None)),
+        ("proj", (3, 32, 32), slice(None)),
+        ("proj.1", (3, 32, 32), slice(1, 2)),
+        ("proj.32", (96, 32), slice(32, 64)),
+    ],
+    ids=["matrix", "stack", "one of a stack", "rows"],
+)
+def test_a_square_matrix_is_rounded_along_its_inputs(
+    name: str, shape: tuple[int, ...], rounded: slice, input_major: bool
+) -> None:
+    """What is stored input-major does not show in the shape, as of GPT-OSS' experts."""
+    model = torch.nn.Module()
+    model.proj = torch.nn.Parameter(
+        torch.randn(shape, generator=torch.Generator().manual_seed(0)), requires_grad=False
+    )
+    before, format = model.proj.data.clone(), format_of("int4", 32)
+    round_weights(
+        model,
+        [
+            RoundedMatrix(
+                name=name,
+                rows=32,
+                columns=32,
+                input_major=input_major,
+                format=format,
+                multiplied=True,
+            )
+        ],
+    )
+    for old, new in zip(
+        before[rounded].split(32, -2), model.proj[rounded].split(32, -2), strict=True
+    ):
+        for matrix, left in zip(old.reshape(-1, 32, 32), new.reshape(-1, 32, 32), strict=True):
+            expected = round_trip((matrix.T if input_major else matrix).numpy(), format)
+            torch.testing.assert_close(
+                left.T if input_major else left, torch.from_numpy(expected), rtol=0, atol=0
+            )
+    untouched = torch.ones(len(before), dtype=torch.bool)
+    untouched[rounded] = False
+    assert torch.equal(model.proj[untouched], before[untouched])
+
+
 def test_a_package_says_what_it_rounds(built: dict[str, Package]) -> None:
     assert built["rows"].programs[0].numerics == Numerics()
     found = built["blocks"].programs[0].numerics
@@ -389,6 +437,7 @@ def test_a_package_says_what_it_rounds(built: dict[str, Package]) -> None:
         name="model.layers.3.mlp.down_proj.weight",
         rows=64,
         columns=96,
+        input_major=False,
         format=format_of("int4"),
         multiplied=True,
         gathered=False,

@@ -39,28 +39,39 @@ def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[in
         Storages of the weights that the package multiplies by, for `Arithmetic`.
     """
     multiplied: set[int] = set()
+    named = dict(model.named_parameters(remove_duplicate=False))
     for matrix in matrices:
-        parameter = _parameter(model, matrix)
-        stored = parameter.data
-        if stored.dim() > 2:  # a stack, or one matrix of it
-            number = matrix.name.rpartition(".")[2]
-            for part in [stored[int(number)]] if number.isdigit() else stored:
-                part.copy_(_rounded(part, matrix, input_major=part.shape[0] != matrix.rows))
+        name, _, number = matrix.name.rpartition(".")
+        if matrix.name in named and named[matrix.name].dim() == 2:
+            stored = _round_uses(model, named[matrix.name], matrix)
         else:
-            holders = [
-                module
-                for module in model.modules()
-                if module._parameters.get("weight") is parameter
-                and (matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied)
-            ]
-            input_major = isinstance(holders[0], Conv1D) or stored.shape[0] != matrix.rows
-            stored = _rounded(stored, matrix, input_major=input_major)
-            fresh = nn.Parameter(stored, requires_grad=False)
-            for holder in holders:
-                holder._parameters["weight"] = fresh
+            stack = named[matrix.name if matrix.name in named else name]
+            stored = stack.data
+            for part in _parts(stored, matrix, None if matrix.name in named else int(number)):
+                part.copy_(_rounded(part, matrix))
         if matrix.multiplied:
             multiplied.add(stored.untyped_storage().data_ptr())
     return multiplied
+
+
+def _round_uses(model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix) -> Tensor:
+    """Give a matrix's rounded values to those who hold it and whose use of it the package rounds."""
+    fresh = nn.Parameter(_rounded(parameter.data, matrix), requires_grad=False)
+    for module in model.modules():
+        rounds = matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied
+        for name, held in module._parameters.items():
+            if held is parameter and rounds:
+                module._parameters[name] = fresh
+    return fresh.data
+
+
+def _parts(stored: Tensor, matrix: RoundedMatrix, number: int | None) -> Sequence[Tensor]:
+    """Return views of a stack's matrices: all of them, or the one of that number, or from that row on."""
+    if number is None:
+        return list(stored)
+    if stored.dim() > 2:
+        return [stored[number]]
+    return [stored[number : number + (matrix.columns if matrix.input_major else matrix.rows)]]
 
 
 def compute_in_float64(model: Any) -> None:
@@ -75,15 +86,10 @@ def compute_in_float64(model: Any) -> None:
             module.reorder_and_upcast_attn = False
 
 
-def _parameter(model: nn.Module, matrix: RoundedMatrix) -> nn.Parameter:
-    named = dict(model.named_parameters(remove_duplicate=False))
-    return named[matrix.name] if matrix.name in named else named[matrix.name.rpartition(".")[0]]
-
-
-def _rounded(stored: Tensor, matrix: RoundedMatrix, *, input_major: bool) -> Tensor:
-    values = (stored.T if input_major else stored).contiguous().numpy()
+def _rounded(stored: Tensor, matrix: RoundedMatrix) -> Tensor:
+    values = (stored.T if matrix.input_major else stored).contiguous().numpy()
     rounded = round_trip(values, matrix.format)
-    return torch.from_numpy(rounded.T.copy() if input_major else rounded)
+    return torch.from_numpy(rounded.T.copy() if matrix.input_major else rounded)
 
 
 class Arithmetic(TorchDispatchMode):

@@ -40,7 +40,7 @@ class OrtTarget:
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "ort"
-    revision: int = 1
+    revision: int = 2
     weights: tuple[str, ...] = WEIGHTS
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

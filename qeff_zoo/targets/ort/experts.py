@@ -30,13 +30,13 @@ class Packing:
     Args:
         format: Of every matrix.
         accuracy_level: As of MatMulNBits.
-        pack: Name, value (experts, outputs, inputs), experts, outputs, inputs -> the packed matrices, their scales and
-            zero points, if the format has any.
+        pack: Name, value (experts, outputs, inputs), experts, outputs, inputs, and whether the weight is input-major ->
+            the packed matrices, their scales and zero points, if the format has any.
     """
 
     format: Format
     accuracy_level: int
-    pack: Callable[[str, Expression, int, int, int], list[ir.Value]]
+    pack: Callable[[str, Expression, int, int, int, bool], list[ir.Value]]
 
 
 def lower(
@@ -111,13 +111,14 @@ def _fuse(
     count, hidden, inner = _sizes(node)
     gate_up, down = (bindings[name] for name in names)
     biases: list[ir.Value | None] = [None, None]
-    if experts_pass.is_interleaved(node):
+    input_major = experts_pass.is_interleaved(node)
+    if input_major:
         gate_up, down = (expressions.transpose(1, 2, one) for one in (gate_up, down))
         biases = [node.inputs[4], node.inputs[6]]
     else:
         gate_up = _interleaved(gate_up, count, inner, hidden)
-    first = packing.pack(names[0], gate_up, count, 2 * inner, hidden)
-    second = packing.pack(names[1], down, count, hidden, inner)
+    first = packing.pack(names[0], gate_up, count, 2 * inner, hidden, input_major)
+    second = packing.pack(names[1], down, count, hidden, inner, input_major)
     tape = Tape()
     chosen, routed = experts_pass.routing_weights(tape, node)
     given = [node.inputs[0], chosen, *first[:2], biases[0], *second[:2], biases[1]]

@@ -88,6 +88,25 @@ def _keep_as_computed(graph: ir.Graph) -> None:
             ir.convenience.replace_nodes_and_values(graph, cast, [cast], [], [value], [kept])
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Matrix:
+    """A weight matrix (rows, columns).
+
+    Args:
+        name: Of its weight, with the number of the matrix or of its first row where that has several.
+        expression: Its value.
+        rows: Outputs.
+        columns: Inputs.
+        input_major: Whether the weight holds it as (columns, rows).
+    """
+
+    name: str
+    expression: Expression
+    rows: int
+    columns: int
+    input_major: bool
+
+
 @dataclass
 class _Lowering:
     """State of one lowering: slots made so far, shared where two initializers are the same data."""
@@ -133,14 +152,12 @@ class _Lowering:
         self.graph.initializers[name] = value
         return value
 
-    def matrix(
-        self, value: ir.Value | None, *, transposed: bool = False
-    ) -> tuple[str, Expression, int, int] | None:
-        """Return name, expression and shape (N, K) of a weight matrix, or None for any other value.
+    def matrix(self, value: ir.Value | None, *, input_major: bool = False) -> _Matrix | None:
+        """Return a weight matrix, or None for any other value.
 
         Args:
             value: Perhaps a weight.
-            transposed: It is stored as (K, N) and is to be transposed.
+            input_major: It is stored as (columns, rows) and is to be transposed.
         """
         if value is None:
             return None
@@ -162,14 +179,19 @@ class _Lowering:
                 return None
         if len(shape) != 2:
             return None
-        if transposed:
-            return name, expressions.transpose(0, 1, expression), shape[1], shape[0]
-        return name, expression, shape[0], shape[1]
+        rows, columns = reversed(shape) if input_major else shape
+        return _Matrix(
+            name=name,
+            expression=expressions.transpose(0, 1, expression) if input_major else expression,
+            rows=rows,
+            columns=columns,
+            input_major=input_major,
+        )
 
-    def product(self, x: ir.Value, matrix: tuple[str, Expression, int, int]) -> ir.Node:
-        """Multiply by a weight matrix (N, K) in the chosen format."""
-        name, expression, rows, columns = matrix
-        slot, format = self.slot(name, expression, self.format), self.format
+    def product(self, x: ir.Value, matrix: _Matrix) -> ir.Node:
+        """Multiply by a weight matrix in the chosen format."""
+        rows, columns, format = matrix.rows, matrix.columns, self.format
+        slot = self.slot(matrix.name, matrix.expression, format)
         if format.is_float:
             weight = self.tensor(slot, [rows, columns])
             return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
@@ -181,16 +203,16 @@ class _Lowering:
             "block_size": format.block,
             "accuracy_level": _ACCURACY_LEVEL,
         }
-        self.note(slot, rows, columns, multiplied=True)
+        self.note(slot, rows, columns, input_major=matrix.input_major, multiplied=True)
         packed = [rows, blocks, format.block * format.bits // 8]
         quantized = self.quantized(slot, packed, [rows, blocks])
         return ir.node("MatMulNBits", [x, *quantized], attributes, domain=_CONTRIB)
 
-    def rows(self, indices: ir.Value, matrix: tuple[str, Expression, int, int]) -> ir.Node:
-        """Look up rows of a weight matrix (N, K) in the chosen format, which is none of floats."""
-        name, expression, rows, columns = matrix
-        slot, format = self.slot(name, expression, self.format), self.format
-        self.note(slot, rows, columns, gathered=True)
+    def rows(self, indices: ir.Value, matrix: _Matrix) -> ir.Node:
+        """Look up rows of a weight matrix in the chosen format, which is none of floats."""
+        rows, columns, format = matrix.rows, matrix.columns, self.format
+        slot = self.slot(matrix.name, matrix.expression, format)
+        self.note(slot, rows, columns, input_major=False, gathered=True)
         packed, *others = self.quantized(
             slot, [rows, columns * format.bits // 8], [rows, columns // format.block]
         )
@@ -209,6 +231,7 @@ class _Lowering:
         rows: int,
         columns: int,
         *,
+        input_major: bool,
         multiplied: bool = False,
         gathered: bool = False,
     ) -> None:
@@ -218,6 +241,7 @@ class _Lowering:
             name=slot.name,
             rows=rows,
             columns=columns,
+            input_major=input_major,
             format=slot.format,
             multiplied=multiplied or (known is not None and known.multiplied),
             gathered=gathered or (known is not None and known.gathered),
@@ -258,10 +282,16 @@ class _Lowering:
         )
 
     def _stack(
-        self, name: str, expression: Expression, count: int, rows: int, columns: int
+        self,
+        name: str,
+        expression: Expression,
+        count: int,
+        rows: int,
+        columns: int,
+        input_major: bool,
     ) -> list[ir.Value]:
         slot, format = self.slot(name, expression, self.format), self.format
-        self.note(slot, rows, columns, multiplied=True)
+        self.note(slot, rows, columns, input_major=input_major, multiplied=True)
         packed = [count, rows, columns * format.bits // 8]
         return self.quantized(slot, packed, [count, rows, columns // format.block])
 
@@ -283,7 +313,7 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """
     if lowering.format.is_float and node.inputs[1] in lowering.weights:
         return None
-    matrix = lowering.matrix(node.inputs[1], transposed=True)
+    matrix = lowering.matrix(node.inputs[1], input_major=True)
     return None if matrix is None else [lowering.product(_input(node, 0), matrix)]
 
 
@@ -292,7 +322,7 @@ def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     output_major = bool(node.attributes.get_int("transB"))
     if lowering.format.is_float or not plain or node.attributes.get_int("transA"):
         return None
-    matrix = lowering.matrix(node.inputs[1], transposed=not output_major)
+    matrix = lowering.matrix(node.inputs[1], input_major=not output_major)
     if matrix is None:
         return None
     product = lowering.product(_input(node, 0), matrix)
