@@ -78,7 +78,7 @@ class Assembler:
                 transfer = Transfer(source, advance)
                 self._download(transfer, folder, missing, origin.path, claims)
                 if described.signature is not None:
-                    (folder / SIGNATURE_NAME).write_bytes(described.signature)
+                    write_durably(folder / SIGNATURE_NAME, described.signature)  # never through a link
                 write_durably(folder / MANIFEST_NAME, described.content)
                 package = self.store.promote(
                     folder, described.build_key, origin=origin, adopt=adopt

@@ -202,6 +202,13 @@ def _distinct_paths(manifest: Manifest) -> Iterator[str]:
             yield f"{path!r} lies in {taken[above]!r}, which is a file"
 
 
+def _reserved_names(manifest: Manifest) -> Iterator[str]:
+    """Keep the names of the manifest, of its signature and of what they are written through first."""
+    for path in (file["path"] for file in manifest["files"]):
+        if _folded(path).removeprefix(".").startswith(MANIFEST_NAME):
+            yield f"{path!r} is the name of the manifest, of its signature, or of a scratch file of either"
+
+
 def _folders(path: str) -> Iterator[str]:
     while path := path.rpartition("/")[0]:
         yield path
@@ -318,5 +325,6 @@ RULES: Mapping[str, Callable[[Manifest], Iterator[str]]] = MappingProxyType(
         "QZ-M013": _specialization_names,
         "QZ-M014": _roles,
         "QZ-M015": _caught,
+        "QZ-M016": _reserved_names,
     }
 )
