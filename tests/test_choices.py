@@ -18,7 +18,7 @@ from qeff_zoo.package.manifest import problems
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.validation import ladder, reference_answers, sample_texts, tiny_models
+from qeff_zoo.validation import ladder, reference_answers, sample_texts, tiny_models, trials
 from qeff_zoo.validation.choices import as_it_was, by_token, members, read_choices
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.records import Record
@@ -31,6 +31,23 @@ _ROUTER = f"model.layers.{_LAYER}.block_sparse_moe.gate.weight"
 
 
 # --- arrays ---------------------------------------------------------------------------------------
+def test_choices_are_kept_where_a_program_leaves_out_columns_of_padding() -> None:
+    rows = trials._Rows()
+    rows.begin(0, 0)
+    positions = np.array([[0, 1, 2, -1, -1]])
+    left, whole = np.arange(6).reshape(3, 2), np.arange(10).reshape(5, 2)
+    rows.note(
+        {"input_ids": np.zeros_like(positions), "position_ids": positions},
+        [0],
+        {"topk.0": left, "topk.1": whole},
+    )
+    chosen = rows.runs[0].all()
+    assert {name: found[:, 0].tolist() for name, found in chosen.items()} == {
+        "topk.0": left.tolist(),
+        "topk.1": whole[:3].tolist(),
+    }
+
+
 @pytest.mark.parametrize("shape", [(6, 5), (6, 4, 5), (2, 3, 5), (2, 4, 3, 5), (2, 3, 4, 5)])
 def test_choices_are_brought_to_one_shape_and_back(shape: tuple[int, ...]) -> None:
     """Two rows of three tokens, in the layouts of routers, groups, indexers and masks."""

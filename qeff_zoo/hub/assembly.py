@@ -78,7 +78,9 @@ class Assembler:
                 transfer = Transfer(source, advance)
                 self._download(transfer, folder, missing, origin.path, claims)
                 if described.signature is not None:
-                    write_durably(folder / SIGNATURE_NAME, described.signature)  # never through a link
+                    write_durably(
+                        folder / SIGNATURE_NAME, described.signature
+                    )  # never through a link
                 write_durably(folder / MANIFEST_NAME, described.content)
                 package = self.store.promote(
                     folder, described.build_key, origin=origin, adopt=adopt

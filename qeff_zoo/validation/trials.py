@@ -113,7 +113,9 @@ class _Rows:
         batch, width = inputs["input_ids"].shape
         positions = inputs.get("position_ids")
         real = inputs["attention_mask"] > 0 if positions is None else positions >= 0
-        chosen = read_choices(outputs, batch, width)
+        # A target may leave out the columns that are padding in all rows; tokens come first.
+        narrow = int(real.sum(1).max())
+        chosen = read_choices(outputs, batch, narrow) | read_choices(outputs, batch, width)
         for place, row in enumerate(rows or range(batch)):
             if chosen and row in self._at:
                 length = int(real[place].sum())
