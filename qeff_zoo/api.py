@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import PackageError
+from qeff_zoo.identity import is_key
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
@@ -115,6 +116,7 @@ def load(
         if found is None and (is_repository(reference) or is_url(reference)):
             found = pull(reference)
         package = found or find_package(reference)  # which says what was looked for
+    _require_usable(package)
     return open_session(package, threads=threads, prefix_cache_bytes=prefix_cache_bytes)
 
 
@@ -132,22 +134,39 @@ def find_package(reference: str) -> Package:
     )
 
 
+def find_usable(reference: str) -> Package:
+    """Find a package as `find_package` does, to be run or measured.
+
+    Raises:
+        PackageError: There is no such package, or several; or it is damaged.
+        TrustError: It was not built here, and the trust policy refuses it.
+    """
+    package = find_package(reference)
+    _require_usable(package)
+    return package
+
+
+def _require_usable(package: Package) -> None:
+    from qeff_zoo.hub.trust import require_usable
+
+    for text in require_usable(package, Store()):
+        warnings.warn(f"{package.name}: {text}", stacklevel=3)
+
+
 def find_here(reference: str) -> Package | None:
     """Find a package as `find_package` does; None if there is none.
 
     Raises:
         PackageError: There are several, or it is damaged.
     """
-    if Path(reference).exists():
+    if reference and Path(reference).exists():
         return Package.open(reference)
     entries = [
         entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")
     ]
     packages = [Package.open(entry.path) for entry in entries]
     matching = [
-        found
-        for found in packages
-        if found.build_key.startswith(reference) or found.name == reference
+        found for found in packages if is_key(reference, found.build_key) or found.name == reference
     ]
     if len(matching) == 1:
         return matching[0]

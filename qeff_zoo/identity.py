@@ -20,6 +20,7 @@ ARCH_DOMAIN = "qz-arch-1"
 TREE_DOMAIN = "qz-tree-1"
 
 _EXACT_INTEGERS = 2**53  # beyond it, JSON readers that use doubles disagree
+_KEY_NAMED = re.compile(r"(?:qz1-)?([0-9a-f]{8,64})")  # what fewer digits begin is chance
 _HOST_PATH = re.compile(r"[/~]|[A-Za-z]:[/\\]")
 
 # What a config.json says about its origin, its training or sampling: the graph sees none of it.
@@ -152,6 +153,17 @@ def build_key(spec: Mapping[str, Any]) -> str:
         "qz1-" and 64 hexadecimal digits.
     """
     return "qz1-" + digest(spec, BUILD_DOMAIN)
+
+
+def is_key(reference: str, key: str) -> bool:
+    """Tell whether a reference names a build key: its first 8 hex digits or more, with `qz1-` or without.
+
+    Args:
+        reference: As a user gives it.
+        key: A build key.
+    """
+    named = _KEY_NAMED.fullmatch(reference)
+    return named is not None and key.removeprefix("qz1-").startswith(named[1])
 
 
 def program_key(

@@ -13,6 +13,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.disk.sharing import share
 from qeff_zoo.errors import ParityError
 from qeff_zoo.export import graphs
+from qeff_zoo.hub import trust
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan
@@ -84,7 +85,7 @@ def build(
         if output is not None:
             existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
         package = store.lookup(plan.build_key)
-    hit = package is not None and _will_do(package, validate=validate)
+    hit = package is not None and _will_do(package, store, validate=validate)
     if package is None or not hit:
         package = _build(checkpoint, plan, store, watch, level if validate else None)
     if checkpoint.model_id is None:
@@ -94,10 +95,11 @@ def build(
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
 
 
-def _will_do(package: Package, *, validate: bool) -> bool:
-    """Tell whether a package of the store saves a build."""
+def _will_do(package: Package, store: Store, *, validate: bool) -> bool:
+    """Tell whether a package of the store saves a build: one of others does where they are trusted."""
+    ours = store.is_built_here(package.build_key) or trust.is_vouched_for(package)
     proved = package.validated != "none" or not validate
-    return proved and (not package.dirty or has_uncommitted_changes())
+    return ours and proved and (not package.dirty or has_uncommitted_changes())
 
 
 def _build(

@@ -26,7 +26,7 @@ STORES_ENV = "QEFF_ZOO_STORES"
 TRUST_ENV = "QEFF_ZOO_TRUST"
 OFFLINE_ENV = "QEFF_ZOO_OFFLINE"
 _CONFIG_ENV = "QEFF_ZOO_CONFIG"
-_READ_ONLY = "ro+"
+_READ_ONLY, _OPTIONAL = "ro+", "opt+"
 _LIMIT = 1 << 20
 _YES = ("1", "true", "yes", "on")  # as huggingface_hub reads its own
 
@@ -38,10 +38,12 @@ class StoreSetting:
     Args:
         url: `hf://org/repo`, `https://host/path` or `file:///path`; may hold `{org}` and `{name}`.
         read_only: Never published to from here.
+        optional: Passed over where it has no index; another one is expected to have one.
     """
 
     url: str
     read_only: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,17 +121,23 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _store(entry: Any, path: str) -> StoreSetting:
     if isinstance(entry, str) and entry:
         return _named(entry)
-    if isinstance(entry, dict) and entry.keys() <= {"url", "read_only"}:
-        url, read_only = entry.get("url"), entry.get("read_only", False)
-        if isinstance(url, str) and url and isinstance(read_only, bool):
+    if isinstance(entry, dict) and entry.keys() <= {"url", "read_only", "optional"}:
+        url = entry.get("url")
+        marks = entry.get("read_only", False), entry.get("optional", False)
+        if isinstance(url, str) and url and all(isinstance(mark, bool) for mark in marks):
             named = _named(url)
-            return StoreSetting(named.url, named.read_only or read_only)
-    raise _refused(path, f"a store is {entry!r}", 'a URL or {"url": URL, "read_only": true}')
+            return StoreSetting(named.url, named.read_only or marks[0], named.optional or marks[1])
+    expected = 'a URL or {"url": URL, "read_only": true, "optional": true}'
+    raise _refused(path, f"a store is {entry!r}", expected)
 
 
 def _named(url: str) -> StoreSetting:
-    """Read a URL that may begin with `ro+`."""
-    return StoreSetting(url.removeprefix(_READ_ONLY), url.startswith(_READ_ONLY))
+    """Read a URL that may begin with `ro+`, `opt+` or both."""
+    marks = set()
+    while mark := next((one for one in (_READ_ONLY, _OPTIONAL) if url.startswith(one)), ""):
+        marks.add(mark)
+        url = url.removeprefix(mark)
+    return StoreSetting(url, _READ_ONLY in marks, _OPTIONAL in marks)
 
 
 def _trust(text: str, from_file: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,9 +11,8 @@ from typing import Any
 from package_builder import FILES, SPEC, draft
 
 from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode
-from qeff_zoo.hub.trust import SIGNATURE_NAME
 from qeff_zoo.package import Package, write_manifest
-from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store.origins import Origin
 
 

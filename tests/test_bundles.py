@@ -56,7 +56,7 @@ def contents(package: Package) -> dict[str, bytes]:
     return {
         str(path.relative_to(package.path)): path.read_bytes()
         for path in package.path.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != "manifest.json.origin"
     }
 
 

@@ -13,8 +13,8 @@ from local_hub import LocalHub
 from qeff_zoo.hub.clearance import objections
 from qeff_zoo.hub.leaks import leaks
 from qeff_zoo.hub.licences import KNOWN, REDISTRIBUTABLE, licence_of
-from qeff_zoo.hub.trust import SIGNATURE_NAME
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import SIGNATURE_NAME
 
 SOURCE = "org/tiny"
 LETTERS = "aB3dE5gH7jK9"  # made up here, so that no scanner takes this file for a leak

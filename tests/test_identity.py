@@ -17,6 +17,7 @@ from qeff_zoo.identity import (
     build_key,
     canonical,
     digest,
+    is_key,
     program_key,
     tree_digest,
 )
@@ -258,3 +259,25 @@ def _shuffled(value: Any, random: Any) -> Any:
         random.shuffle(keys)
         return {key: _shuffled(value[key], random) for key in keys}
     return [_shuffled(item, random) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("reference", "named"),
+    [
+        ("qz1-" + "0123456789abcdef" * 4, True),
+        ("0123456789abcdef" * 4, True),
+        ("qz1-01234567", True),
+        ("01234567", True),
+        ("0123456", False),
+        ("qz1-0123456", False),
+        ("q", False),
+        ("", False),
+        ("qz1-", False),
+        ("12345678", False),
+        ("01234567 ", False),
+        ("01234567\n", False),
+        ("QZ1-01234567", False),
+    ],
+)
+def test_a_key_is_named_by_enough_of_its_digits(reference: str, named: bool) -> None:
+    assert is_key(reference, "qz1-" + "0123456789abcdef" * 4) == named

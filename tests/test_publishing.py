@@ -27,8 +27,9 @@ from qeff_zoo.hub.index import INDEX_NAME, decode
 from qeff_zoo.hub.notices import publish_notice
 from qeff_zoo.hub.publishing import check_destination, plan_publication, publish
 from qeff_zoo.hub.remotes import open_remote
-from qeff_zoo.hub.trust import SIGNATURE_NAME, sign
+from qeff_zoo.hub.trust import sign
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import SIGNATURE_NAME
 
 
 def refusal(package: Package, where: str = REPO, **options: Any) -> str:

@@ -382,7 +382,7 @@ def test_first_remote_that_has_the_model_is_the_only_one(
     long = make(tmp_path / "long", ctx_len=8192)
     other = make(tmp_path / "other", spec=made_from({**SOURCE, "model_id": "org/other"}))
     urls = [
-        (tmp_path / "empty").as_uri(),
+        f"opt+{(tmp_path / 'empty').as_uri()}",
         write_remote(tmp_path / "a", other),
         write_remote(tmp_path / "b", package),
         write_remote(tmp_path / "c", long),
@@ -390,7 +390,10 @@ def test_first_remote_that_has_the_model_is_the_only_one(
     stores(*urls)
     found = resolve("org/tiny")
     assert [candidate.remote for candidate in found.candidates] == [urls[2]]
-    assert found.notes == (f"{urls[0]} has no index.", f"{urls[1]} has no package of it.")
+    assert found.notes == (
+        f"{urls[0].removeprefix('opt+')} has no index.",
+        f"{urls[1]} has no package of it.",
+    )
     found = resolve("org/tiny", {"ctx_len": 8192})
     assert found.verdict == "FAIL"
     assert found.difference == "ctx_len is 4096, asked for at least 8192"

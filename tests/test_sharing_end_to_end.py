@@ -21,10 +21,10 @@ from qeff_zoo.hub import retries, trust
 from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, decode, encode
 from qeff_zoo.hub.pulling import pull
 from qeff_zoo.hub.remotes import open_remote
-from qeff_zoo.hub.trust import SIGNATURE_LIMIT, SIGNATURE_NAME
+from qeff_zoo.hub.trust import SIGNATURE_LIMIT
 from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, dump
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SIGNATURE_NAME, dump
 from qeff_zoo.store import Store
 
 REPO = "acme/zoo"

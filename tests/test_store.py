@@ -25,7 +25,7 @@ from qeff_zoo.identity import build_key
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store, default_root
 from qeff_zoo.store.copies import copy_out
-from qeff_zoo.store.origins import Origin
+from qeff_zoo.store.origins import BUILT_HERE, Origin
 
 KEY = build_key(SPEC)
 GRAPH = "graph-" + "5" * 64
@@ -264,7 +264,8 @@ def test_everything_is_on_disk_before_it_has_its_name(
     assert inodes <= set(named[0])
     first = {inode: named[0].index(inode) for inode in inodes}
     manifest = (package.path / "manifest.json").stat().st_ino
-    files = {path.stat().st_ino for path in package.path.rglob("*") if path.is_file()}
+    listed = [*FILES, "manifest.json"]  # beside them lies the note of where it is from
+    files = {(package.path / name).stat().st_ino for name in listed}
     assert max(files, key=lambda inode: first[inode]) == manifest
     assert (store.root / "packages").stat().st_ino in synced[len(named[0]) :]
 
@@ -681,8 +682,37 @@ def test_where_a_package_came_from_is_remembered_until_it_is_replaced(store: Sto
         store.promote(folder, package.build_key, origin=origin)
     assert store.origin(KEY) == origin
     assert Store(store.root).origin(KEY) == origin
+    assert not store.is_built_here(KEY)
     build(store)  # validated, so that it takes its place
+    assert store.origin(KEY) == BUILT_HERE
+
+
+@pytest.mark.parametrize(
+    "note",
+    [None, b"", b"{", b"[]", b"{}", b'{"built_here": false}', b'{"built_here": true, "url": ""}',
+     b'{"url": 1, "path": "a", "manifest": "b", "signed": true}'],
+)  # fmt: skip
+def test_whose_package_it_is_nobody_knows_without_a_whole_note(
+    store: Store, note: bytes | None
+) -> None:
+    path = build(store).path / "manifest.json.origin"
+    assert store.is_built_here(KEY)
+    path.unlink()
+    if note is not None:
+        path.write_bytes(note)
     assert store.origin(KEY) is None
+    assert not store.is_built_here(KEY)
+    build(store)  # what is surely ours takes its place, though it is no better
+    assert store.is_built_here(KEY)
+
+
+def test_a_pulled_package_does_not_take_the_place_of_one_that_was_built_here(store: Store) -> None:
+    build(store)
+    origin = Origin(url="file:///zoo", path="packages/a/b", manifest="0" * 64, signed=True)
+    with store.stage("pull") as folder:
+        package = fill(folder)
+        store.promote(folder, package.build_key, origin=origin)
+    assert store.is_built_here(KEY)
 
 
 def test_a_package_may_be_replaced_whatever_the_store_has(store: Store) -> None:

@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is kept and what is missing: `cache`, `doctor`, `new`."""
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.arguments.options import command
+
+_FOREVER = 36_500  # days
+
+
+def _days(text: str) -> float:
+    days = float(text)
+    if not 0 <= days < _FOREVER:
+        raise argparse.ArgumentTypeError(f"{text!r} days; expected 0 or more, at most {_FOREVER:,}")
+    return days
 
 
 def _add_cache(commands: Any) -> None:
@@ -21,7 +31,7 @@ def _add_cache(commands: Any) -> None:
     )
     gc.add_argument(
         "--older-than",
-        type=float,
+        type=_days,
         metavar="DAYS",
         help="also packages and graphs that were unused for that many days",
     )

@@ -88,11 +88,17 @@ class LocalFiles:
 
         Args:
             folder: An existing folder.
+
+        Raises:
+            CheckpointError: A file that would be copied into a package is a link to somewhere else.
         """
-        found = (
+        found = [
             path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()
-        )
-        return cls(folder, frozenset(path.relative_to(folder).as_posix() for path in found))
+        ]
+        files = cls(folder, frozenset(path.relative_to(folder).as_posix() for path in found))
+        for name in filter(is_wanted, sorted(files.names)):
+            _require_inside(folder, name)
+        return files
 
     def sha256(self, name: str) -> str | None:
         """Return None: without reading, nothing is known.
@@ -109,6 +115,24 @@ class LocalFiles:
             names: Relative paths.
             progress: Not called.
         """
+
+
+def _require_inside(folder: Path, name: str) -> None:
+    """Refuse a link that leaves the folder: whoever made the checkpoint does not choose what of this machine is shared.
+
+    The Hub's cache has the files of `snapshots/COMMIT` in `blobs`.
+    """
+    there = folder.resolve()
+    allowed = [
+        there,
+        *([there.parent.parent / "blobs"] if there.parent.name == "snapshots" else []),
+    ]
+    target = (folder / name).resolve()
+    if not any(target.is_relative_to(one) for one in allowed):
+        raise CheckpointError(
+            f"{str(folder / name)!r} is a link to {str(target)!r}, and would be copied into the package. Expected a "
+            "file of the checkpoint. Replace the link by the file, or remove it."
+        )
 
 
 def is_companion(name: str) -> bool:

@@ -40,14 +40,14 @@ def validate_command(arguments: argparse.Namespace) -> int:
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:
-    from qeff_zoo.api import find_package
+    from qeff_zoo.api import find_usable
     from qeff_zoo.validation import perplexity
 
     if arguments.record:
         raise GenerationError(
             "--record does not apply to --perplexity, which is not evidence about a package. Leave it out."
         )
-    package = find_package(arguments.package)
+    package = find_usable(arguments.package)
     scoring = perplexity.prepare(
         package,
         read_text(arguments.perplexity),

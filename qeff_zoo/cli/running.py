@@ -212,11 +212,11 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
 def bench_command(arguments: argparse.Namespace) -> None:
     """Measure a package."""
     from qeff_zoo import bench, plots
-    from qeff_zoo.api import find_package
+    from qeff_zoo.api import find_usable
     from qeff_zoo.package.description import human_size
     from qeff_zoo.progress import Stopwatch
 
-    package = find_package(arguments.package)
+    package = find_usable(arguments.package)
     cases = bench.plan(
         package,
         prompt_lens=arguments.prompt_len,

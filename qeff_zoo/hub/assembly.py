@@ -18,12 +18,11 @@ from qeff_zoo.disk.sharing import share
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.hub.descriptions import Description
 from qeff_zoo.hub.transfer import Source, Transfer, Wanted
-from qeff_zoo.hub.trust import SIGNATURE_NAME
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, Manifest
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, Manifest
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
-from qeff_zoo.store.origins import Origin
+from qeff_zoo.store.origins import BUILT_HERE, Origin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,13 @@ class Assembler:
     reporter: Reporter = field(default_factory=Silent)
 
     def assemble(
-        self, source: Source, described: Description, origin: Origin, *, adopt: bool
+        self,
+        source: Source,
+        described: Description,
+        origin: Origin,
+        *,
+        adopt: bool,
+        built_here: bool = False,
     ) -> tuple[Package, int]:
         """Put a package together, from files that the store has and files that the source has.
 
@@ -63,6 +68,7 @@ class Assembler:
             described: The package's manifest.
             origin: Where the package is in the source.
             adopt: Whether a package of the same key that appears meanwhile will do.
+            built_here: Whether its manifest is that of a package which was built here, and stays one.
 
         Returns:
             The store's package, and how many bytes came from the source.
@@ -83,7 +89,10 @@ class Assembler:
                     )  # never through a link
                 write_durably(folder / MANIFEST_NAME, described.content)
                 package = self.store.promote(
-                    folder, described.build_key, origin=origin, adopt=adopt
+                    folder,
+                    described.build_key,
+                    origin=BUILT_HERE if built_here else origin,
+                    adopt=adopt,
                 )
         for content in contents:
             self.store.partials.drop(content.digest)

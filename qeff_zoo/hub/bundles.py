@@ -22,9 +22,9 @@ from qeff_zoo.hub.descriptions import origin_of
 from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode, encode
 from qeff_zoo.hub.pulling import Pulled, Puller
-from qeff_zoo.hub.trust import SIGNATURE_NAME
+from qeff_zoo.hub.trust import require_usable
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, unsafe_path
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, unsafe_path
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
 
@@ -50,8 +50,11 @@ def export_bundle(
 
     Raises:
         PackageError: A file of a package is not what its manifest says.
+        TrustError: A package was not built here, and the trust policy refuses it.
         StoreError: The file cannot be written.
     """
+    for package in packages:
+        require_usable(package, Store())
     chosen = list({package.build_key: package for package in packages}.values())
     total = sum(package.size for package in chosen)
     Store.require_space(output.parent, total, "the bundle")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.errors import TrustError
 from qeff_zoo.hub.leaks import leaks
-from qeff_zoo.hub.trust import SIGNATURE_NAME, claimed_key
+from qeff_zoo.hub.trust import claimed_key
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 
 
 def objections(package: Package, progress: Progress | None = None) -> list[str]:

@@ -16,6 +16,7 @@ from qeff_zoo.package.manifest import (
     MANIFEST_LIMIT,
     MANIFEST_NAME,
     SCHEMA_ID,
+    SIGNATURE_NAME,
     Manifest,
     parse,
     problems,
@@ -100,7 +101,7 @@ def download_signature(snapshot: Snapshot, origin: Origin) -> bytes | None:
     """Read the signature beside a package's manifest; None if there is none."""
     if not origin.signed:
         return None
-    return snapshot.read(f"{origin.path}/{trust.SIGNATURE_NAME}", limit=trust.SIGNATURE_LIMIT)
+    return snapshot.read(f"{origin.path}/{SIGNATURE_NAME}", limit=trust.SIGNATURE_LIMIT)
 
 
 def require_as_indexed(described: Description, origin: Origin, entry: Entry) -> None:

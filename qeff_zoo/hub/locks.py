@@ -25,7 +25,7 @@ from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
-from qeff_zoo.store.origins import Origin
+from qeff_zoo.store.origins import Origin, Provenance
 
 LOCK_NAME = "qeff-zoo.lock"
 SCHEMA_ID = "qeff-lock/1"
@@ -128,10 +128,10 @@ def _pinned(model: str, wishes: Mapping[str, Any], revision: str | None, store: 
     found = resolver.resolve(model, wishes, revision=revision, store=store)
     here, listed = resolver.require(found).here, listed_entry(found)
     if found.snapshot is not None and listed is not None:
-        origin: Origin | None = origin_of(found.snapshot, listed)
+        origin: Provenance | None = origin_of(found.snapshot, listed)
     else:
         origin = store.origin(here.name) if here else None
-    if origin is None:
+    if not isinstance(origin, Origin):
         raise ResolutionError(
             f"Cannot lock {model!r}: its package {str(here)!r} was built here and is published nowhere; expected one "
             "that others can pull. Publish it with `qeff-zoo publish`."

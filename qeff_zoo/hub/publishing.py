@@ -28,11 +28,13 @@ from qeff_zoo.hub.index import Entry, Index
 from qeff_zoo.hub.licences import Licence, licence_of
 from qeff_zoo.hub.publications import File, Publication
 from qeff_zoo.hub.remotes import is_read_only, is_repository, is_url, open_remote
-from qeff_zoo.hub.trust import SIGNATURE_NAME
+from qeff_zoo.hub.trust import is_vouched_for
 from qeff_zoo.hub.written_card import card_upload
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, parse
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.store import Store
+from qeff_zoo.store.origins import Origin
 
 
 def plan_publication(
@@ -60,6 +62,7 @@ def plan_publication(
     package, entry = _as_it_is(package)
     with Stopwatch(reporter or Silent()).stage("verify", package.size) as advance:
         found = objections(package, advance)
+    found += _of_others(package)
     holdings = holdings_of(remote, entry.path)
     licence = licence_of(package.manifest, ask=isinstance(remote, HubRemote))
     files = tuple(_files(package, entry, holdings))
@@ -74,6 +77,21 @@ def plan_publication(
         visibility=holdings.visibility or (PUBLIC if licence.public and not private else PRIVATE),
         creates=holdings.visibility is None, listed=merged in holdings.index.entries,
     )  # fmt: skip
+
+
+def _of_others(package: Package) -> Iterator[str]:
+    """Say whose a package of the store is, if it was not built here and is not vouched for by one who is trusted."""
+    store = Store()
+    if package.path != store.folder(package.build_key) or store.is_built_here(package.build_key):
+        return
+    if not is_vouched_for(package):
+        origin = store.origin(package.build_key)
+        source = (
+            f"was pulled from {origin.url}"
+            if isinstance(origin, Origin)
+            else "is from nobody knows where"
+        )
+        yield f"It {source}, and is signed by nobody who is pinned. Build it here, or pin who signed it."
 
 
 def _as_it_is(package: Package) -> tuple[Package, Entry]:

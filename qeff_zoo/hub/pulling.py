@@ -21,7 +21,7 @@ from qeff_zoo.hub.descriptions import (
 from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.remotes import Snapshot
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED, Manifest
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest
 from qeff_zoo.progress import Reporter, Silent
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
@@ -84,7 +84,7 @@ class Puller:
         hit = package is not None
         if package is None:
             # One that was pulled from elsewhere may not be trusted any more.
-            adopt = entry is not None and self.store.origin(described.build_key) is None
+            adopt = entry is not None and self.store.is_built_here(described.build_key)
             assembler = Assembler(self.store, self.reporter)
             package, more = assembler.assemble(snapshot, described, origin, adopt=adopt)
             received += more
@@ -107,7 +107,7 @@ class Puller:
         if package is None:
             return None
         content = (package.path / MANIFEST_NAME).read_bytes()
-        note = package.path / trust.SIGNATURE_NAME
+        note = package.path / SIGNATURE_NAME
         signature = note.read_bytes() if note.is_file() else None
         fetched = None
         if signature is None and snapshot is not None:
@@ -131,17 +131,18 @@ class Puller:
             TrustError: The trust policy refuses it.
         """
         origin = self.store.origin(build_key)
-        held = self.held(origin) if origin else None
+        held = self.held(origin) if isinstance(origin, Origin) else None
         if held is None:
+            found = "is not what was pulled" if origin else "is from nobody knows where"
             raise RemoteError(
-                f"The store's package {build_key} is not what was pulled; expected its manifest unchanged. Run "
-                f"`qeff-zoo repair {build_key[:16]}`."
+                f"The store's package {build_key} {found}; expected the manifest that a remote had. Run "
+                f"`qeff-zoo repair {build_key[:16]}` where a remote has it, or remove it and build it."
             )
         return held
 
     def _built_here(self, manifest: Manifest) -> Package | None:
         there = self.store.lookup(manifest["build_key"])
-        if there is None or self.store.origin(there.build_key) is not None:
+        if there is None or not self.store.is_built_here(there.build_key):
             return None
         levels = [VALIDATED.index(level) for level in (there.validated, manifest["validated"])]
         return there if levels[0] >= levels[1] else None
@@ -178,7 +179,7 @@ def pull(
         return Pulled(package=build(), hit=False, bytes_transferred=0, source=None)
     here = resolver.require(found).here
     listed = listed_entry(found)
-    if here is not None and puller.store.origin(here.name) is None:
+    if here is not None and puller.store.is_built_here(here.name):
         package = Package.open(here)
         pulled = Pulled(package=package, hit=True, bytes_transferred=0, source=None)
     elif here is not None and (listed is None or offline()):

@@ -192,6 +192,18 @@ def is_read_only(url: str) -> bool:
     return any(setting.read_only and _fits(setting, url) for setting in settings().stores)
 
 
+def is_optional(url: str) -> bool:
+    """Tell whether a remote of the settings may have no index: it says so, or has a place for a model's name.
+
+    Args:
+        url: Of the remote.
+    """
+    return any(
+        (setting.optional or "{" in setting.url) and _fits(setting, url)
+        for setting in settings().stores
+    )
+
+
 def _fits(setting: StoreSetting, url: str) -> bool:
     pattern = (
         re.escape(setting.url.rstrip("/"))

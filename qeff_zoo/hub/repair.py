@@ -19,11 +19,12 @@ from qeff_zoo.hub import trust
 from qeff_zoo.hub.assembly import Assembler
 from qeff_zoo.hub.descriptions import Description, download_description, origin_of, read_manifest
 from qeff_zoo.hub.remotes import Remote, Snapshot, open_remote, remotes_for
+from qeff_zoo.identity import is_key
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, source_in
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
-from qeff_zoo.store.origins import Origin
+from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
 
 _BUILD_KEY = re.compile("qz1-[0-9a-f]{64}")
 
@@ -81,7 +82,7 @@ def _chosen(store: Store, references: list[str]) -> list[Path]:
 
 
 def _is_named(folder: Path, reference: str) -> bool:
-    if folder.name.startswith(reference) or Path(reference).absolute() == folder:
+    if is_key(reference, folder.name) or Path(reference).absolute() == folder:
         return True
     with suppress(OSError, RemoteError):
         manifest = read_manifest((folder / MANIFEST_NAME).read_bytes(), str(folder))
@@ -116,13 +117,14 @@ class _Mender:
             return replace(outcome, error=str(error))
         return replace(outcome, bytes_transferred=received)
 
-    def _rebuild(self, origin: Origin | None, described: Description | None) -> int:
+    def _rebuild(self, origin: Provenance | None, described: Description | None) -> int:
         """Put a package together again, from the first remote that has what is missing; give the bytes received."""
         failure = RemoteError(
             "No remote is known that has this package; expected the one that it came from, or a configured one with "
             "the same manifest. Set QEFF_ZOO_STORES to where it was published, or remove it and build it again."
         )
         assembler = Assembler(self.store, self.reporter)
+        built_here = described is not None and isinstance(origin, BuiltHere)
         for find in _candidates(origin, described):
             try:
                 if (found := find()) is None:
@@ -131,7 +133,9 @@ class _Mender:
                 if described is None:
                     described = download_description(snapshot, there)
                     received = len(described.content) + len(described.signature or b"")
-                _, more = assembler.assemble(snapshot, described, there, adopt=False)
+                _, more = assembler.assemble(
+                    snapshot, described, there, adopt=False, built_here=built_here
+                )
             except RemoteError as error:
                 failure = error
             else:
@@ -139,20 +143,23 @@ class _Mender:
         raise failure
 
 
-def _described_here(folder: Path, origin: Origin | None) -> Description | None:
+def _described_here(folder: Path, origin: Provenance | None) -> Description | None:
     """Read a package's own manifest and signature; None if they are not, or cannot be, what they were."""
-    note = folder / trust.SIGNATURE_NAME
+    note = folder / SIGNATURE_NAME
     try:
         content = (folder / MANIFEST_NAME).read_bytes()
         signature = note.read_bytes() if note.is_file() else None
         manifest = read_manifest(content, str(folder))
-        if origin is not None:
+        if not isinstance(origin, BuiltHere):
             trust.check(content, signature, trust.policy())
     except (OSError, RemoteError, TrustError):
         return None
-    is_other = origin is not None and origin.manifest != hashlib.sha256(content).hexdigest()
-    is_unsigned = origin is not None and origin.signed and signature is None
-    if manifest["build_key"] != folder.name or is_other or is_unsigned:
+    if manifest["build_key"] != folder.name:
+        return None
+    if isinstance(origin, Origin) and (
+        origin.manifest != hashlib.sha256(content).hexdigest()
+        or (origin.signed and signature is None)
+    ):
         return None
     return Description(content=content, manifest=manifest, signature=signature, warnings=())
 
@@ -161,11 +168,11 @@ _Place = tuple[Snapshot, Origin]
 
 
 def _candidates(
-    origin: Origin | None, described: Description | None
+    origin: Provenance | None, described: Description | None
 ) -> Iterator[Callable[[], _Place | None]]:
     """List where a package may be: where it came from, then wherever the same manifest is."""
     model_id, digest = "", ""
-    if origin is not None:
+    if isinstance(origin, Origin):
         yield partial(_at, open_remote(origin.url), origin)
         digest = origin.manifest
     if described is not None:

@@ -18,13 +18,13 @@ from qeff_zoo.hub.remotes import (
     Remote,
     Snapshot,
     configured_remotes,
+    is_optional,
     is_repository,
     is_url,
     open_remote,
 )
-from qeff_zoo.hub.trust import SIGNATURE_NAME
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, VALIDATED, Manifest, source_in
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
 
@@ -74,10 +74,14 @@ def look_up(reference: str, store: Store) -> Found:
         store: Of this machine.
 
     Raises:
-        ResolutionError: It names several models.
+        ResolutionError: It names no model, or several.
         CheckpointError: It is a folder, and not one of a checkpoint.
         TrustError: A remote has an older index than it had.
     """
+    if not reference.strip():
+        raise ResolutionError(
+            "No model is named. Expected a model id (org/name), a Hub repository of packages, or the URL of a remote."
+        )
     claim = _claim(reference)
     remote = claim.snapshot.url if claim.snapshot else None
     there = (Candidate(entry=entry, remote=remote) for entry in claim.entries)
@@ -117,6 +121,8 @@ def _ask(configured: Iterable[Remote], named: Remote | None, reference: str) -> 
         except RemoteError as error:
             # The next may have another package of this name, which is not for us to take instead.
             return _Claim(model=reference, notes=(*notes, str(error)), unanswered=error)
+        if snapshot is None and not is_optional(remote.url):
+            return _Claim(model=reference, notes=tuple(notes), unanswered=_without_index(remote))
         if snapshot and (entries := snapshot.index.of_model(reference)):
             return _Claim(model=reference, entries=entries, snapshot=snapshot, notes=tuple(notes))
         notes.append(f"{remote.url} has {'no package of it' if snapshot else 'no index'}.")
@@ -133,6 +139,14 @@ def _ask(configured: Iterable[Remote], named: Remote | None, reference: str) -> 
     model = _only_model(snapshot, reference)
     entries = snapshot.index.of_model(model)
     return _Claim(model=model, entries=entries, snapshot=snapshot, notes=tuple(notes))
+
+
+def _without_index(remote: Remote) -> RemoteError:
+    """Say that a remote which should have packages shows none, as a private one does to those who are not signed in."""
+    return RemoteError(
+        f"{remote.url} has no index; expected one, as the settings name it. Check its URL, sign in with `hf auth "
+        "login` or HF_TOKEN if it is private, or mark it as optional: opt+URL."
+    )
 
 
 def _only_model(snapshot: Snapshot, reference: str) -> str:

@@ -18,7 +18,7 @@ genuine, for which the extra `sign` is needed, is verified when it claims a key 
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,10 @@ from qeff_zoo.hub.signatures import (
     verify_with_key,
 )
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, parse
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.settings import settings
+from qeff_zoo.store import Store
 
-#: Lies beside manifest.json, on disk and where packages are shared.
-SIGNATURE_NAME = "manifest.json.sigstore"
 #: Bytes of the longest signature that is read. One by a key has about 1,500, one by an identity about 10,000.
 SIGNATURE_LIMIT = 1 << 20
 
@@ -151,6 +150,46 @@ def check(manifest: bytes, signature: bytes | None, policy: Policy) -> list[str]
             verify_with_key(manifest, signature, pinned)
             return []
     return _unknown(policy, f"is signed by a key that is not pinned, {key!r}")
+
+
+def require_usable(package: Package, store: Store) -> list[str]:
+    """Check before it is used that a package was built here, or that the policy lets it pass.
+
+    Args:
+        package: Of the store, or of any folder.
+        store: Of this machine.
+
+    Returns:
+        Warnings, a sentence each; of one that nobody signed only where somebody is pinned.
+
+    Raises:
+        TrustError: The policy refuses it; or its signature is not genuine.
+    """
+    if package.path == store.folder(package.build_key) and store.is_built_here(package.build_key):
+        return []
+    chosen = policy()
+    warnings = check(*_signed(package), chosen)
+    return warnings if chosen.keys or chosen.identities else []
+
+
+def is_vouched_for(package: Package) -> bool:
+    """Tell whether a package is signed by one whom the policy pins."""
+    chosen = policy()
+    if not chosen.keys and not chosen.identities:
+        return False
+    try:
+        check(*_signed(package), replace(chosen, mode="require"))
+    except TrustError:
+        return False
+    return True
+
+
+def _signed(package: Package) -> tuple[bytes, bytes | None]:
+    """Read a package's manifest and its signature, if it has one."""
+    note = package.path / SIGNATURE_NAME
+    return (
+        package.path / MANIFEST_NAME
+    ).read_bytes(), note.read_bytes() if note.is_file() else None
 
 
 def _check_identities(manifest: bytes, signature: bytes, policy: Policy) -> list[str]:

@@ -21,6 +21,8 @@ from qeff_zoo.package.programs import key_of
 
 SCHEMA_ID = "qeff-package/2"
 MANIFEST_NAME = "manifest.json"
+#: Of a detached signature; lies beside the manifest, on disk and where packages are shared.
+SIGNATURE_NAME = f"{MANIFEST_NAME}.sigstore"
 MANIFEST_LIMIT = 64 << 20
 #: What a package can be validated to, weakest first.
 VALIDATED = ("none", "tiny", "checkpoint", "device", "task")

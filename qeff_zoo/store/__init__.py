@@ -10,7 +10,6 @@ locks: each process works in a folder of its own, and finishing is one rename.
     sources/                where local checkpoints lie
     partials/               unfinished downloads
     remotes/                what remotes said last
-    origins/                where packages were pulled from
 """
 
 import errno
@@ -30,7 +29,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.store import housekeeping
 from qeff_zoo.store.housekeeping import Entry, Layout
-from qeff_zoo.store.origins import Origin, read_origin, write_origin
+from qeff_zoo.store.origins import BUILT_HERE, BuiltHere, Provenance, read_origin, write_origin
 from qeff_zoo.store.partials import Partials
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -108,17 +107,23 @@ class Store:
                 raise refused("write to", folder, error) from error
 
     def promote(
-        self, folder: Path, build_key: str, *, origin: Origin | None = None, adopt: bool = True
+        self,
+        folder: Path,
+        build_key: str,
+        *,
+        origin: Provenance = BUILT_HERE,
+        adopt: bool = True,
     ) -> Package:
         """Make a staged package the store's package of its key, in one step.
 
         If another process was first, its package is returned and ours removed. A damaged package,
-        one validated to a lower level, or one of changed sources where ours is not, is replaced.
+        one validated to a lower level, or one of changed sources where ours is not, is replaced;
+        by one that was built here also any that was not.
 
         Args:
             folder: From `stage`, completed by `write_manifest`.
             build_key: From the plan.
-            origin: Where it was pulled from.
+            origin: Where it is from.
             adopt: False to replace in any case what the store has, which may be damaged unseen.
 
         Raises:
@@ -132,15 +137,16 @@ class Store:
 
         def is_as_good() -> bool:
             there = self.lookup(build_key) if adopt else None
-            if there and there.standing >= package.standing:
+            as_near = not isinstance(origin, BuiltHere) or self.is_built_here(build_key)
+            if there and as_near and there.standing >= package.standing:
                 winners.append(there)
             return bool(winners)
 
         final = self._layout.packages / _checked(build_key)
         try:
+            write_origin(folder, origin)
             if not publish(folder, final, self._layout.staging, is_as_good):
                 return winners[-1]
-            write_origin(self._layout.origins / build_key, origin)
         except OSError as error:
             raise refused("promote a package to", final, error) from error
         self._layout.touch(build_key)
@@ -211,9 +217,17 @@ class Store:
             return None
         return folder if folder.is_dir() else None
 
-    def origin(self, build_key: str) -> Origin | None:
-        """Find where a package was pulled from; None for one that was built here."""
-        return read_origin(self._layout.origins / _checked(build_key))
+    def origin(self, build_key: str) -> Provenance | None:
+        """Find where a package is from; None where nobody knows."""
+        return read_origin(self._layout.packages / _checked(build_key))
+
+    def folder(self, build_key: str) -> Path:
+        """Return where a package of that key lies, if the store has one."""
+        return self._layout.packages / _checked(build_key)
+
+    def is_built_here(self, build_key: str) -> bool:
+        """Tell whether a package was surely built here."""
+        return isinstance(self.origin(build_key), BuiltHere)
 
     @property
     def partials(self) -> Partials:
@@ -235,7 +249,7 @@ class Store:
             key: See `qeff_zoo.identity.program_key`.
         """
         for build_key in housekeeping.keys_of_program(self._layout, key):
-            if (self._layout.origins / build_key).exists():
+            if not self.is_built_here(build_key):
                 continue
             package = self.lookup(build_key)
             for program in package.programs if package and not package.dirty else ():

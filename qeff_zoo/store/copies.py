@@ -13,7 +13,7 @@ from pathlib import Path
 from qeff_zoo.disk.staging import publish, staged, sweep
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store import Store, refused
 
 
@@ -31,7 +31,7 @@ def copy_out(package: Package, destination: Path) -> Package:
     if _has_copy(target, package):
         return Package.open(target)
     files = [file["path"] for file in package.manifest["files"]]
-    beside = [path.name for path in package.path.glob(f"{MANIFEST_NAME}.*")]  # a signature
+    beside = [name for name in (SIGNATURE_NAME,) if (package.path / name).is_file()]
     Store.require_space(target, package.size, f"package {package.name!r}")
     prefix = f".{target.name}"
     try:

@@ -83,10 +83,6 @@ class Layout:
         return self.root / "sources"
 
     @property
-    def origins(self) -> Path:
-        return self.root / "origins"
-
-    @property
     def partials(self) -> Path:
         return self.root / "partials"
 
@@ -166,10 +162,9 @@ def forget(layout: Layout, max_idle: float) -> None:
     for note in _children(layout.used, folders=False):
         if not (layout.packages / note.name).exists() and not (layout.graphs / note.name).exists():
             note.unlink(missing_ok=True)
-    for folder in (layout.sources, layout.origins):
-        for note in _children(folder, folders=False):
-            if not (layout.packages / note.name).exists():
-                note.unlink(missing_ok=True)
+    for note in _children(layout.sources, folders=False):
+        if not (layout.packages / note.name).exists():
+            note.unlink(missing_ok=True)
     for note in _children(layout.digests, folders=False):
         with suppress(OSError):
             if note.stat().st_mtime < limit:

@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where packages were pulled from, one small file each, so that a damaged one can be repaired.
+"""Whose packages the store has: those that were built here, and where the others were pulled from.
 
-In: the note of a package. Out: its origin, or None if it was built here.
+In: the folder of a package. Out: what a note in it says, which got its name together with the package; None where it
+says nothing, as of a package that somebody put there by hand. What nobody can tell is not trusted.
 """
 
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.package.manifest import MANIFEST_NAME
+
+_NOTE = f"{MANIFEST_NAME}.origin"  # a name that no manifest may list
+_NOTE_OF_OURS = {"built_here": True}
+
+
+@dataclass(frozen=True)
+class BuiltHere:
+    """A package was built by whoever has this store."""
+
+
+BUILT_HERE = BuiltHere()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +43,26 @@ class Origin:
     signed: bool
 
 
-def read_origin(note: Path) -> Origin | None:
-    """Read a note; one that is absent or cut short says nothing."""
+Provenance: TypeAlias = BuiltHere | Origin
+
+
+def read_origin(package: Path) -> Provenance | None:
+    """Read the note in a package's folder; one that is absent or damaged says nothing.
+
+    Args:
+        package: Its folder in the store; a note in any other folder proves nothing.
+    """
     with suppress(OSError, ValueError, TypeError):
-        return Origin(**json.loads(note.read_bytes()))
+        note = json.loads((package / _NOTE).read_bytes())
+        if note == _NOTE_OF_OURS:
+            return BUILT_HERE
+        origin = Origin(**note)
+        if [type(value) for value in asdict(origin).values()] == [str, str, str, bool]:
+            return origin
     return None
 
 
-def write_origin(note: Path, origin: Origin | None) -> None:
-    """Write a note, or remove the one that is there."""
-    if origin is None:
-        note.unlink(missing_ok=True)
-        return
-    note.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(note, json.dumps(asdict(origin)).encode())
+def write_origin(package: Path, origin: Provenance) -> None:
+    """Write the note, before the folder gets its name in the store."""
+    note = _NOTE_OF_OURS if isinstance(origin, BuiltHere) else asdict(origin)
+    write_durably(package / _NOTE, json.dumps(note).encode())

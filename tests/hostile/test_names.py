@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is nearly a name, a key or a number is refused, and never stands for something that begins like it."""
+
+from pathlib import Path
+
+import pytest
+from fixtures_builds import Models
+
+from qeff_zoo import cli
+from qeff_zoo.api import find_here
+from qeff_zoo.store import Store
+
+
+@pytest.mark.parametrize("days", ["-1", "nan", "inf", "1e9", "-0.5"])
+def test_days_are_a_number_of_days(
+    home: Path, models: Models, days: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = models.build(models.llama, home)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["cache", "gc", f"--older-than={days}"])
+    assert "expected 0 or more" in capsys.readouterr().err
+    assert Store().lookup(package.build_key) == package
+
+
+@pytest.mark.parametrize("reference", ["q", "qz1-", "", " ", "l", "LLAMA"])
+def test_what_a_key_or_a_name_begins_with_opens_nothing(
+    home: Path, models: Models, reference: str
+) -> None:
+    package = models.build(models.llama, home)
+    assert find_here(reference) is None
+    assert find_here(package.build_key[:12]) == package
+
+
+@pytest.mark.parametrize("reference", ["", "  "])
+@pytest.mark.parametrize("command", ["pull", "resolve", "lock"])
+def test_nothing_is_no_model(
+    home: Path, command: str, reference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, reference]) != 0
+    assert "No model is named" in capsys.readouterr().err
+    assert not home.exists()

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stranger's package is never taken for one that was built here, and is used only as the trust policy lets it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fixtures_builds import Models
+from fixtures_pulls import pull
+from remote_builder import write_remote
+from signing_keys import KeyPair, make_pair
+
+import qeff_zoo
+from qeff_zoo import pipeline
+from qeff_zoo.api import find_usable
+from qeff_zoo.errors import PublishError, TrustError
+from qeff_zoo.hub import trust
+from qeff_zoo.hub.bundles import export_bundle
+from qeff_zoo.hub.publishing import plan_publication
+from qeff_zoo.hub.sources import look_up
+from qeff_zoo.package import Package
+from qeff_zoo.store import Store
+from qeff_zoo.store.origins import Origin
+
+NOTE = "manifest.json.origin"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> KeyPair:
+    return make_pair(tmp_path, "stranger")
+
+
+@pytest.fixture
+def remote(models: Models, tmp_path: Path, pair: KeyPair) -> str:
+    """Publish what a stranger built and signed: the key of our build, and other weights for all that one knows."""
+    theirs = models.build(models.llama, tmp_path / "elsewhere")
+    trust.sign(theirs, key=pair.private)
+    return write_remote(tmp_path / "zoo", theirs)
+
+
+@pytest.fixture
+def pulled(remote: str, home: Path) -> Package:
+    assert not home.exists()
+    package = pull(remote).package  # by its place: nobody validated it
+    assert isinstance(Store().origin(package.build_key), Origin)
+    return package
+
+
+@pytest.fixture
+def trusting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Set the policy to one that requires a signature by some key."""
+
+    def require(pinned: KeyPair) -> None:
+        settings = {"mode": "require", "keys": [str(pinned.public)]}
+        monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(settings))
+
+    return require
+
+
+def test_it_saves_no_build(models: Models, home: Path, pulled: Package) -> None:
+    models.trace(models.llama, home)
+    built = pipeline.build(str(models.llama), validate=False)
+    assert (built.hit, built.package.build_key) == (False, pulled.build_key)
+    assert Store().is_built_here(pulled.build_key)
+    assert pipeline.build(str(models.llama), validate=False).hit
+
+
+def test_it_saves_a_build_where_its_signer_is_pinned(
+    models: Models, pulled: Package, pair: KeyPair, trusting: Callable[..., None]
+) -> None:
+    trusting(pair)
+    assert pipeline.build(str(models.llama), validate=False).hit
+    assert not Store().is_built_here(pulled.build_key)
+
+
+def test_it_is_not_published_as_ones_own(
+    pulled: Package, pair: KeyPair, tmp_path: Path, trusting: Callable[..., None]
+) -> None:
+    url = (tmp_path / "ours").as_uri()
+    with pytest.raises(
+        PublishError, match=r"It was pulled from file://.* signed by nobody who is pinned"
+    ):
+        plan_publication(pulled, url)
+    trusting(pair)
+    with pytest.raises(PublishError) as refused:  # for what else is wrong with it
+        plan_publication(pulled, url)
+    assert "It was pulled" not in str(refused.value)
+    assert not (tmp_path / "ours").exists()
+
+
+def test_without_a_whole_note_it_is_nobody_s(pulled: Package, tmp_path: Path) -> None:
+    (pulled.path / NOTE).write_bytes(b"{")
+    with pytest.raises(PublishError, match="It is from nobody knows where"):
+        plan_publication(pulled, (tmp_path / "ours").as_uri())
+
+
+@pytest.mark.parametrize("note", [None, b"", b'{"built_here": 1, "url": "x"}'])
+def test_what_the_policy_refuses_is_not_used(
+    pulled: Package,
+    note: bytes | None,
+    tmp_path: Path,
+    trusting: Callable[..., None],
+) -> None:
+    """It was pulled before anybody was pinned; and a damaged note is no proof that it was built here."""
+    if note is not None:
+        (pulled.path / NOTE).write_bytes(note)
+    trusting(make_pair(tmp_path, "ours"))
+    with pytest.raises(TrustError, match="signed by a key that is not pinned"):
+        qeff_zoo.load(pulled)
+    with pytest.raises(TrustError, match="signed by a key that is not pinned"):
+        qeff_zoo.load(pulled.build_key)
+    with pytest.raises(TrustError, match="signed by a key that is not pinned"):
+        find_usable(pulled.build_key)  # bench and perplexity
+    with pytest.raises(TrustError, match="signed by a key that is not pinned"):
+        export_bundle([pulled], tmp_path / "bundle.tar")
+    assert not (tmp_path / "bundle.tar").exists()
+
+
+def test_a_note_outside_of_the_store_proves_nothing(
+    models: Models, home: Path, tmp_path: Path, trusting: Callable[..., None]
+) -> None:
+    """As of a folder that somebody sent; what lies in the store as our build does is used whatever is pinned."""
+    ours = models.build(models.llama, home)
+    trusting(make_pair(tmp_path, "ours"))
+    assert qeff_zoo.load(ours).generate(["the"], generation_len=2)
+    sent = tmp_path / "sent"
+    models.copy(ours.path, sent)
+    assert (sent / NOTE).exists()
+    with pytest.raises(TrustError, match="is not signed"):
+        qeff_zoo.load(sent)
+
+
+def test_a_copy_has_no_note(models: Models, home: Path, tmp_path: Path) -> None:
+    models.trace(models.llama, home)
+    copy = qeff_zoo.build(models.llama, validate=False, output=tmp_path / "copy")
+    assert sorted(copy.unlisted()) == []
+    assert not (copy.path / NOTE).exists()
+    assert qeff_zoo.load(copy).generate(["the"], generation_len=2)  # nobody is pinned: no warning
+
+
+# --- whose remote ---------------------------------------------------------------------------------
+
+
+def test_a_remote_that_shows_nothing_hides_no_other(
+    remote: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A private repository looks empty to those who are not signed in; then nobody else's package is meant."""
+    own = (tmp_path / "own").as_uri()
+    monkeypatch.setenv("QEFF_ZOO_STORES", f"{own} {remote}")
+    found = look_up("llama", Store())
+    assert found.candidates == ()
+    assert "has no index; expected one" in str(found.unanswered)
+    monkeypatch.setenv("QEFF_ZOO_STORES", f"opt+{own} {remote}")
+    (candidate,) = look_up("llama", Store()).candidates
+    assert candidate.remote == remote
