@@ -134,7 +134,7 @@ def test_what_is_here_must_be_the_very_same(
     assert Package.open(out.strip()).manifest == packages[0].manifest
 
 
-def test_what_is_here_needs_no_network(
+def test_of_what_is_here_the_index_alone_is_read(
     hub: LocalHub, packages: list[Package], command: Command
 ) -> None:
     hub.commit(REPO, remote(*packages))
@@ -145,6 +145,9 @@ def test_what_is_here_needs_no_network(
     assert [(one["path"], one["hit"], one["bytes_transferred"]) for one in answer] == [
         (out.strip(), True, 0)
     ]
+    assert hub.log
+    assert all(INDEX_NAME in line or "/revision/" in line for line in map(str, hub.log))
+    hub.log.clear()
     assert command("pull", "--locked", "--offline")[0] == out
     assert hub.log == []
 
@@ -184,6 +187,19 @@ def test_notices_of_a_locked_package_are_shown(
     index = Index().with_entry(entry).with_notice(entry.path, Notice("known_bad", "wrong"))
     (tmp_path / "remote" / INDEX_NAME).write_bytes(encode(index))
     assert "known bad: wrong" in command("pull", "--locked")[1]
+
+
+def test_a_notice_that_came_after_the_lock_is_shown(
+    hub: LocalHub, packages: list[Package], command: Command
+) -> None:
+    """Of the pinned commit nothing was known yet."""
+    hub.commit(REPO, remote(packages[0]))
+    command("lock", "org/tiny")
+    entry = entry_of(packages[0])
+    index = Index().with_entry(entry).with_notice(entry.path, Notice("known_bad", "wrong"))
+    hub.commit(REPO, {INDEX_NAME: encode(index)})
+    for _ in range(2):  # pulled, and here
+        assert "known bad: wrong" in command("pull", "--locked")[1]
 
 
 def test_what_is_published_nowhere_cannot_be_locked(

@@ -15,8 +15,8 @@ from qeff_zoo.hub import axes, versions
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.package.manifest import VALIDATED
 
-#: What an index may say, beside the axes of a package, as the reason of a refusal.
-_KEY, _REVISION, _NOTICE = "key", "revision", "notice"
+#: What may be the reason of a refusal, beside the axes of a package.
+_KEY, _REVISION, _NOTICE, _TRUST = "key", "revision", "notice", "trust"
 _LEAST_KEY = 16  # hex digits, as a package's path has them
 
 
@@ -25,7 +25,7 @@ class Refusal:
     """One reason not to take a package.
 
     Args:
-        axis: What it is about: an axis, a tool, "revision", "key" or "notice".
+        axis: What it is about: an axis, a tool, "revision", "key", "notice" or "trust".
         reason: In words: "ctx_len is 2048, asked for at least 4096".
     """
 
@@ -41,6 +41,7 @@ class Candidate:
         entry: What the index says of it.
         remote: URL of the remote that has it; None if only the store does.
         here: Its folder in the store; None if it is to be pulled.
+        distrusted: Why the trust policy refuses it, as far as that is known before it is read; empty if it does not.
         refused: Every reason not to take it; none if it will do.
         warnings: What to know about it first.
         superseded: Whether another is said to be better.
@@ -49,9 +50,15 @@ class Candidate:
     entry: Entry
     remote: str | None = None
     here: Path | None = None
+    distrusted: str = ""
     refused: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
     superseded: bool = False
+
+    @property
+    def is_only_distrusted(self) -> bool:
+        """Whether it would do, were it trusted."""
+        return {refusal.axis for refusal in self.refused} == {_TRUST}
 
     @property
     def difference(self) -> str:
@@ -141,11 +148,14 @@ class _Judge:
         """Judge one; gives its rank too, by which it comes before others."""
         entry, verdict = candidate.entry, self._verdict(candidate.entry)
         refused, warnings = self._of_entry(entry)
+        if candidate.distrusted:
+            refused.append(Refusal(_TRUST, candidate.distrusted))
         notice = self._notices.get(entry.path)
         judged = Candidate(
             entry=entry,
             remote=candidate.remote,
             here=candidate.here,
+            distrusted=candidate.distrusted,
             refused=(*refused, *verdict.refused),
             warnings=(*warnings, *verdict.warnings),
             superseded=notice is not None and notice.state == "superseded",

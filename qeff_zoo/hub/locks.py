@@ -12,6 +12,7 @@ wherever the index has moved on to. What is pinned is the digest of a manifest, 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolver
 from qeff_zoo.hub.descriptions import origin_of
 from qeff_zoo.hub.pulling import Pulled, Puller, listed_entry
-from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.hub.remotes import open_remote, unpinned
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
@@ -154,8 +155,9 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
         StoreError: There is no room for it.
     """
     origin = locked.origin
+    said = _known(origin)
     if held := puller.held(origin):
-        return held
+        return replace(held, warnings=(*said, *held.warnings))
     snapshot = open_remote(origin.url).snapshot(offline=offline())
     if snapshot is None:
         raise RemoteError(
@@ -163,9 +165,19 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
             "the lock again."
         )
     pulled = puller.pull(snapshot, origin)
-    notice = snapshot.index.notices.get(origin.path)
-    said = (f"It is {notice.state.replace('_', ' ')}: {notice.reason}",) if notice else ()
     return replace(pulled, warnings=(*said, *pulled.warnings))
+
+
+def _known(origin: Origin) -> tuple[str, ...]:
+    """Say what is known against a package by now: the index of the pinned commit is as old as the lock.
+
+    What does not answer says nothing: a package that is here is used without a network.
+    """
+    with suppress(RemoteError):
+        snapshot = open_remote(unpinned(origin.url)).snapshot(offline=offline())
+        if snapshot and (notice := snapshot.index.notices.get(origin.path)):
+            return (f"It is {notice.state.replace('_', ' ')}: {notice.reason}",)
+    return ()
 
 
 def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:

@@ -183,6 +183,15 @@ def remotes_for(model_id: str) -> list[Remote]:
     return remotes + [remote for remote in implied if remote.url not in {r.url for r in remotes}]
 
 
+def unpinned(url: str) -> str:
+    """Return the URL of a remote as it is now, without the commit or branch that it may name.
+
+    Args:
+        url: Of a remote.
+    """
+    return (url.partition("@")[0] if url.startswith(_HUB) else url).rstrip("/")
+
+
 def is_read_only(url: str) -> bool:
     """Tell whether the settings forbid to publish to a remote.
 

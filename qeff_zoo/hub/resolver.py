@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.errors import ResolutionError
+from qeff_zoo.errors import ResolutionError, TrustError
 from qeff_zoo.hub import buildable, sources
 from qeff_zoo.hub.decision import Candidate, Wanted, decide, is_key_of
 from qeff_zoo.hub.entries import Entry
@@ -172,10 +172,13 @@ def require(resolution: Resolution) -> Candidate:
     """Return the package to use.
 
     Raises:
+        TrustError: There is one, and the trust policy refuses it.
         ResolutionError: There is none; with the nearest, and what to do.
     """
     if resolution.chosen:
         return resolution.chosen
+    if resolution.nearest and resolution.nearest.is_only_distrusted:
+        raise TrustError(resolution.nearest.difference)
     advice = (
         f"Run `qeff-zoo build {resolution.model}` to make one, or ask for less."
         if resolution.verdict == BUILD

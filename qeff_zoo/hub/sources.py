@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.errors import PackageError, RemoteError, ResolutionError
+from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
+from qeff_zoo.hub import trust
 from qeff_zoo.hub.decision import Candidate
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.hub.remotes import (
@@ -22,11 +23,13 @@ from qeff_zoo.hub.remotes import (
     is_repository,
     is_url,
     open_remote,
+    unpinned,
 )
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
+from qeff_zoo.store.origins import BuiltHere, Origin
 
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
@@ -84,9 +87,13 @@ def look_up(reference: str, store: Store) -> Found:
         )
     claim = _claim(reference)
     remote = claim.snapshot.url if claim.snapshot else None
-    there = (Candidate(entry=entry, remote=remote) for entry in claim.entries)
+    unsigned = trust.refusal_of_unsigned()
+    there = (
+        Candidate(entry=entry, remote=remote, distrusted="" if entry.signed else unsigned)
+        for entry in claim.entries
+    )
     fits = _is_of_folder(claim.folder, store) if claim.folder else _is_of_model(claim.model)
-    candidates = _merged(_in_store(store, fits), there)
+    candidates = _merged(_in_store(store, fits, remote), there)
     if is_url(reference) or claim.model != reference:  # a remote was named: what it has alone
         candidates = (candidate for candidate in candidates if candidate.remote or claim.folder)
     return Found(
@@ -163,13 +170,8 @@ def _only_model(snapshot: Snapshot, reference: str) -> str:
 
 
 def _is_of_model(model: str) -> Callable[[Manifest], bool]:
-    return lambda manifest: (
-        model
-        in (
-            source_in(manifest).get("model_id"),
-            manifest["name"],
-        )
-    )
+    """Tell packages of a model by what they were made from; those of a folder by the name that they have."""
+    return lambda manifest: model == source_in(manifest).get("model_id", manifest["name"])
 
 
 def _is_of_folder(folder: str, store: Store) -> Callable[[Manifest], bool]:
@@ -182,8 +184,16 @@ def _is_of_folder(folder: str, store: Store) -> Callable[[Manifest], bool]:
     return lambda manifest: content.items() <= source_in(manifest).items()
 
 
-def _in_store(store: Store, fits: Callable[[Manifest], bool]) -> Iterator[Candidate]:
-    """List the complete packages in the store that fit."""
+def _in_store(
+    store: Store, fits: Callable[[Manifest], bool], remote: str | None
+) -> Iterator[Candidate]:
+    """List the complete packages in the store that fit: those that were built here, and those of the remote.
+
+    Args:
+        store: Of this machine.
+        fits: Tells of a manifest whether it is of the model.
+        remote: URL of the one that has the model; None if none has it, and then packages of any count.
+    """
     for path in sorted((store.root / "packages").glob(f"*/{MANIFEST_NAME}")):
         try:
             content = path.read_bytes()
@@ -192,9 +202,25 @@ def _in_store(store: Store, fits: Callable[[Manifest], bool]) -> Iterator[Candid
             package = Package.open(path.parent)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, PackageError):
             continue  # damaged, or going away: `cache verify` tells
+        origin = store.origin(package.build_key)
+        if remote and not isinstance(origin, BuiltHere) and not _is_from(origin, remote):
+            continue
         signed = (path.parent / SIGNATURE_NAME).exists()
         entry = Entry.of(package.manifest, content, signed=signed)
-        yield Candidate(entry=entry, here=package.path)
+        yield Candidate(entry=entry, here=package.path, distrusted=_distrust(package, store))
+
+
+def _is_from(origin: Origin | None, remote: str) -> bool:
+    """Tell whether a package was pulled from a remote, whatever commit of it."""
+    return origin is not None and unpinned(origin.url) == unpinned(remote)
+
+
+def _distrust(package: Package, store: Store) -> str:
+    try:
+        trust.require_usable(package, store)
+    except TrustError as error:
+        return str(error)
+    return ""
 
 
 def _merged(here: Iterable[Candidate], there: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -209,6 +209,15 @@ def _unknown(policy: Policy, why: str) -> list[str]:
     return [f"The package {why}: nothing proves who made it."]
 
 
+def refusal_of_unsigned() -> str:
+    """Say why the policy refuses what is not signed; nothing if it does not."""
+    try:
+        _unknown(policy(), "is not signed")
+    except TrustError as error:
+        return str(error)
+    return ""
+
+
 def claimed_key(manifest: bytes, signature: bytes) -> str | None:
     """Check that a signature is over a manifest, and read which key it claims to be made with. It is not verified.
 

@@ -4,11 +4,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures_builds import Models
 from fixtures_pulls import pull
-from remote_builder import write_remote
+from package_builder import SOURCE, made_from
+from remote_builder import entry_of, make, origin_of, write_remote
 from signing_keys import KeyPair, make_pair
 
 import qeff_zoo
@@ -18,10 +20,11 @@ from qeff_zoo.errors import PublishError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.bundles import export_bundle
 from qeff_zoo.hub.publishing import plan_publication
+from qeff_zoo.hub.resolver import resolve
 from qeff_zoo.hub.sources import look_up
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
-from qeff_zoo.store.origins import Origin
+from qeff_zoo.store.origins import BUILT_HERE, Origin
 
 NOTE = "manifest.json.origin"
 
@@ -139,7 +142,54 @@ def test_a_copy_has_no_note(models: Models, home: Path, tmp_path: Path) -> None:
     assert qeff_zoo.load(copy).generate(["the"], generation_len=2)  # nobody is pinned: no warning
 
 
-# --- whose remote ---------------------------------------------------------------------------------
+# --- whose remote, whose model -------------------------------------------------------------------
+
+
+def kept(folder: Path, origin: str | None, **changes: Any) -> Package:
+    """Put a package of `org/tiny` into the store, as one that was pulled from there or built here."""
+    store = Store()
+    with store.stage("pull") as staged:
+        package = make(staged, **changes)
+        where = BUILT_HERE if origin is None else origin_of(package, origin)
+        return store.promote(staged, package.build_key, origin=where)
+
+
+def test_a_package_of_another_remote_does_not_count(home: Path, tmp_path: Path) -> None:
+    url = write_remote(tmp_path / "own", make(tmp_path / "listed", ctx_len=2048))
+    other = kept(tmp_path, "file:///elsewhere", ctx_len=8192)
+    assert [one.remote for one in look_up(url, Store()).candidates] == [url]
+    ours = kept(tmp_path, None, ctx_len=8192)
+    assert ours.build_key == other.build_key
+    assert ours.path in [one.here for one in look_up("org/tiny", Store()).candidates]
+
+
+def test_a_package_that_calls_itself_like_a_model_is_none_of_it(home: Path, tmp_path: Path) -> None:
+    spec = made_from({**SOURCE, "model_id": "stranger/other"})
+    kept(tmp_path, "file:///elsewhere", spec=spec, name="org/tiny")
+    assert look_up("org/tiny", Store()).candidates == ()
+    assert len(look_up("stranger/other", Store()).candidates) == 1
+
+
+def test_an_unsigned_package_never_hides_a_signed_one(
+    home: Path,
+    tmp_path: Path,
+    pair: KeyPair,
+    trusting: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signed, newer = (
+        make(tmp_path / name, ctx_len=size) for name, size in (("a", 4096), ("b", 8192))
+    )
+    trust.sign(signed, key=pair.private)
+    url = write_remote(tmp_path / "own", signed, newer)
+    monkeypatch.setenv("QEFF_ZOO_STORES", url)
+    kept(tmp_path, url, ctx_len=8192)
+    trusting(pair)
+    found = resolve("org/tiny", {"ctx_len": 4096}, store=Store())
+    assert found.chosen is not None
+    assert found.chosen.entry.path == entry_of(signed).path
+    (other,) = found.candidates[1:]  # one package, here and there
+    assert "The package is not signed" in other.difference
 
 
 def test_a_remote_that_shows_nothing_hides_no_other(
