@@ -23,7 +23,7 @@ from qeff_zoo.disk.processes import Owner
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.identity import build_key
 from qeff_zoo.package import Package
-from qeff_zoo.store import Store, default_root
+from qeff_zoo.store import Store, default_root, housekeeping
 from qeff_zoo.store.copies import copy_out
 from qeff_zoo.store.origins import BUILT_HERE, Origin
 
@@ -767,3 +767,36 @@ def test_a_program_of_others_or_an_altered_one_is_compiled_again(store: Store, w
         path = package.file("model.onnx")
         path.write_bytes(b"x" * path.stat().st_size)
     assert store.program(package.programs[0].key) is None
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+
+def test_a_full_disk_can_be_cleaned(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice for a full disk is `cache gc`, so that needs no room."""
+    package, other = build(store), build_graph(store)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(staging, "note_owner", full)
+    removed = store.gc(older_than=timedelta(0))
+    assert {entry.key for entry in removed} == {package.build_key, other.name}
+    assert store.entries() == []
+    assert not package.path.exists()
+    assert not other.exists()
+
+
+def test_what_a_kill_leaves_of_a_package_on_a_full_disk_is_no_package(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = build(store)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(staging, "note_owner", full)
+    monkeypatch.setattr(housekeeping, "remove", lambda path: None)  # killed here
+    store.gc(older_than=timedelta(0))
+    assert store.lookup(package.build_key) is None
+    assert package.path.exists()

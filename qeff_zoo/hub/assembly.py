@@ -84,9 +84,8 @@ class Assembler:
                 transfer = Transfer(source, advance)
                 self._download(transfer, folder, missing, origin.path, claims)
                 if described.signature is not None:
-                    write_durably(
-                        folder / SIGNATURE_NAME, described.signature
-                    )  # never through a link
+                    # As a new file: one of that name could be linked to another package's.
+                    write_durably(folder / SIGNATURE_NAME, described.signature)
                 write_durably(folder / MANIFEST_NAME, described.content)
                 package = self.store.promote(
                     folder,

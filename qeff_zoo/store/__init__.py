@@ -12,7 +12,6 @@ locks: each process works in a folder of its own, and finishing is one rename.
     remotes/                what remotes said last
 """
 
-import errno
 import os
 import re
 import shutil
@@ -28,11 +27,10 @@ from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.store import housekeeping
-from qeff_zoo.store.housekeeping import Entry, Layout
+from qeff_zoo.store.housekeeping import NO_ROOM, Entry, Layout
 from qeff_zoo.store.origins import BUILT_HERE, BuiltHere, Provenance, read_origin, write_origin
 from qeff_zoo.store.partials import Partials
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{7,99}")
 
 
@@ -102,7 +100,7 @@ class Store:
             try:
                 yield folder
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if error.errno not in NO_ROOM:
                     raise
                 raise refused("write to", folder, error) from error
 

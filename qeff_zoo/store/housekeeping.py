@@ -4,6 +4,7 @@
 In: a store's folders. Out: entries, problems, and removals that spare whatever a process uses.
 """
 
+import errno
 import json
 import time
 from collections.abc import Collection, Iterator
@@ -13,13 +14,22 @@ from pathlib import Path
 
 from qeff_zoo.disk.digests import Progress, sha256_file
 from qeff_zoo.disk.processes import used_paths
-from qeff_zoo.disk.staging import abandoned, discard, retire, staging_folders, write_durably
+from qeff_zoo.disk.staging import (
+    abandoned,
+    discard,
+    remove,
+    retire,
+    staging_folders,
+    write_durably,
+)
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import misplaced, walk
 from qeff_zoo.package.manifest import MANIFEST_NAME, parse
 from qeff_zoo.store.partials import released
 
+#: Errors of a disk that takes nothing more.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _INDEX_NAME = "files.json"  # a graph's files: path -> [size, SHA-256]
 
 
@@ -149,11 +159,20 @@ def _is_idle(entry: Entry, limit: float | None) -> bool:
 
 
 def discard_entry(layout: Layout, entry: Entry) -> None:
-    """Remove an entry: its name at once, its files after."""
+    """Remove an entry: its name at once, its files after.
+
+    On a full disk there is no room for the folder that this takes: then what makes it complete goes first.
+    """
     if entry.kind in ("staging", "partial"):
         discard(entry.path)
-    else:
+        return
+    try:
         retire(entry.path, layout.staging)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        (entry.path / MANIFEST_NAME).unlink(missing_ok=True)
+        remove(entry.path)
 
 
 def forget(layout: Layout, max_idle: float) -> None:
