@@ -77,7 +77,7 @@ class Assembler:
         watch = Stopwatch(self.reporter)
         total = sum(content.size for content in contents)
         with watch.stage("pull", total) as advance, self.store.stage("pull") as folder:
-            there = self.store.root / "packages" / described.build_key
+            there = self.store.folder(described.build_key)
             missing = self._reuse(folder, contents, there, advance)
             self._require_space(missing, str(described.manifest["name"]))
             with ExitStack() as claims:

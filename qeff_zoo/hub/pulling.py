@@ -21,7 +21,7 @@ from qeff_zoo.hub.descriptions import (
 from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.remotes import Snapshot
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest
+from qeff_zoo.package.manifest import SIGNATURE_NAME, VALIDATED, Manifest
 from qeff_zoo.progress import Reporter, Silent
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
@@ -106,15 +106,13 @@ class Puller:
         package = self.store.with_manifest(origin.manifest)
         if package is None:
             return None
-        content = (package.path / MANIFEST_NAME).read_bytes()
-        note = package.path / SIGNATURE_NAME
-        signature = note.read_bytes() if note.is_file() else None
+        content, signature = trust.read_signed(package.path)
         fetched = None
         if signature is None and snapshot is not None:
             fetched = download_signature(snapshot, origin)
         warnings = trust.check(content, signature or fetched, trust.policy())
         if fetched:
-            write_durably(note, fetched)
+            write_durably(package.path / SIGNATURE_NAME, fetched)
         return Pulled(
             package=package,
             hit=True,

@@ -21,7 +21,7 @@ from qeff_zoo.hub.descriptions import Description, download_description, origin_
 from qeff_zoo.hub.remotes import Remote, Snapshot, open_remote, remotes_for
 from qeff_zoo.identity import is_key
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, source_in
+from qeff_zoo.package.manifest import MANIFEST_NAME, source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
@@ -145,10 +145,8 @@ class _Mender:
 
 def _described_here(folder: Path, origin: Provenance | None) -> Description | None:
     """Read a package's own manifest and signature; None if they are not, or cannot be, what they were."""
-    note = folder / SIGNATURE_NAME
     try:
-        content = (folder / MANIFEST_NAME).read_bytes()
-        signature = note.read_bytes() if note.is_file() else None
+        content, signature = trust.read_signed(folder)
         manifest = read_manifest(content, str(folder))
         if not isinstance(origin, BuiltHere):
             trust.check(content, signature, trust.policy())

@@ -168,7 +168,7 @@ def require_usable(package: Package, store: Store) -> list[str]:
     if package.path == store.folder(package.build_key) and store.is_built_here(package.build_key):
         return []
     chosen = policy()
-    warnings = check(*_signed(package), chosen)
+    warnings = check(*read_signed(package.path), chosen)
     return warnings if chosen.keys or chosen.identities else []
 
 
@@ -178,18 +178,20 @@ def is_vouched_for(package: Package) -> bool:
     if not chosen.keys and not chosen.identities:
         return False
     try:
-        check(*_signed(package), replace(chosen, mode="require"))
+        check(*read_signed(package.path), replace(chosen, mode="require"))
     except TrustError:
         return False
     return True
 
 
-def _signed(package: Package) -> tuple[bytes, bytes | None]:
-    """Read a package's manifest and its signature, if it has one."""
-    note = package.path / SIGNATURE_NAME
-    return (
-        package.path / MANIFEST_NAME
-    ).read_bytes(), note.read_bytes() if note.is_file() else None
+def read_signed(folder: Path) -> tuple[bytes, bytes | None]:
+    """Read a package's manifest and its signature, if it has one.
+
+    Args:
+        folder: Of the package.
+    """
+    note = folder / SIGNATURE_NAME
+    return (folder / MANIFEST_NAME).read_bytes(), note.read_bytes() if note.is_file() else None
 
 
 def _check_identities(manifest: bytes, signature: bytes, policy: Policy) -> list[str]:

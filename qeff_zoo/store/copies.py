@@ -31,7 +31,7 @@ def copy_out(package: Package, destination: Path) -> Package:
     if _has_copy(target, package):
         return Package.open(target)
     files = [file["path"] for file in package.manifest["files"]]
-    beside = [name for name in (SIGNATURE_NAME,) if (package.path / name).is_file()]
+    beside = [SIGNATURE_NAME] if (package.path / SIGNATURE_NAME).is_file() else []
     Store.require_space(target, package.size, f"package {package.name!r}")
     prefix = f".{target.name}"
     try:

@@ -41,17 +41,24 @@ def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[in
     multiplied: set[int] = set()
     named = dict(model.named_parameters(remove_duplicate=False))
     for matrix in matrices:
-        name, _, number = matrix.name.rpartition(".")
-        if matrix.name in named and named[matrix.name].dim() == 2:
-            stored = _round_uses(model, named[matrix.name], matrix)
+        parameter, number = _parameter(named, matrix.name)
+        if parameter.dim() == 2 and number is None:
+            stored = _round_uses(model, parameter, matrix)
         else:
-            stack = named[matrix.name if matrix.name in named else name]
-            stored = stack.data
-            for part in _parts(stored, matrix, None if matrix.name in named else int(number)):
+            stored = parameter.data
+            for part in _parts(stored, matrix, number):
                 part.copy_(_rounded(part, matrix))
         if matrix.multiplied:
             multiplied.add(stored.untyped_storage().data_ptr())
     return multiplied
+
+
+def _parameter(named: Mapping[str, nn.Parameter], name: str) -> tuple[nn.Parameter, int | None]:
+    """Return a parameter, and the number in it of the matrix that is meant; None for all of it."""
+    if name in named:
+        return named[name], None
+    stack, _, number = name.rpartition(".")
+    return named[stack], int(number)
 
 
 def _round_uses(model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix) -> Tensor:

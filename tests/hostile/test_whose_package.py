@@ -145,7 +145,7 @@ def test_a_copy_has_no_note(models: Models, home: Path, tmp_path: Path) -> None:
 # --- whose remote, whose model -------------------------------------------------------------------
 
 
-def kept(folder: Path, origin: str | None, **changes: Any) -> Package:
+def kept(origin: str | None, **changes: Any) -> Package:
     """Put a package of `org/tiny` into the store, as one that was pulled from there or built here."""
     store = Store()
     with store.stage("pull") as staged:
@@ -156,16 +156,16 @@ def kept(folder: Path, origin: str | None, **changes: Any) -> Package:
 
 def test_a_package_of_another_remote_does_not_count(home: Path, tmp_path: Path) -> None:
     url = write_remote(tmp_path / "own", make(tmp_path / "listed", ctx_len=2048))
-    other = kept(tmp_path, "file:///elsewhere", ctx_len=8192)
+    other = kept("file:///elsewhere", ctx_len=8192)
     assert [one.remote for one in look_up(url, Store()).candidates] == [url]
-    ours = kept(tmp_path, None, ctx_len=8192)
+    ours = kept(None, ctx_len=8192)
     assert ours.build_key == other.build_key
     assert ours.path in [one.here for one in look_up("org/tiny", Store()).candidates]
 
 
 def test_a_package_that_calls_itself_like_a_model_is_none_of_it(home: Path, tmp_path: Path) -> None:
     spec = made_from({**SOURCE, "model_id": "stranger/other"})
-    kept(tmp_path, "file:///elsewhere", spec=spec, name="org/tiny")
+    kept("file:///elsewhere", spec=spec, name="org/tiny")
     assert look_up("org/tiny", Store()).candidates == ()
     assert len(look_up("stranger/other", Store()).candidates) == 1
 
@@ -183,7 +183,7 @@ def test_an_unsigned_package_never_hides_a_signed_one(
     trust.sign(signed, key=pair.private)
     url = write_remote(tmp_path / "own", signed, newer)
     monkeypatch.setenv("QEFF_ZOO_STORES", url)
-    kept(tmp_path, url, ctx_len=8192)
+    kept(url, ctx_len=8192)
     trusting(pair)
     found = resolve("org/tiny", {"ctx_len": 4096}, store=Store())
     assert found.chosen is not None
