@@ -29,10 +29,8 @@ from typing import Any
 
 from measuring import machine
 
-from qeff_zoo.hub.entries import Entry
-from qeff_zoo.hub.index import INDEX_NAME, Index, encode
-from qeff_zoo.hub.resolver import resolve
-from qeff_zoo.hub.variants import variant_name
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode, variant_name
+from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.settings import OFFLINE_ENV, STORES_ENV
 
 #: What is asked of a package; another one is meant each time.

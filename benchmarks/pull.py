@@ -138,12 +138,12 @@ def fetch(who: str, work: str) -> dict[str, float]:
     """Time one download in this process, its imports left out."""
     import huggingface_hub
 
-    from qeff_zoo.hub import pulling
+    from qeff_zoo.hub import pull
 
     huggingface_hub.get_session()
     begun, used = time.perf_counter(), time.process_time()
     if who == "pull":
-        pulled = pulling.pull(f"hf://{_REPO}")
+        pulled = pull.pull(f"hf://{_REPO}")
         assert not pulled.hit
     else:
         huggingface_hub.snapshot_download(_REPO, cache_dir=work)

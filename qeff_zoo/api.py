@@ -76,10 +76,10 @@ def pull(
         >>> package = qeff_zoo.pull("org/model", ctx_len=4096)  # doctest: +SKIP
         >>> print(package.path)  # doctest: +SKIP
     """
-    from qeff_zoo.hub import pulling
+    from qeff_zoo.hub import pull
     from qeff_zoo.store.copies import copy_out
 
-    pulled = pulling.pull(model, choices, revision=revision, key=key)
+    pulled = pull.pull(model, choices, revision=revision, key=key)
     for text in pulled.warnings:
         warnings.warn(f"{pulled.package.name}: {text}", stacklevel=2)
     return pulled.package if output is None else copy_out(pulled.package, Path(output))

@@ -34,7 +34,7 @@ class Choice:
         of: Role or kind of answer of the tasks that it is for; None for every task.
         allowed: Values that it may have; empty where other code decides.
         default: Where neither user nor checkpoint nor recipe chooses.
-        sharing: Which packages will do for somebody who asks for it, see `qeff_zoo.hub.axes`.
+        sharing: Which packages will do for somebody who asks for it, see `qeff_zoo.hub.resolve.axes`.
         distance: How far apart two packages are that differ here.
         short: What a package's name says before the value; None for the whole name of the choice.
     """

@@ -8,10 +8,9 @@ import pytest
 from local_hub import LocalHub
 from remote_builder import make, noise, remote
 
-from qeff_zoo.hub import retries
-from qeff_zoo.hub.descriptions import origin_of
-from qeff_zoo.hub.pulling import Pulled, Puller
-from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.hub.pull import Pulled, Puller
+from qeff_zoo.hub.pull.fetch import origin_of
+from qeff_zoo.hub.remotes import http, open_remote
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME
 from qeff_zoo.store import Store
@@ -25,7 +24,7 @@ WEIGHTS = noise(200_000)
 def pulling(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a store of the test's own, no trust policy, and no pauses between attempts."""
     monkeypatch.setenv("QEFF_ZOO_TRUST", "off")
-    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(http, "_FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.cli.reading import choices_of
 from qeff_zoo.errors import PlanError
-from qeff_zoo.hub.axes import KINDS, Rule, rule_of
-from qeff_zoo.hub.variants import axes_of, variant_name
+from qeff_zoo.hub.index import axes_of, variant_name
+from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of
 from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
 from qeff_zoo.registry import find_recipe
 

@@ -17,9 +17,9 @@ from remote_builder import entry_of, make, noise, remote
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
-from qeff_zoo.hub import bundles
-from qeff_zoo.hub.bundles import export_bundle, import_bundle
 from qeff_zoo.hub.index import INDEX_NAME, Index, encode
+from qeff_zoo.hub.pull import bundle
+from qeff_zoo.hub.pull.bundle import export_bundle, import_bundle
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME
 from qeff_zoo.store import Store
@@ -103,7 +103,7 @@ def test_nothing_is_written_beside_the_bundle_but_the_bundle(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bundles.os, "fsync", full)
+        patch.setattr(bundle.os, "fsync", full)
         with pytest.raises(StoreError, match="No space left"):
             export_bundle(packages, folder / "zoo.tar")
     assert [path.name for path in folder.iterdir()] == ["zoo.tar"]
@@ -265,7 +265,7 @@ def test_a_bundle_that_goes_away_is_an_error_of_ours(
     packages: list[Package], tmp_path: Path
 ) -> None:
     export_bundle(packages, tmp_path / "zoo.tar")
-    snapshot = bundles.open_bundle(tmp_path / "zoo.tar")
+    snapshot = bundle.open_bundle(tmp_path / "zoo.tar")
     (tmp_path / "zoo.tar").unlink()
     with pytest.raises(RemoteError, match="No such file"):
         snapshot.read(INDEX_NAME, limit=10**6)

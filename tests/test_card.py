@@ -7,8 +7,8 @@ from typing import Any
 import package_builder
 import pytest
 
-from qeff_zoo.hub.card import card
 from qeff_zoo.hub.index import Entry, Index, Notice
+from qeff_zoo.hub.publish.card import card
 from qeff_zoo.identity import build_key
 
 WHERE = "hf://acme/zoo"

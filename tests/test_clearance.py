@@ -10,9 +10,7 @@ import package_builder
 import pytest
 from local_hub import LocalHub
 
-from qeff_zoo.hub.clearance import objections
-from qeff_zoo.hub.leaks import leaks
-from qeff_zoo.hub.licences import KNOWN, REDISTRIBUTABLE, licence_of
+from qeff_zoo.hub.publish.gate import KNOWN, REDISTRIBUTABLE, leaks, licence_of, objections
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import SIGNATURE_NAME
 

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,17 @@ from package_builder import SOURCE, SPEC, draft, program
 from remote_builder import entry_of, make
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import variants
-from qeff_zoo.hub.index import Entry, Index, Notice, decode, encode, package_path
-from qeff_zoo.hub.variants import axes_of, variant_name
+from qeff_zoo.hub import index
+from qeff_zoo.hub.index import (
+    Entry,
+    Index,
+    Notice,
+    axes_of,
+    decode,
+    encode,
+    package_path,
+    variant_name,
+)
 
 ENTRY = Entry(
     path="packages/ort-int4-pl128-cl4096-bs1/0123456789abcdef",
@@ -93,48 +102,65 @@ def test_notice_is_one_line_of_a_known_kind(state: str, reason: str, instead: st
         Notice(state, reason, instead)
 
 
-def row(content: dict[str, Any], column: int, value: Any) -> None:
-    content["packages"][0][column] = value
+def first(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    """Change what is said of the first package."""
+    return lambda content: content["packages"][0].update(changes)
 
 
-BROKEN = {
-    "another schema": lambda c: c.update(schema="qeff-index/2"),
+def axis(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content["packages"][0]["axes"].update(changes)
+
+
+def notice(path: str = ENTRY.path, **said: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content["notices"].update(
+        {path: {"state": "yanked", "reason": "x", **said}}
+    )
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "another schema": lambda c: c.update(schema="qeff-index/3"),
     "no schema": lambda c: c.pop("schema"),
     "another member": lambda c: c.update(extra=1),
     "a member less": lambda c: c.pop("notices"),
     "serial below zero": lambda c: c.update(serial=-1),
     "serial of text": lambda c: c.update(serial="1"),
     "serial of truth": lambda c: c.update(serial=True),
-    "key out of packages": lambda c: row(c, 2, "../../../../etc/x"),
-    "short key": lambda c: row(c, 2, "0123456789abcde"),
-    "key and digest that swap characters": lambda c: row(c, 2, "0123456789abcdef a"),
-    "digest of other letters": lambda c: row(c, 3, "A" * 64),
-    "size below zero": lambda c: row(c, 4, -1),
-    "size of truth": lambda c: row(c, 4, True),
-    "time": lambda c: row(c, 5, "yesterday"),
-    "level": lambda c: row(c, 6, "surely"),
-    "signed by number": lambda c: row(c, 7, 1),
-    "source that is not there": lambda c: row(c, 0, 7),
-    "source from the end": lambda c: row(c, 0, -1),
-    "kind that is not there": lambda c: row(c, 1, 7),
-    "row too long": lambda c: c["packages"][0].append(1),
-    "one package twice": lambda c: c["packages"].append(c["packages"][0]),
+    "serial with a point": lambda c: c.update(serial=1e29),
+    "serial out of sight": lambda c: c.update(serial=10**31),
+    "path out of packages": first(path="packages/ort/../../../etc"),
+    "path with a short key": first(path=ENTRY.path[:-1]),
+    "path with one part more": first(path=f"{ENTRY.path}/a"),
+    "path that hides": first(path="packages/.git/0123456789abcdef"),
+    "path of two lines": first(path=f"{ENTRY.path}\n"),
+    "digest of other letters": first(manifest="A" * 64),
+    "digest of two lines": first(manifest="a" * 64 + "\n"),
+    "size below zero": first(size=-1),
+    "size of truth": first(size=True),
+    "size beyond every disk": first(size=10**30),
+    "time": first(finished="yesterday"),
+    "level": first(validated="surely"),
+    "signed by number": first(signed=1),
+    "package with a member more": first(extra=1),
+    "package with a member less": lambda c: c["packages"][0].pop("axes"),
+    "package of text": lambda c: c.update(packages=["none"]),
     "packages of text": lambda c: c.update(packages="none"),
-    "variant out of packages": lambda c: c["kinds"][0].update(variant="../.."),
-    "variant with a slash": lambda c: c["kinds"][0].update(variant="a/b"),
-    "variant that hides": lambda c: c["kinds"][0].update(variant=".git"),
-    "axis of an object": lambda c: c["kinds"][0]["axes"].update(deep={"a": 1}),
-    "axis that clears the screen": lambda c: c["kinds"][0]["axes"].update(weights="\x1b[2J"),
-    "version of a number": lambda c: c["kinds"][0]["needs"].update(onnxruntime=1),
-    "model of two lines": lambda c: c["sources"][0].__setitem__(0, "a\nb"),
-    "model of half a character": lambda c: c["sources"][0].__setitem__(0, "\ud800"),
-    "notice out of packages": lambda c: c["notices"].update({"../x": {"state": "yanked", "reason": "x"}}),
-    "notice of an unknown state": lambda c: c["notices"].update(
-        {ENTRY.path: {"state": "gone", "reason": "x"}}
-    ),
-    "notice that leads out": lambda c: c["notices"].update(
-        {ENTRY.path: {"state": "superseded", "reason": "x", "instead": "/etc/passwd"}}
-    ),
+    "one package twice": lambda c: c["packages"].append(c["packages"][0]),
+    "axis of an object": axis(deep={"a": 1}),
+    "axis of nothing": axis(pooling=None),
+    "axis that clears the screen": axis(weights="\x1b[2J"),
+    "size that is no number": axis(ctx_len="abc"),
+    "size that is a list": axis(ctx_len=[1, 2]),
+    "lengths that are no numbers": axis(seq_lens=["abc"]),
+    "lengths that are a number": axis(seq_lens=7),
+    "no target": lambda c: c["packages"][0]["axes"].pop("target"),
+    "too many axes": axis(**{f"axis{number}": 1 for number in range(65)}),
+    "version of a number": first(needs={"onnxruntime": 1}),
+    "model of two lines": first(model="a\nb"),
+    "model of half a character": first(model="\ud800"),
+    "model that is long": first(model="x" * 1001),
+    "notice out of packages": notice("../x"),
+    "notice of an unknown state": notice(state="gone"),
+    "notice that leads out": notice(state="superseded", instead="/etc/passwd"),
 }  # fmt: skip
 
 
@@ -159,7 +185,7 @@ def test_malformed_index_is_refused(what: str) -> None:
         encode(Index())[:-9],
         encode(Index()) + b"more",
         encode(Index()) + encode(Index()),
-        gzip.compress(b'{"schema":"qeff-index/1","schema":"qeff-index/1"}'),
+        gzip.compress(b'{"schema":"qeff-index/2","schema":"qeff-index/2"}'),
         gzip.compress(json.dumps({**plain(Index()), "serial": 1e999}).encode()),
     ],
     ids=["nothing", "plain", "list", "cut JSON", "deep", "cut", "tail", "two", "twice", "infinity"],
@@ -286,8 +312,8 @@ def test_versions_are_those_of_what_runs_and_compiled_it() -> None:
     spec = {**SPEC, "toolchain": {"torch": "2.13.0", "onnxruntime": "1.30.0"}}
     made = program()
     made["compiled_from"]["compiler"] = {"name": "qaic-compile", "version": "1.20.2"}
-    found = variants.tested_versions(draft(spec=spec, programs=[made]))
+    found = index.tested_versions(draft(spec=spec, programs=[made]))
     assert found == {"onnxruntime": "1.30.0", "qaic-compile": "1.20.2"}
     made["compiled_from"]["compiler"] = {"name": "onnxruntime", "version": "1.31.1"}
-    found = variants.tested_versions(draft(spec=spec, programs=[made]))
+    found = index.tested_versions(draft(spec=spec, programs=[made]))
     assert found == {"onnxruntime": "1.31.1"}

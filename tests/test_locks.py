@@ -13,9 +13,9 @@ from remote_builder import entry_of, make, remote, write_remote
 
 from qeff_zoo import cli
 from qeff_zoo.errors import RemoteError, ResolutionError
-from qeff_zoo.hub import locks, retries
 from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, encode
-from qeff_zoo.hub.pulling import Puller
+from qeff_zoo.hub.pull import Puller, lock
+from qeff_zoo.hub.remotes import http
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
@@ -32,7 +32,7 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("QEFF_ZOO_OFFLINE", "0"),
     ):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(http, "_FIRST_PAUSE", 0.0)
     monkeypatch.chdir(tmp_path)
 
 
@@ -245,24 +245,24 @@ GOOD: dict[str, Any] = {
 def test_what_is_no_lock_is_refused(content: str) -> None:
     Path("bad.lock").write_text(content)
     with pytest.raises(ResolutionError, match=r"Cannot read the lock 'bad\.lock'"):
-        locks.read_lock(Path("bad.lock"))
+        lock.read_lock(Path("bad.lock"))
 
 
 def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "good.lock"
     path.write_text(json.dumps({"schema": "qeff-lock/1", "packages": [GOOD]}))
-    locked = locks.read_lock(path)
-    locks.write_lock(path, locked)
-    assert locks.read_lock(path) == locked
+    locked = lock.read_lock(path)
+    lock.write_lock(path, locked)
+    assert lock.read_lock(path) == locked
 
 
 def test_a_lock_cannot_lead_to_another_place(tmp_path: Path, packages: list[Package]) -> None:
     url = write_remote(tmp_path / "remote", packages[0])
-    (locked,) = locks.lock([url])
+    (locked,) = lock.lock([url])
     for origin in (
         replace(locked.origin, url=(tmp_path / "elsewhere").as_uri()),
         replace(locked.origin, path="packages/a/0123456789abcdef"),
     ):
         with pytest.raises(RemoteError):
-            locks.pull_locked(replace(locked, origin=origin), Puller(Store()))
+            lock.pull_locked(replace(locked, origin=origin), Puller(Store()))
     assert not Store().entries()

@@ -24,8 +24,9 @@ from qeff_zoo import pipeline
 from qeff_zoo.cli import main
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, decode
-from qeff_zoo.hub.notices import publish_notice
-from qeff_zoo.hub.publishing import check_destination, plan_publication, publish
+from qeff_zoo.hub.publish import publish
+from qeff_zoo.hub.publish.notice import publish_notice
+from qeff_zoo.hub.publish.plan import check_destination, plan_publication
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.trust import sign
 from qeff_zoo.package import Package

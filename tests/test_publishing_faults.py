@@ -31,8 +31,8 @@ from publications import (
 
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, decode
-from qeff_zoo.hub.publications import Publication
-from qeff_zoo.hub.publishing import plan_publication, publish
+from qeff_zoo.hub.publish import publish
+from qeff_zoo.hub.publish.plan import Publication, plan_publication
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 SEED = 20_26_11
@@ -268,7 +268,7 @@ _PUBLISHER = """
 import os, sys
 import huggingface_hub._commit_api, huggingface_hub.lfs
 from qeff_zoo import cli
-from qeff_zoo.hub import hub_commits, publishing
+import qeff_zoo.hub.publish
 
 for line in sys.stdin:
     child = os.fork()
@@ -328,7 +328,7 @@ import os, random, shutil, signal, sys
 
 package, before, folder, seed = sys.argv[1:]
 from qeff_zoo import cli
-from qeff_zoo.hub import folder_commits, publishing
+import qeff_zoo.hub.publish
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")

@@ -26,8 +26,8 @@ import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.disk.sharing import share
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, StoreError, TrustError
-from qeff_zoo.hub import descriptions, transfer
 from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, encode
+from qeff_zoo.hub.pull import fetch, transfer
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME
 from qeff_zoo.store import Store
@@ -187,7 +187,7 @@ def test_a_manifest_that_was_changed_is_refused_unread(
     path = f"{entry_of(published).path}/{MANIFEST_NAME}"
     hub.commit(REPO, {**files, path: files[path].replace(b"Apache-2.0", b"Apache-2.1")})
     hub.commit(REPO, {path: files[path] + b" "})
-    monkeypatch.setattr(descriptions, "parse", lambda _: pytest.fail("it was parsed"))
+    monkeypatch.setattr(fetch, "parse", lambda _: pytest.fail("it was parsed"))
     with pytest.raises(RemoteError, match="has SHA-256"):
         pull()
     assert is_clean(home)
@@ -199,8 +199,8 @@ def test_trust_is_asked_before_the_manifest_is_parsed(
     def refuse(*_: Any) -> list[str]:
         raise TrustError("no")
 
-    monkeypatch.setattr(descriptions.trust, "check", refuse)
-    monkeypatch.setattr(descriptions, "parse", lambda _: pytest.fail("it was parsed"))
+    monkeypatch.setattr(fetch.trust, "check", refuse)
+    monkeypatch.setattr(fetch, "parse", lambda _: pytest.fail("it was parsed"))
     with pytest.raises(TrustError):
         pull()
     assert is_clean(home)
@@ -261,7 +261,7 @@ def test_what_is_no_manifest_is_refused(
 def test_a_manifest_may_not_fill_the_memory(
     zoo: LocalHub, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descriptions, "MANIFEST_LIMIT", 1000)
+    monkeypatch.setattr(fetch, "MANIFEST_LIMIT", 1000)
     with pytest.raises(RemoteError, match="more than 1,000 bytes"):
         pull()
     assert is_clean(home)
@@ -481,7 +481,7 @@ def test_what_is_not_there_is_built_with_the_same_choices(
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     hub.commit("org/tiny", {"config.json": json.dumps(config).encode()})
     monkeypatch.setattr("qeff_zoo.pipeline.build", build)
-    monkeypatch.setattr("qeff_zoo.hub.buildable.problems", lambda *_: [])
+    monkeypatch.setattr("qeff_zoo.hub.resolve._obstacles", lambda *_: [])
     argv = ("pull", "org/tiny", "--ctx-len", "9000", "--weights", "int4")
     _, err = command(*argv, capsys=capsys, code=1)
     assert "qeff-zoo build org/tiny" in err

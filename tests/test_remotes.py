@@ -12,11 +12,13 @@ from static_server import served
 from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, TrustError
-from qeff_zoo.hub import retries, seen, transport
+from qeff_zoo.hub import seen
 from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, encode
 from qeff_zoo.hub.remotes import (
     Remote,
     configured_remotes,
+    folder,
+    http,
     is_read_only,
     is_repository,
     open_remote,
@@ -152,9 +154,7 @@ def test_damaged_index_is_refused(place: Place) -> None:
 def test_index_that_is_too_large_is_not_read_to_its_end(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qeff_zoo.hub import folder_remote, web_remote
-
-    for module in (folder_remote, web_remote):
+    for module in (folder, http):
         monkeypatch.setattr(module, "INDEX_LIMIT", 1000)
     place.put({INDEX_NAME: encode(INDEX) + bytes(10_000)})
     with pytest.raises(RemoteError, match="more than 1,000 bytes"):
@@ -294,10 +294,10 @@ def test_passing_trouble_is_waited_for(
     hub: LocalHub, home: Path, no_waiting: None, status: int, path: str
 ) -> None:
     hub.commit("acme/zoo", {INDEX_NAME: encode(INDEX), FILE: CONTENT})
-    hub.fault("GET", path, status=status, times=retries.ATTEMPTS - 1)
+    hub.fault("GET", path, status=status, times=http.ATTEMPTS - 1)
     snapshot = open_remote("hf://acme/zoo").snapshot()
     assert snapshot is not None
-    hub.fault("GET", path, status=status, times=retries.ATTEMPTS - 1)
+    hub.fault("GET", path, status=status, times=http.ATTEMPTS - 1)
     assert snapshot.read(FILE, limit=len(CONTENT)) == CONTENT
     hub.fault("GET", path, status=status, times=100)
     with pytest.raises(RemoteError, match=str(status)) as caught:
@@ -353,8 +353,8 @@ def test_server_that_ignores_ranges_is_read_rightly(hub: LocalHub, home: Path) -
         assert b"".join(pieces) == CONTENT[1234:]
 
 
-def answer(status: int, headers: Mapping[str, str], *pieces: bytes) -> transport.Answer:
-    return transport.Answer("https://x", status, headers, iter(pieces))
+def answer(status: int, headers: Mapping[str, str], *pieces: bytes) -> http.Answer:
+    return http.Answer("https://x", status, headers, iter(pieces))
 
 
 @pytest.mark.parametrize(
@@ -370,12 +370,12 @@ def answer(status: int, headers: Mapping[str, str], *pieces: bytes) -> transport
     ids=["asked", "earlier", "whole", "later", "no place", "no header"],
 )
 def test_part_is_taken_for_what_it_is(
-    monkeypatch: pytest.MonkeyPatch, given: transport.Answer, rest: bytes | None
+    monkeypatch: pytest.MonkeyPatch, given: http.Answer, rest: bytes | None
 ) -> None:
-    monkeypatch.setattr(transport, "_follow", lambda *_: given)
+    monkeypatch.setattr(http, "_follow", lambda *_: given)
 
     def take() -> bytes:
-        with transport.get("https://x", offset=4) as found:
+        with http.get("https://x", offset=4) as found:
             return b"".join(found.pieces)
 
     if rest is None:
@@ -390,7 +390,7 @@ def test_part_is_taken_for_what_it_is(
 )
 def test_redirect_to_where_it_must_not_lead_is_refused(location: str) -> None:
     with pytest.raises(RemoteError, match="it leads to"):
-        transport._redirected("https://host/a", location)
+        http._redirected("https://host/a", location)
 
 
 def test_redirects_end(hub: LocalHub, home: Path) -> None:

@@ -14,8 +14,8 @@ from remote_builder import entry_of, make, noise, remote, write_remote
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PackageError
-from qeff_zoo.hub import retries
-from qeff_zoo.hub.repair import Repaired, repair
+from qeff_zoo.hub.pull.repair import Repaired, repair
+from qeff_zoo.hub.remotes import http
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME
 from qeff_zoo.store import Store
@@ -33,7 +33,7 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("QEFF_ZOO_STORES", f"hf://{REPO}"),
     ):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(http, "_FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture

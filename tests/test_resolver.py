@@ -18,12 +18,9 @@ from test_index import ENTRY
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.cli import main
 from qeff_zoo.errors import PlanError, RemoteError, ResolutionError, TrustError
-from qeff_zoo.hub import axes
-from qeff_zoo.hub.decision import Candidate, Wanted, decide
-from qeff_zoo.hub.entries import Entry, Notice
-from qeff_zoo.hub.index import INDEX_NAME, Index, encode
-from qeff_zoo.hub.resolver import require, resolve
-from qeff_zoo.hub.versions import doubts, obstacles
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice, encode
+from qeff_zoo.hub.resolve import axes, require, resolve
+from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide, doubts, obstacles
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 

@@ -12,8 +12,8 @@ from package_builder import FILES, SOURCE, SPEC, draft, fill, made_from
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PackageError
-from qeff_zoo.hub.serve_args import Command, serve_args
 from qeff_zoo.package import Package, write_manifest
+from qeff_zoo.targets.qaic.serve_args import Command, serve_args
 
 STATE = package_builder.program()["states"][0]
 

@@ -17,10 +17,10 @@ from signing_keys import KeyPair, make_pair
 
 from qeff_zoo import cli
 from qeff_zoo.errors import RemoteError, TrustError, ZooError
-from qeff_zoo.hub import retries, trust
+from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, decode, encode
-from qeff_zoo.hub.pulling import pull
-from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.hub.pull import pull
+from qeff_zoo.hub.remotes import http, open_remote
 from qeff_zoo.hub.trust import SIGNATURE_LIMIT
 from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package
@@ -46,7 +46,7 @@ def other_machine(tmp_path: Path, pair: KeyPair, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("QEFF_ZOO_STORES", URL)
     settings = {"mode": "require", "keys": [str(pair.public)]}
     monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(settings))
-    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(http, "_FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import retries
-from qeff_zoo.hub.transfer import Transfer, Wanted
+from qeff_zoo.hub.pull.transfer import Transfer, Wanted
+from qeff_zoo.hub.remotes import http
 
 CONTENT = bytes(range(256)) * 40
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(http, "_FIRST_PAUSE", 0.0)
 
 
 def cut(message: str = "cut") -> RemoteError:
@@ -103,7 +103,7 @@ def test_it_gives_up_when_nothing_comes_any_more(tmp_path: Path) -> None:
     script = Script([5000, *[0] * 50])
     with pytest.raises(RemoteError, match="cut"):
         fetch(script, tmp_path / "a")
-    assert len(script.offsets) == 1 + retries.ATTEMPTS - 1
+    assert len(script.offsets) == 1 + http.ATTEMPTS - 1
     assert (tmp_path / "a").read_bytes() == CONTENT[:5000]  # kept for the next time
     assert fetch(Script(), tmp_path / "a") == (len(CONTENT) - 5000, len(CONTENT))
 

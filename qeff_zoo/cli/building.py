@@ -65,7 +65,7 @@ def _check_publication(arguments: argparse.Namespace) -> None:
                 "--private applies to publishing only; expected --publish REMOTE beside it. Leave it out."
             )
         return
-    from qeff_zoo.hub.publishing import check_destination
+    from qeff_zoo.hub.publish.plan import check_destination
 
     if arguments.no_validate:
         raise PublishError(
@@ -78,7 +78,8 @@ def _check_publication(arguments: argparse.Namespace) -> None:
 def _published(package: Any, arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.publish is None:
         return {}
-    from qeff_zoo.hub.publishing import plan_publication, publish
+    from qeff_zoo.hub.publish import publish
+    from qeff_zoo.hub.publish.plan import plan_publication
 
     bars = reporter(arguments)
     plan = plan_publication(package, arguments.publish, private=arguments.private, reporter=bars)

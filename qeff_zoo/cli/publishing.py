@@ -11,10 +11,11 @@ from qeff_zoo.cli.printing import print_json
 def publish_command(arguments: argparse.Namespace) -> None:
     """Publish a package and print where the commit can be seen; or print the plan."""
     from qeff_zoo.api import find_package
-    from qeff_zoo.hub import publishing
+    from qeff_zoo.hub.publish import publish
+    from qeff_zoo.hub.publish.plan import plan_publication
 
     bars = reporter(arguments)
-    plan = publishing.plan_publication(
+    plan = plan_publication(
         find_package(arguments.package),
         arguments.remote,
         private=arguments.private,
@@ -25,7 +26,7 @@ def publish_command(arguments: argparse.Namespace) -> None:
         print_json(plan.as_dict()) if arguments.json else print(plan)
         return
     print(plan.summary, file=sys.stderr)
-    url = publishing.publish(plan, reporter=bars)
+    url = publish(plan, reporter=bars)
     if arguments.json:
         print_json({**plan.as_dict(), "url": url})
     else:

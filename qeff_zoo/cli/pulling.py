@@ -13,13 +13,12 @@ from qeff_zoo.cli.reading import choices_of
 from qeff_zoo.errors import ResolutionError
 
 if TYPE_CHECKING:
-    from qeff_zoo.hub.pulling import Pulled, Puller
+    from qeff_zoo.hub.pull import Pulled, Puller
 
 
 def pull_command(arguments: argparse.Namespace) -> None:
     """Pull a package, or what a lock pins, and print the path."""
-    from qeff_zoo.hub import locks
-    from qeff_zoo.hub.pulling import Puller
+    from qeff_zoo.hub.pull import Puller, lock
     from qeff_zoo.store import Store
     from qeff_zoo.store.copies import copy_out
 
@@ -27,8 +26,8 @@ def pull_command(arguments: argparse.Namespace) -> None:
     if arguments.locked is None:
         pulled = [_pull(arguments, puller)]
     else:
-        chosen = locks.chosen(locks.read_lock(arguments.locked), arguments.models)
-        pulled = [locks.pull_locked(locked, puller) for locked in chosen]
+        chosen = lock.chosen(lock.read_lock(arguments.locked), arguments.models)
+        pulled = [lock.pull_locked(locked, puller) for locked in chosen]
     if arguments.output is not None:
         if len(pulled) != 1:
             raise ResolutionError(
@@ -40,7 +39,7 @@ def pull_command(arguments: argparse.Namespace) -> None:
 
 
 def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
-    from qeff_zoo.hub.pulling import pull
+    from qeff_zoo.hub.pull import pull
 
     if len(arguments.models) != 1:
         raise ResolutionError(
@@ -104,10 +103,10 @@ def _print_warnings(pulled: "Pulled") -> None:
 
 def lock_command(arguments: argparse.Namespace) -> None:
     """Pin a package for each model, and print the lock's path."""
-    from qeff_zoo.hub import locks
+    from qeff_zoo.hub.pull import lock
 
-    locked = locks.lock(arguments.models, choices_of(arguments), revision=arguments.revision)
-    locks.write_lock(arguments.output, locked)
+    locked = lock.lock(arguments.models, choices_of(arguments), revision=arguments.revision)
+    lock.write_lock(arguments.output, locked)
     if arguments.json:
         packages = [{"model": each.model, **asdict(each.origin)} for each in locked]
         print_json({"path": str(arguments.output), "packages": packages})
@@ -119,7 +118,7 @@ def lock_command(arguments: argparse.Namespace) -> None:
 
 def repair_command(arguments: argparse.Namespace) -> int:
     """Repair packages of the store; 1 if one is still damaged."""
-    from qeff_zoo.hub.repair import repair
+    from qeff_zoo.hub.pull.repair import repair
     from qeff_zoo.package.description import human_size
 
     found = repair(arguments.packages, reporter=reporter(arguments))
@@ -141,8 +140,8 @@ def repair_command(arguments: argparse.Namespace) -> int:
 def bundle_export_command(arguments: argparse.Namespace) -> None:
     """Write packages to one file, and print its path."""
     from qeff_zoo.api import find_here
-    from qeff_zoo.hub.bundles import export_bundle
-    from qeff_zoo.hub.pulling import Puller, pull
+    from qeff_zoo.hub.pull import Puller, pull
+    from qeff_zoo.hub.pull.bundle import export_bundle
     from qeff_zoo.store import Store
 
     puller = Puller(Store(), reporter(arguments))
@@ -164,7 +163,7 @@ def bundle_export_command(arguments: argparse.Namespace) -> None:
 
 def bundle_import_command(arguments: argparse.Namespace) -> None:
     """Bring the packages of a bundle here, and print their paths."""
-    from qeff_zoo.hub.bundles import import_bundle
+    from qeff_zoo.hub.pull.bundle import import_bundle
 
     pulled = import_bundle(arguments.file, reporter=reporter(arguments))
     _print(pulled, arguments, single=False)

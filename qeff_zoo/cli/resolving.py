@@ -10,13 +10,13 @@ from qeff_zoo.cli.printing import print_json, table
 from qeff_zoo.cli.reading import choices_of
 
 if TYPE_CHECKING:
-    from qeff_zoo.hub.decision import Candidate
-    from qeff_zoo.hub.resolver import Resolution
+    from qeff_zoo.hub.resolve import Resolution
+    from qeff_zoo.hub.resolve.choose import Candidate
 
 
 def resolve_command(arguments: argparse.Namespace) -> int:
     """Print what to do for a model, and what was considered."""
-    from qeff_zoo.hub.resolver import resolve
+    from qeff_zoo.hub.resolve import resolve
 
     resolution = resolve(
         arguments.model, choices_of(arguments), revision=arguments.revision, key=arguments.key
@@ -88,7 +88,7 @@ def _print(resolution: "Resolution") -> None:
 
 def yank_command(arguments: argparse.Namespace) -> None:
     """Change what a remote's index says of a package."""
-    from qeff_zoo.hub.notices import publish_notice
+    from qeff_zoo.hub.publish.notice import publish_notice
 
     state = (
         "superseded"

@@ -197,7 +197,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
 def serve_args_command(arguments: argparse.Namespace) -> None:
     """Print the commands that serve a package with vllm-qaic, one per line."""
     from qeff_zoo.api import find_package
-    from qeff_zoo.hub.serve_args import serve_args
+    from qeff_zoo.targets.qaic.serve_args import serve_args
 
     needed = serve_args(find_package(arguments.package))
     if arguments.json:

@@ -4,45 +4,234 @@
 In: manifests, or the bytes of an index. Out: an `Index`, or its bytes. Nothing here touches the network or the disk.
 Packages are never changed; what is learnt later, that one is bad or another is better, is a notice in the index.
 
-The file is gzipped JSON. Packages share most of what they say, so it is said once, in two tables:
+The file is gzipped: a line of JSON, as `index.schema.json` says, and where somebody signed it a second line, the
+signature over the first.
 
-    {"schema": "qeff-index/1", "serial": 12,
-     "sources": [[model, model_type, revision, license], …],
-     "kinds": [{"variant": "ort-int4-…", "axes": {…}, "needs": {…}, "tested": {…}}, …],
-     "packages": [[source, kind, key16, SHA-256 of manifest.json, bytes, finished, validated, signed], …],
+    {"schema": "qeff-index/2", "serial": 12,
+     "packages": [{"path": "packages/ort-int4-…/0123456789abcdef", "manifest": <SHA-256>, "axes": {…}, …}, …],
      "notices": {path: {"state": "yanked", "reason": …, "instead": path}, …}}
 """
 
 import gzip
+import hashlib
 import json
+import re
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
+from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.entries import PATH, Entry, Notice, package_path
-from qeff_zoo.hub.index_table import Table, malformed, require
-
-__all__ = [
-    "INDEX_LIMIT",
-    "INDEX_NAME",
-    "Entry",
-    "Index",
-    "Notice",
-    "decode",
-    "encode",
-    "package_path",
-]
+from qeff_zoo.package.manifest import parse, source_in
 
 INDEX_NAME = "index.json.gz"
-SCHEMA_ID = "qeff-index/1"
+SCHEMA_ID = "qeff-index/2"
 #: The most bytes of an index that are ever read, and the most that they may become.
 INDEX_LIMIT = 8 << 20
 _INFLATED_LIMIT = 32 << 20
+#: The most values that an index may hold, so that no small file fills the memory. One package has about 30.
+_MOST_VALUES = 1_000_000
+#: What a notice may say of a package, in the order of severity.
+STATES = ("known_bad", "yanked", "superseded")
 
-_MEMBERS = {"schema", "serial", "sources", "kinds", "packages", "notices"}
+#: A serial that no number of changes leads to; as in the schema.
+SERIAL_LIMIT = 10**30
+
+#: From the text of an index to its signature.
+Sign: TypeAlias = Callable[[bytes], bytes]
+
+_PATH = re.compile(r"packages/[a-z0-9][a-z0-9._-]{0,119}/[0-9a-f]{16}")
+# Of one line: a terminal will show it.
+_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,1000}")
+
+#: Groups of a spec whose fields are axes; `name` of a group is the axis of the group's own name.
+_GROUPS = ("target", "task", "quantization", "shape")
+#: What sizes are called, in the order in which they are read.
+_SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
+#: Said first, without their name. What follows from other axes, or is so nearly always, is not said.
+_FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
+_UNSAID = ("task", "method", "continuous_batching", "comp_ctx_lengths")
+_LONGEST = 96
+
+
+# --- packages and notices ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One package, as far as it must be known to choose it.
+
+    Args:
+        path: Its folder in the remote: `packages/<variant>/<first 16 hex digits of its build key>`.
+        manifest: SHA-256 of its manifest.json, 64 hex digits.
+        model: Model id of its checkpoint, or the name of the folder that held it.
+        model_type: Of the checkpoint's configuration.
+        revision: Of the checkpoint, 40 hex digits; None for a folder.
+        license: Of the checkpoint, as its card names it; None if it does not.
+        size: Bytes of all its files but the manifest.
+        finished: When its build ended: "2026-11-20T10:00:00Z".
+        validated: How far it was proved; one of `qeff_zoo.package.manifest.VALIDATED`.
+        signed: Whether a signature lies beside the manifest.
+        axes: What sets it apart from other packages of its model: sizes, precision, target, hardware.
+        needs: What must be installed to run it, and which versions: {"onnxruntime": ">=1.31"}.
+        tested: Versions that it was compiled and compared with, by tool.
+    """
+
+    path: str
+    manifest: str
+    model: str
+    model_type: str
+    revision: str | None
+    license: str | None = None
+    size: int
+    finished: str
+    validated: str
+    signed: bool
+    axes: Mapping[str, Any]
+    needs: Mapping[str, str]
+    tested: Mapping[str, str]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], content: bytes, *, signed: bool) -> "Entry":
+        """Describe a package.
+
+        Args:
+            manifest: Its manifest, checked.
+            content: The bytes of its manifest.json.
+            signed: Whether a signature goes with it.
+        """
+        source = source_in(manifest)
+        return cls(
+            path=package_path(manifest),
+            manifest=hashlib.sha256(content).hexdigest(),
+            model=source.get("model_id") or manifest["name"],
+            model_type=manifest["model_type"],
+            revision=source.get("revision"),
+            license=manifest["license"],
+            size=sum(file["size"] for file in manifest["files"]),
+            finished=manifest["provenance"]["finished"][:19] + "Z",
+            validated=manifest["validated"],
+            signed=signed,
+            axes=axes_of(manifest),
+            needs=dict(manifest["target"]["needs"]),
+            tested=tested_versions(manifest),
+        )
+
+    @property
+    def key16(self) -> str:
+        """The first 16 hex digits of the build key."""
+        return self.path[-16:]
+
+    @property
+    def variant(self) -> str:
+        """The readable part of its path."""
+        return self.path.split("/")[1]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What became known about a package after it was published.
+
+    Args:
+        state: "yanked" (not to be chosen any more), "known_bad" (wrong), or "superseded" (another is better).
+        reason: One line for people.
+        instead: Path of the package to take in its place.
+    """
+
+    state: str
+    reason: str
+    instead: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise ValueError(f"A notice's state is {self.state!r}; expected one of {STATES}.")
+        if not _TEXT.fullmatch(self.reason):
+            raise ValueError(f"A notice's reason is {self.reason!r}; expected one line of text.")
+        if self.instead is not None and not _PATH.fullmatch(self.instead):
+            raise ValueError(f"A notice's instead is {self.instead!r}; expected a package's path.")
+
+
+def package_path(manifest: Mapping[str, Any]) -> str:
+    """Name the folder of a package in a remote: readable first, then unique."""
+    key16 = manifest["build_key"].partition("-")[2][:16]
+    return f"packages/{variant_name(axes_of(manifest))}/{key16}"
+
+
+# --- what sets packages of one model apart -----------------------------------------------------
+
+
+def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that a package was made for, by flat names.
+
+    Args:
+        manifest: Checked.
+
+    Returns:
+        Text, numbers, booleans, and lists of them.
+    """
+    axes: dict[str, Any] = {"target": manifest["target"]["name"], "task": manifest["task"]}
+    for group in _GROUPS:
+        members = manifest["spec"].get(group)
+        axes |= dict(_flat(members, group)) if isinstance(members, Mapping) else {}
+    # Of the target's lowering: nobody asks for another than the newest.
+    axes.pop("revision", None)
+    return axes
+
+
+def _flat(members: Mapping[str, Any], group: str) -> Iterator[tuple[str, Any]]:
+    for name, value in members.items():
+        axis = group if name == "name" else name
+        if isinstance(value, Mapping):
+            yield from _flat({f"{name}.{inner}": item for inner, item in value.items()}, group)
+        elif isinstance(value, list) and any(isinstance(item, list | Mapping) for item in value):
+            continue  # too rich to be compared, and part of the key
+        else:
+            yield axis, value
+
+
+def variant_name(axes: Mapping[str, Any]) -> str:
+    """Name a package's folder so that people see what it is.
+
+    Args:
+        axes: From `axes_of`.
+    """
+    said = [_slug(axes[name]) for name in _FIRST if name in axes]
+    sizes = [f"{short}{_slug(axes[name])}" for name, short in _SHORT.items() if axes.get(name)]
+    if axes.get("full_batch_size"):  # the batch of one call then follows from the slots
+        sizes = [size for size in sizes if not size.startswith("bs")]
+    rest = {*axes} - {*_FIRST, *_UNSAID, *_SHORT}
+    others = [_said(name, axes[name]) for name in sorted(rest)]
+    text = "-".join(part for part in (*said, *others, *sizes) if part)
+    return text[:_LONGEST].rstrip("-._") or "package"
+
+
+def _said(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return _slug(name) if value else ""
+    return _slug(value) if isinstance(value, str) else f"{_slug(name)}{_slug(value)}"
+
+
+def _slug(value: Any) -> str:
+    text = ".".join(map(str, value)) if isinstance(value, list) else str(value)
+    return re.sub(r"[^a-z0-9.]+", "_", text.lower()).strip("._")
+
+
+def tested_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions of what a package was compiled by and needs, as they were when it was made."""
+    tools = manifest["spec"].get("toolchain", {})
+    tested = {name: str(tools[name]) for name in manifest["target"]["needs"] if name in tools}
+    for program in manifest["programs"]:
+        compiler = program["compiled_from"]["compiler"]
+        if "name" in compiler and "version" in compiler:
+            tested[str(compiler["name"])] = str(compiler["version"])
+    return tested
+
+
+# --- the index and its file --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,18 +242,20 @@ class Index:
         serial: Raised by every change, so that an older index is known for one.
         entries: One for each package, in the order of their publication.
         notices: By a package's path.
+        signature: Over the index as it was read; a changed one has none.
     """
 
     serial: int = 0
-    entries: Sequence[Entry] = ()
+    entries: tuple[Entry, ...] = ()
     notices: Mapping[str, Notice] = field(default_factory=lambda: MappingProxyType({}))
+    signature: bytes | None = field(default=None, compare=False, repr=False)
 
     def with_entry(self, entry: Entry) -> "Index":
         """Add a package, or replace what is said of it; the same index if it says so already."""
-        others = tuple(other for other in self.entries if other.path != entry.path)
         if entry in self.entries:
             return self
-        return replace(self, serial=self.serial + 1, entries=(*others, entry))
+        others = tuple(other for other in self.entries if other.path != entry.path)
+        return replace(self, serial=self.serial + 1, entries=(*others, entry), signature=None)
 
     def with_notice(self, path: str, notice: Notice | None) -> "Index":
         """Say something of a package, or with None nothing any more; the same index if it says so already.
@@ -84,59 +275,49 @@ class Index:
             return self
         others = {key: value for key, value in self.notices.items() if key != path}
         notices = {**others, path: notice} if notice else others
-        return replace(self, serial=self.serial + 1, notices=notices)
+        return replace(self, serial=self.serial + 1, notices=notices, signature=None)
 
     def of_model(self, model_id: str) -> tuple[Entry, ...]:
         """List the packages of one model."""
-        if isinstance(self.entries, Table):
-            return self.entries.of_model(model_id)
         return tuple(entry for entry in self.entries if entry.model == model_id)
 
     @property
     def models(self) -> tuple[str, ...]:
         """The model ids that there are packages of, sorted."""
-        if isinstance(self.entries, Table):
-            return self.entries.models
         return tuple(sorted({entry.model for entry in self.entries}))
 
 
-def encode(index: Index) -> bytes:
-    """Write an index; the same one always as the same bytes."""
-    sources: dict[Any, int] = {}
-    kinds: dict[str, int] = {}
-    packages = []
-    for entry in index.entries:
-        facts = (entry.model, entry.model_type, entry.revision, entry.license)
-        source = sources.setdefault(facts, len(sources))
-        kind = kinds.setdefault(_dump(_kind(entry)), len(kinds))
-        packages.append([
-            source, kind, entry.key16, entry.manifest, entry.size, entry.finished, entry.validated, entry.signed,
-        ])  # fmt: skip
+def encode(index: Index, sign: Sign | None = None) -> bytes:
+    """Write an index; the same one always as the same bytes.
+
+    Args:
+        index: What to write.
+        sign: Signs it; None for an index that is not signed.
+    """
     content = {
         "schema": SCHEMA_ID,
         "serial": index.serial,
-        "sources": [list(source) for source in sources],
-        "kinds": [json.loads(kind) for kind in kinds],
-        "packages": packages,
+        "packages": [_as_json(entry) for entry in index.entries],
         "notices": {
-            path: {"state": n.state, "reason": n.reason, **({"instead": n.instead} if n.instead else {})}
-            for path, n in index.notices.items()
+            path: {name: value for name, value in asdict(notice).items() if value is not None}
+            for path, notice in index.notices.items()
         },
-    }  # fmt: skip
-    return gzip.compress(_dump(content).encode(), compresslevel=9, mtime=0)
+    }
+    text = _dump(content)
+    lines = [text] if sign is None else [text, sign(text)]
+    return gzip.compress(b"\n".join(lines), compresslevel=9, mtime=0)
 
 
-def _kind(entry: Entry) -> dict[str, Any]:
+def _as_json(entry: Entry) -> dict[str, Any]:
+    values = {each.name: getattr(entry, each.name) for each in fields(Entry)}
     return {
-        "variant": entry.variant,
-        "axes": dict(entry.axes),
-        "needs": dict(entry.needs),
-        "tested": dict(entry.tested),
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
     }
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def _dump(value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()
 
 
 def decode(content: bytes, *, known: bool = False) -> Index:
@@ -144,26 +325,44 @@ def decode(content: bytes, *, known: bool = False) -> Index:
 
     Args:
         content: Its bytes.
-        known: They were read and verified before. Entries are then made, and checked, when they are first needed.
+        known: They were read and checked before.
 
     Raises:
         RemoteError: It is not an index, or one of a version not known here, or one with a path out of `packages/`.
     """
-    with malformed():
-        found = json.loads(_inflated(content), object_pairs_hook=_unique)
-        require(isinstance(found, dict), "content", type(found).__name__)
-        if found.get("schema") != SCHEMA_ID:
-            raise RemoteError(
-                f"The index has schema {found.get('schema')!r}; expected {SCHEMA_ID!r}. Install a newer qeff-zoo, or "
-                "have the index written by this one."
-            )
-        return _index(found, known)
+    try:
+        text, signature = parts(content)
+        found = parse(text)
+    except (ValueError, zlib.error) as error:
+        raise _malformed(str(error)) from error
+    if found.get("schema") != SCHEMA_ID:
+        raise RemoteError(
+            f"The index has schema {found.get('schema')!r:.100}; expected {SCHEMA_ID!r}. Install a newer qeff-zoo, or "
+            "have the index written by this one."
+        )
+    if not known and (problem := next(_validator().iter_errors(found), None)):
+        raise _malformed(f"{problem.json_path} {problem.message:.200}")
+    entries = tuple(Entry(**package) for package in found["packages"])
+    if len({entry.path for entry in entries}) != len(entries):
+        raise _malformed("it lists one path twice")
+    notices = {path: Notice(**notice) for path, notice in found["notices"].items()}
+    return Index(found["serial"], entries, MappingProxyType(notices), signature)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    require(len(members) == len(pairs), "object with a key twice", pairs)
-    return members
+def parts(content: bytes) -> tuple[bytes, bytes | None]:
+    """Part the file of an index into what it says and the signature over that; None for no signature.
+
+    Args:
+        content: Its bytes.
+
+    Raises:
+        ValueError: They are too many, or become too many, or hold too many values.
+        zlib.error: They are not gzipped.
+    """
+    text, signed, signature = _inflated(content).partition(b"\n")
+    if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES:,} values")
+    return text, signature if signed else None
 
 
 def _inflated(content: bytes) -> bytes:
@@ -179,19 +378,21 @@ def _inflated(content: bytes) -> bytes:
     return inflated
 
 
-def _index(found: Mapping[str, Any], known: bool) -> Index:
-    require(found.keys() == _MEMBERS, "members", sorted(found))
-    serial = found["serial"]
-    require(type(serial) is int and 0 <= serial < 2**53, "serial", serial)
-    table = Table(found["sources"], found["kinds"], found["packages"])
-    entries = table if known else tuple(table)
-    paths = entries if known else {entry.path for entry in entries}
-    require(len(paths) == len(entries), "packages", "one path twice")
-    notices = {path: _notice(path, notice) for path, notice in found["notices"].items()}
-    return Index(serial, entries, MappingProxyType(notices))
+@cache
+def _validator() -> Any:
+    """Make a reader of the schema, by which 1.0 is no integer."""
+    from jsonschema import Draft202012Validator, validators
+
+    kinds = Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: type(value) is int
+    )
+    text = Path(__file__).with_name("index.schema.json").read_text(encoding="utf-8")
+    strict: Any = validators.extend(Draft202012Validator, type_checker=kinds)  # type: ignore[no-untyped-call]
+    return strict(json.loads(text))
 
 
-def _notice(path: str, notice: Mapping[str, Any]) -> Notice:
-    require(PATH.fullmatch(path), "path of a notice", path)
-    require(notice.keys() <= {"state", "reason", "instead"}, "notice", notice)
-    return Notice(notice["state"], notice["reason"], notice.get("instead"))
+def _malformed(why: str) -> RemoteError:
+    return RemoteError(
+        f"The index cannot be read: {why}. Expected what `qeff-zoo publish` writes. Publish to the remote again, or "
+        "take another remote."
+    )

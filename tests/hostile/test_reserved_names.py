@@ -10,8 +10,7 @@ from fixtures_pulls import pull
 from remote_builder import make
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.entries import Entry
-from qeff_zoo.hub.index import INDEX_NAME, Index, encode
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode
 from qeff_zoo.identity import tree_digest
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, dump
 from qeff_zoo.store import Store

@@ -18,10 +18,10 @@ from qeff_zoo import pipeline
 from qeff_zoo.api import find_usable
 from qeff_zoo.errors import PublishError, TrustError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.bundles import export_bundle
-from qeff_zoo.hub.publishing import plan_publication
-from qeff_zoo.hub.resolver import resolve
-from qeff_zoo.hub.sources import look_up
+from qeff_zoo.hub.publish.plan import plan_publication
+from qeff_zoo.hub.pull.bundle import export_bundle
+from qeff_zoo.hub.resolve import resolve
+from qeff_zoo.hub.resolve.lookup import look_up
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BUILT_HERE, Origin

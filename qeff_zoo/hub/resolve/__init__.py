@@ -7,15 +7,23 @@ has the id as its name. Later remotes are not asked, so that nobody there can of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.errors import ResolutionError, TrustError
-from qeff_zoo.hub import buildable, sources
-from qeff_zoo.hub.decision import Candidate, Wanted, decide, is_key_of
-from qeff_zoo.hub.entries import Entry
-from qeff_zoo.hub.remotes import Snapshot
+from qeff_zoo import registry
+from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.errors import (
+    CheckpointError,
+    PlanError,
+    ResolutionError,
+    TrustError,
+    UnsupportedModelError,
+)
+from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.remotes.protocol import Snapshot
+from qeff_zoo.hub.resolve import lookup
+from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide, is_key_of
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
 
@@ -114,8 +122,8 @@ def resolve(
         'USE'
     """
     asked = {name: value for name, value in (wishes or {}).items() if value is not None}
-    found = sources.look_up(reference, store or Store())
-    commit = sources.commit_of(found.model, revision) if revision else None
+    found = lookup.look_up(reference, store or Store())
+    commit = lookup.commit_of(found.model, revision) if revision else None
     model_type = found.candidates[0].entry.model_type if found.candidates else None
     wanted = _wanted(asked, model_type, commit, key)
     candidates = tuple(decide(found.candidates, wanted, found.notices, installed))
@@ -131,7 +139,7 @@ def resolve(
 
 
 def _verdict(
-    found: sources.Found,
+    found: lookup.Found,
     candidates: tuple[Candidate, ...],
     asked: Mapping[str, Any],
     wanted: Wanted,
@@ -142,7 +150,7 @@ def _verdict(
         raise found.unanswered
     if wanted.key is not None:
         return FAIL, [_unkeyed(wanted.key, candidates)]
-    problems = buildable.problems(found.checkpoint, asked, wanted.revision)
+    problems = _obstacles(found.checkpoint, asked, wanted.revision)
     return (FAIL if problems else BUILD), problems
 
 
@@ -152,7 +160,7 @@ def _wanted(
     """Part what must be so from what we would choose."""
     must = dict(asked)
     profile = must.pop("profile", None)
-    preferred = buildable.defaults(model_type, must.get("task"), profile)
+    preferred = _defaults(model_type, must.get("task"), profile)
     if "batch_size" in must and "full_batch_size" not in must:
         must["continuous_batching"] = False  # as a plan takes it
     if profile and preferred.get("full_batch_size") and "batch_size" not in must:
@@ -186,3 +194,65 @@ def require(resolution: Resolution) -> Candidate:
     )
     notes = "".join(f" {note}" for note in resolution.notes)
     raise ResolutionError(f"{resolution.explanation()}{notes} {advice}".strip())
+
+
+# --- what a build would choose, and whether it is possible -------------------------------------
+
+
+def _defaults(model_type: str | None, task: str | None, profile: str | None) -> dict[str, Any]:
+    """Return what a build would choose where nothing is asked, the most important first.
+
+    Args:
+        model_type: Of the checkpoint; None if it is not known.
+        task: That was asked for; None for the recipe's.
+        profile: One of the recipe's shapes; None for the first.
+
+    Raises:
+        PlanError: The recipe has no such profile.
+    """
+    from qeff_zoo.tasks import NAMES, for_task
+
+    chosen: dict[str, Any] = {name: CHOICES[name].default for name in ("target", "weights")}
+    if model_type is None:
+        return chosen
+    try:
+        recipe = registry.find_recipe(model_type)
+    except UnsupportedModelError:
+        return chosen  # a package of a recipe that this version does not have
+    if task not in (None, *NAMES):
+        return chosen  # nor this task
+    recipe = for_task(recipe, task or recipe.task)
+    profile = profile or next(iter(recipe.shapes))
+    if profile not in recipe.shapes:
+        known = ", ".join(recipe.shapes)
+        raise PlanError(
+            [f"--profile is {profile!r}, but recipe {model_type!r} has {known}. Choose one."]
+        )
+    return {"task": recipe.task, **chosen, **asdict(recipe.shapes[profile])}
+
+
+def _obstacles(
+    checkpoint: str | None, wishes: Mapping[str, Any], revision: str | None
+) -> list[str]:
+    """Say why no package can be built of a model; nothing if one can.
+
+    Args:
+        checkpoint: Model id or folder; None if it is not known.
+        wishes: What is asked of the package.
+        revision: Of the checkpoint.
+    """
+    if checkpoint is None:
+        return ["What to build is not known. Give a model id in place of a URL."]
+    from qeff_zoo import plan
+    from qeff_zoo.checkpoint import open_checkpoint
+
+    if unknown := sorted(wishes.keys() - CHOICES.keys()):
+        return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
+    try:
+        opened = open_checkpoint(checkpoint, revision=revision, need_weights=False)
+        plan.resolve(opened, Request(**wishes), plan.NO_WEIGHTS)
+    except PlanError as error:
+        return error.problems
+    except (CheckpointError, UnsupportedModelError) as error:
+        return [str(error)]
+    return []

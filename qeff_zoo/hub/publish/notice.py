@@ -8,12 +8,10 @@ as it is.
 from dataclasses import dataclass
 
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.commits import commit
-from qeff_zoo.hub.decision import is_key_of
-from qeff_zoo.hub.entries import Notice
-from qeff_zoo.hub.index import Index
-from qeff_zoo.hub.publishing import destination
-from qeff_zoo.hub.written_card import card_upload
+from qeff_zoo.hub.index import Index, Notice
+from qeff_zoo.hub.publish.card import card_upload
+from qeff_zoo.hub.remotes import destination
+from qeff_zoo.hub.resolve.choose import is_key_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ def publish_notice(
     Args:
         remote_url: `hf://org/repo`, `org/repo` or `file:///path`.
         package: Its build key (16 hex digits of it or more) or path.
-        state: One of `qeff_zoo.hub.entries.STATES`; None to take back what was said.
+        state: One of `qeff_zoo.hub.index.STATES`; None to take back what was said.
         reason: For people, one line.
         instead: Key or path of a better package.
 
@@ -66,7 +64,7 @@ def publish_notice(
         return index.with_notice(paths[-1], _notice(state, reason, better))
 
     message = f"{state or 'undo'}: {package}"
-    url = commit(remote_url, upload=card_upload(remote), update=update, message=message)
+    url = remote.commit(card_upload(remote), update, message)
     return Published(paths[-1], state, url)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where packages are shared, all read in the same way: a Hub repository, a static web server, a folder.
+"""Places where packages are shared, all used in the same way: a Hub repository, a static web server, a folder.
 
 In: a URL, or a model id and the user's settings. Out: a `Remote`; its `snapshot()` gives the index as it is now, and
 reads files as they are there.
@@ -12,13 +12,13 @@ reads files as they are there.
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
 
-from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.index import Index
+from qeff_zoo.errors import PublishError, RemoteError
+from qeff_zoo.hub.remotes.folder import FolderRemote
+from qeff_zoo.hub.remotes.http import WebRemote
+from qeff_zoo.hub.remotes.hub_api import HubRemote
+from qeff_zoo.hub.remotes.protocol import Remote
 from qeff_zoo.settings import StoreSetting, settings
 
 _REPOSITORY = re.compile(
@@ -27,66 +27,6 @@ _REPOSITORY = re.compile(
 _HUB = "hf://"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _INSECURE = "insecure+"
-
-
-class Snapshot(Protocol):
-    """A remote at one moment; on the Hub, one commit, from which everything is read."""
-
-    @property
-    def url(self) -> str:
-        """The remote's URL, with the commit if it has commits: `hf://org/repo@<40 hex digits>`."""
-
-    @property
-    def index(self) -> Index:
-        """What it has."""
-
-    def read(self, path: str, *, limit: int) -> bytes:
-        """Read a small file, whole; tried again when the network is in the way.
-
-        Args:
-            path: Of the file, in the remote.
-            limit: The most bytes that it may have.
-
-        Raises:
-            RemoteError: It is not there, larger, or cannot be read.
-        """
-
-    def stream(self, path: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """Read a file in pieces, from a byte on. Nothing is tried again: the caller knows how far it got.
-
-        Args:
-            path: Of the file, in the remote.
-            offset: The first byte to give; of a server that cannot start there, what comes before is thrown away.
-
-        Raises:
-            RemoteError: It cannot be read; `retryable` if it may be later. Also from the iterator.
-        """
-
-
-class Remote(Protocol):
-    """A place where packages are shared."""
-
-    @property
-    def url(self) -> str:
-        """As it was given."""
-
-    @property
-    def read_only(self) -> bool:
-        """Whether nothing is published here."""
-
-    def snapshot(self, *, offline: bool = False) -> Snapshot | None:
-        """Ask for the index: one request, and no bytes of it where it is what was seen last.
-
-        Args:
-            offline: Take the one seen last; no socket is opened.
-
-        Returns:
-            None if there is no index.
-
-        Raises:
-            RemoteError: The remote cannot be reached, or its index cannot be read.
-            TrustError: Its index is older than one that was seen here before.
-        """
 
 
 def open_remote(url: str, *, read_only: bool = False) -> Remote:
@@ -103,10 +43,6 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
         >>> open_remote("file:///srv/zoo").url
         'file:///srv/zoo'
     """
-    from qeff_zoo.hub.folder_remote import FolderRemote
-    from qeff_zoo.hub.hub_remote import HubRemote
-    from qeff_zoo.hub.web_remote import WebRemote
-
     if "{" in url or "}" in url:
         raise _no_remote(url, "it has a place that only a model id fills")
     if url.startswith(_HUB) and (match := _REPOSITORY.fullmatch(url.removeprefix(_HUB))):
@@ -128,6 +64,31 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
     if parts.scheme in ("http", "https") and host:
         return WebRemote(url, url.removeprefix(_INSECURE).rstrip("/"), read_only=True)
     raise _no_remote(url, "its kind is not known")
+
+
+def destination(where: str) -> HubRemote | FolderRemote:
+    """Read where to publish to.
+
+    Args:
+        where: `org/repo`, or a remote's URL.
+
+    Raises:
+        PublishError: Nothing can be published there, or the settings forbid it.
+        RemoteError: It is not the URL of a remote.
+    """
+    url = f"hf://{where}" if not is_url(where) and is_repository(where) else where
+    remote = open_remote(url)
+    if not isinstance(remote, HubRemote | FolderRemote):
+        why = "a web server only gives"
+    elif is_read_only(url):
+        why = "the settings say that it is only read"
+    elif isinstance(remote, HubRemote) and remote.is_pinned:
+        why = "a commit does not change"
+    else:
+        return remote
+    raise PublishError(
+        f"Cannot publish to {url!r}: {why}. Expected hf://org/repo[@branch] or file:///path. Take one of those."
+    )
 
 
 def _no_remote(url: str, reason: str) -> RemoteError:

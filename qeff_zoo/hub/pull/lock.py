@@ -19,9 +19,9 @@ from typing import Any
 
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
-from qeff_zoo.hub import resolver
-from qeff_zoo.hub.descriptions import origin_of
-from qeff_zoo.hub.pulling import Pulled, Puller, listed_entry
+from qeff_zoo.hub import resolve
+from qeff_zoo.hub.pull import Pulled, Puller, listed_entry
+from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote, unpinned
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
@@ -126,8 +126,8 @@ def lock(
 
 
 def _pinned(model: str, wishes: Mapping[str, Any], revision: str | None, store: Store) -> Locked:
-    found = resolver.resolve(model, wishes, revision=revision, store=store)
-    here, listed = resolver.require(found).here, listed_entry(found)
+    found = resolve.resolve(model, wishes, revision=revision, store=store)
+    here, listed = resolve.require(found).here, listed_entry(found)
     if found.snapshot is not None and listed is not None:
         origin: Provenance | None = origin_of(found.snapshot, listed)
     else:

@@ -9,14 +9,16 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from qeff_zoo.hub.index import Entry, Index
-from qeff_zoo.hub.licences import KNOWN
+from qeff_zoo.hub.publish.gate import KNOWN
+from qeff_zoo.hub.remotes.protocol import WritableRemote
 from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME
 
 CARD_NAME = "README.md"
+_LIMIT = 1 << 20
 _BEGIN = "<!-- packages: written by qeff-zoo publish -->"
 #: It ends with a digest of what was written around it, which shows whether somebody else wrote there.
 _END = "<!-- /packages {} -->"
@@ -30,6 +32,21 @@ _LEVELS = {
     "device": "the same, on the device",
     "task": "it also does a task as well",
 }
+
+
+def card_upload(remote: WritableRemote) -> Mapping[str, Callable[[Index], bytes]]:
+    """Return the card as a commit takes it: how it follows from the index.
+
+    Args:
+        remote: Where to; its card is read when the index is known, and a commit in between makes both be made again.
+    """
+
+    def write(index: Index) -> bytes:
+        present = remote.present(CARD_NAME, limit=_LIMIT)
+        there = None if present is None else present.decode(errors="replace")
+        return card(index, remote.url, there).encode()
+
+    return {CARD_NAME: write}
 
 
 def card(index: Index, where: str, present: str | None = None) -> str:

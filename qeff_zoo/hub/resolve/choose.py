@@ -4,16 +4,19 @@
 In: index entries and what was asked for. Out: a `Candidate` for each, the best first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.hub import axes, versions
-from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.resolve import axes
 from qeff_zoo.package.manifest import VALIDATED
+
+#: From a tool's name to its version here, or None.
+Installed = Callable[[str], str | None]
 
 #: What may be the reason of a refusal, beside the axes of a package.
 _KEY, _REVISION, _NOTICE, _TRUST = "key", "revision", "notice", "trust"
@@ -87,7 +90,7 @@ def decide(
     candidates: Iterable[Candidate],
     wanted: Wanted,
     notices: Mapping[str, Notice],
-    here: versions.Installed,
+    here: Installed,
 ) -> list[Candidate]:
     """Judge every candidate, and put them in order.
 
@@ -132,9 +135,7 @@ class _Verdict:
 class _Judge:
     """Compares candidates with what was asked for; those of one kind only once."""
 
-    def __init__(
-        self, wanted: Wanted, notices: Mapping[str, Notice], here: versions.Installed
-    ) -> None:
+    def __init__(self, wanted: Wanted, notices: Mapping[str, Notice], here: Installed) -> None:
         self._wanted, self._notices, self._here = wanted, notices, cache(here)
         self._verdicts: dict[tuple[int, ...], _Verdict] = {}
         self._asked = _in_order(wanted.axes.items())
@@ -176,10 +177,10 @@ class _Judge:
                 (axis, axes.refusal(axis, asked, found.get(axis))) for axis, asked in self._asked
             )
             refused = [Refusal(axis, reason) for axis, reason in reasons if reason]
-            refused += [Refusal(*each) for each in versions.obstacles(entry.needs, self._here)]
+            refused += [Refusal(*each) for each in obstacles(entry.needs, self._here)]
             self._verdicts[kind] = _Verdict(
                 refused=tuple(refused),
-                warnings=tuple(versions.doubts(entry.needs, entry.tested, self._here)),
+                warnings=tuple(doubts(entry.needs, entry.tested, self._here)),
                 far=_distance(refused),
                 lack=sum(axes.lack(axis, asked, found.get(axis)) for axis, asked in self._asked),
                 foreign=[axes.apart(value, found.get(axis)) for axis, value in self._kinds],
@@ -232,3 +233,42 @@ def is_key_of(key: str | None, entry: Entry) -> bool:
         return False
     digits = key.removeprefix("qz1-")
     return key == entry.path or (len(digits) >= _LEAST_KEY and digits.startswith(entry.key16))
+
+
+# --- whether what is installed here runs it ----------------------------------------------------
+
+
+def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, str]]:
+    """Return the tools whose installed version is not one that a package needs, and why that will not do.
+
+    Args:
+        needs: Version ranges by tool.
+        here: Tells what is installed.
+    """
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion
+
+    for tool, wanted in needs.items():
+        found = here(tool)
+        try:
+            if found is not None and not SpecifierSet(wanted).contains(found, prereleases=True):
+                yield tool, f"{tool} is {found}, it needs {wanted}"
+        except (InvalidSpecifier, InvalidVersion):
+            yield tool, f"{tool} is {found}, and what it needs cannot be compared: {wanted}"
+
+
+def doubts(needs: Mapping[str, str], tested: Mapping[str, str], here: Installed) -> Iterator[str]:
+    """Return what is not known about running a package here.
+
+    Args:
+        needs: Version ranges by tool.
+        tested: Versions that it was compiled and compared with.
+        here: Tells what is installed.
+    """
+    for tool in dict.fromkeys([*needs, *tested]):
+        found, known = here(tool), tested.get(tool)
+        if found is None and tool in needs:
+            wanted = f" {needs[tool]}" if needs[tool] else ""
+            yield f"It needs {tool}{wanted}, which is not installed here, so that this was not checked."
+        elif found is not None and known is not None and found != known.partition("+")[0]:
+            yield f"It was tested with {tool} {known}, and {found} is installed."

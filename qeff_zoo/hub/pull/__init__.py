@@ -10,16 +10,16 @@ from typing import Any
 
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import resolver, trust
-from qeff_zoo.hub.assembly import Assembler
-from qeff_zoo.hub.descriptions import (
+from qeff_zoo.hub import resolve, trust
+from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.pull.fetch import (
+    Assembler,
     download_description,
     download_signature,
     origin_of,
     require_as_indexed,
 )
-from qeff_zoo.hub.entries import Entry
-from qeff_zoo.hub.remotes import Snapshot
+from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import SIGNATURE_NAME, VALIDATED, Manifest
 from qeff_zoo.progress import Reporter, Silent
@@ -172,10 +172,10 @@ def pull(
         StoreError: There is no room for it.
     """
     puller = puller or Puller(Store())
-    found = resolver.resolve(reference, wishes, revision=revision, key=key, store=puller.store)
-    if found.verdict == resolver.BUILD and build is not None:
+    found = resolve.resolve(reference, wishes, revision=revision, key=key, store=puller.store)
+    if found.verdict == resolve.BUILD and build is not None:
         return Pulled(package=build(), hit=False, bytes_transferred=0, source=None)
-    here = resolver.require(found).here
+    here = resolve.require(found).here
     listed = listed_entry(found)
     if here is not None and puller.store.is_built_here(here.name):
         package = Package.open(here)
@@ -189,8 +189,8 @@ def pull(
     return replace(pulled, warnings=(*found.warnings, *pulled.warnings))
 
 
-def listed_entry(found: resolver.Resolution) -> Entry | None:
+def listed_entry(found: resolve.Resolution) -> Entry | None:
     """Return what the remote's index says of the package to use, which may be here too; None if it does not list it."""
-    path = resolver.require(found).entry.path
+    path = resolve.require(found).entry.path
     entries = found.snapshot.index.of_model(found.model) if found.snapshot else ()
     return next((entry for entry in entries if entry.path == path), None)

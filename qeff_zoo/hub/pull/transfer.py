@@ -17,7 +17,7 @@ from typing import Protocol
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.retries import pauses
+from qeff_zoo.hub.remotes.http import pauses
 
 #: Files that are fetched at the same time.
 PARALLEL = 8

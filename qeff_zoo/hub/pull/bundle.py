@@ -18,10 +18,9 @@ from typing import Any, BinaryIO
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
-from qeff_zoo.hub.descriptions import origin_of
-from qeff_zoo.hub.entries import Entry
-from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode, encode
-from qeff_zoo.hub.pulling import Pulled, Puller
+from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, encode
+from qeff_zoo.hub.pull import Pulled, Puller
+from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.trust import require_usable
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, unsafe_path

@@ -16,9 +16,15 @@ from pathlib import Path
 from qeff_zoo.disk.staging import remove
 from qeff_zoo.errors import PackageError, RemoteError, TrustError, ZooError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.assembly import Assembler
-from qeff_zoo.hub.descriptions import Description, download_description, origin_of, read_manifest
-from qeff_zoo.hub.remotes import Remote, Snapshot, open_remote, remotes_for
+from qeff_zoo.hub.pull.fetch import (
+    Assembler,
+    Description,
+    download_description,
+    origin_of,
+    read_manifest,
+)
+from qeff_zoo.hub.remotes import open_remote, remotes_for
+from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.identity import is_key
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, source_in

@@ -13,11 +13,8 @@ from pathlib import Path
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.decision import Candidate
-from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import Entry, Notice
 from qeff_zoo.hub.remotes import (
-    Remote,
-    Snapshot,
     configured_remotes,
     is_optional,
     is_repository,
@@ -25,6 +22,8 @@ from qeff_zoo.hub.remotes import (
     open_remote,
     unpinned,
 )
+from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
+from qeff_zoo.hub.resolve.choose import Candidate
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline

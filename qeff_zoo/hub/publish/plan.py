@@ -1,40 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing: what would go where and who could see it, then one commit.
+"""What publishing a package would do, before it is done: for people, for programs, and for the code that does it.
 
-In: a package and a remote. Out: a `Publication`, from reading alone, with all that forbids it found at once; then the
-URL of the commit. Files, manifest, signature, index and model card come together or not at all.
+In: a package and a remote. Out: a `Publication`, from reading alone, with all that forbids it found at once.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.clearance import objections
-from qeff_zoo.hub.commits import commit
-from qeff_zoo.hub.contents import Content
-from qeff_zoo.hub.folder_remote import FolderRemote
-from qeff_zoo.hub.holdings import (
-    OTHER,
-    PRIVATE,
-    PUBLIC,
-    Holdings,
-    holdings_of,
-)
-from qeff_zoo.hub.hub_calls import hub_call
-from qeff_zoo.hub.hub_remote import HubRemote
 from qeff_zoo.hub.index import Entry, Index
-from qeff_zoo.hub.licences import Licence, licence_of
-from qeff_zoo.hub.publications import File, Publication
-from qeff_zoo.hub.remotes import is_read_only, is_repository, is_url, open_remote
+from qeff_zoo.hub.publish.gate import Licence, licence_of, objections
+from qeff_zoo.hub.remotes import destination
+from qeff_zoo.hub.remotes.folder import FolderRemote
+from qeff_zoo.hub.remotes.hub_api import HubRemote
+from qeff_zoo.hub.remotes.protocol import MISSING, OTHER, PRIVATE, PUBLIC, THERE, Holdings
 from qeff_zoo.hub.trust import is_vouched_for
-from qeff_zoo.hub.written_card import card_upload
 from qeff_zoo.package import Package
+from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a publication.
+
+    Args:
+        path: In the remote.
+        source: Here.
+        size: In bytes.
+        state: What the remote has of it: `THERE`, `ELSEWHERE` or `MISSING` of `qeff_zoo.hub.remotes.protocol`.
+    """
+
+    path: str
+    source: Path
+    size: int
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """What publishing a package would do.
+
+    Args:
+        remote: Where to.
+        package: What.
+        entry: What the index will say of it.
+        files: All of it, the manifest and its signature too.
+        visibility: Who can see it then: "public", "private" or "folder".
+        creates: Whether the repository is made.
+        licence: Whether everyone might see it.
+        listed: Whether the index says all of this already.
+        create_pr: Whether a pull request is opened in place of a commit.
+    """
+
+    remote: HubRemote | FolderRemote
+    package: Package
+    entry: Entry
+    files: tuple[File, ...] = field(repr=False)
+    visibility: str
+    creates: bool
+    licence: Licence
+    listed: bool
+    create_pr: bool = False
+
+    @property
+    def missing(self) -> tuple[File, ...]:
+        """The files that are not at their place in the remote."""
+        return tuple(file for file in self.files if file.state != THERE)
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether the remote has all of it."""
+        return self.listed and not self.missing
+
+    @property
+    def summary(self) -> str:
+        """The plan in one line."""
+        there = len(self.files) - len(self.missing)
+        send = human_size(self._bytes_to_upload)
+        return (
+            f"{self.package.name} -> {self.remote.url} ({'new, ' if self.creates else ''}{self.visibility}): "
+            f"{len(self.files)} files, {human_size(_size(self.files))}; {there} there already, {send} to upload"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan for a program."""
+        files = [{"path": file.path, "size": file.size, "state": file.state} for file in self.files]
+        return {
+            "remote": self.remote.url, "visibility": self.visibility, "creates": self.creates,
+            "licence": asdict(self.licence), "package": str(self.package.path), "path": self.entry.path,
+            "build_key": self.package.build_key, "listed": self.listed, "create_pr": self.create_pr,
+            "bytes": _size(self.files), "bytes_to_upload": self._bytes_to_upload, "files": files,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        """Explain the plan to a person."""
+        rows = [
+            ("as", self.entry.path),
+            ("visibility", self.visibility + ("; the repository is made" if self.creates else "")),
+            (
+                "licence",
+                f"{'for everyone' if self.licence.public else 'private'}: {self.licence.reason}",
+            ),
+            ("then", "nothing: all of it is there" if self.nothing_to_do else self._step),
+        ]
+        files = [(file.state, f"{human_size(file.size):>8}  {file.path}") for file in self.files]
+        width = max(len(name) for name, _ in (*rows, *files))
+        lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *files)]
+        return "\n".join([self.summary, "", *lines])
+
+    @property
+    def _bytes_to_upload(self) -> int:
+        return sum(file.size for file in self.files if file.state == MISSING)
+
+    @property
+    def _step(self) -> str:
+        return (
+            "one pull request"
+            if self.create_pr
+            else "one commit, with the index and the model card"
+        )
+
+
+def _size(files: tuple[File, ...]) -> int:
+    return sum(file.size for file in files)
 
 
 def plan_publication(
@@ -63,19 +158,19 @@ def plan_publication(
     with Stopwatch(reporter or Silent()).stage("verify", package.size) as advance:
         found = objections(package, advance)
     found += _of_others(package)
-    holdings = holdings_of(remote, entry.path)
+    holdings = remote.holdings(entry.path)
     licence = licence_of(package.manifest, ask=isinstance(remote, HubRemote))
     files = tuple(_files(package, entry, holdings))
     found += _misplaced(remote, holdings, private=private, create_pr=create_pr)
     found += _exposed(remote, holdings, licence)
     found += _taken(entry, holdings, files)
     if found:
-        raise _refusal(package.name, where, found)
-    merged = _merged(entry, holdings.index)
+        raise refusal(package.name, where, found)
+    listed = merged(entry, holdings.index)
     return Publication(
-        remote=remote, package=package, entry=merged, files=files, licence=licence, create_pr=create_pr,
+        remote=remote, package=package, entry=listed, files=files, licence=licence, create_pr=create_pr,
         visibility=holdings.visibility or (PUBLIC if licence.public and not private else PRIVATE),
-        creates=holdings.visibility is None, listed=merged in holdings.index.entries,
+        creates=holdings.visibility is None, listed=listed in holdings.index.entries,
     )  # fmt: skip
 
 
@@ -103,31 +198,6 @@ def _as_it_is(package: Package) -> tuple[Package, Entry]:
     return there, Entry.of(there.manifest, content, signed=signed)
 
 
-def destination(where: str) -> HubRemote | FolderRemote:
-    """Read where to publish to.
-
-    Args:
-        where: `org/repo`, or a remote's URL.
-
-    Raises:
-        PublishError: Nothing can be published there, or the settings forbid it.
-        RemoteError: It is not the URL of a remote.
-    """
-    url = f"hf://{where}" if not is_url(where) and is_repository(where) else where
-    remote = open_remote(url)
-    if not isinstance(remote, HubRemote | FolderRemote):
-        why = "a web server only gives"
-    elif is_read_only(url):
-        why = "the settings say that it is only read"
-    elif isinstance(remote, HubRemote) and remote.is_pinned:
-        why = "a commit does not change"
-    else:
-        return remote
-    raise PublishError(
-        f"Cannot publish to {url!r}: {why}. Expected hf://org/repo[@branch] or file:///path. Take one of those."
-    )
-
-
 def check_destination(where: str, *, private: bool = False) -> None:
     """Find before a long build what would forbid to publish its package, whatever that is.
 
@@ -140,12 +210,13 @@ def check_destination(where: str, *, private: bool = False) -> None:
         RemoteError: The remote cannot be read.
     """
     remote = destination(where)
-    holdings = holdings_of(remote, "")
+    holdings = remote.holdings("")
     if found := list(_misplaced(remote, holdings, private=private, create_pr=False)):
-        raise _refusal("the package", where, found)
+        raise refusal("the package", where, found)
 
 
-def _refusal(name: str, where: str, found: Sequence[str]) -> PublishError:
+def refusal(name: str, where: str, found: Sequence[str]) -> PublishError:
+    """Say all that forbids to publish a package."""
     listed = "\n".join(f"  - {sentence}" for sentence in found)
     return PublishError(f"Cannot publish {name} to {where!r}; nothing was sent:\n{listed}")
 
@@ -195,7 +266,7 @@ def _exposed(
 
 
 def _taken(entry: Entry, holdings: Holdings, files: Sequence[File]) -> Iterator[str]:
-    if (other := _other(entry, holdings.index)) is not None:
+    if (other := other_at(entry, holdings.index)) is not None:
         yield other
     elif taken := [file.path for file in files if file.state == OTHER]:
         yield (
@@ -204,7 +275,7 @@ def _taken(entry: Entry, holdings: Holdings, files: Sequence[File]) -> Iterator[
         )
 
 
-def _other(entry: Entry, index: Index) -> str | None:
+def other_at(entry: Entry, index: Index) -> str | None:
     """Say that the index lists another package at the place of this one, if it does."""
     there = _at(entry.path, index)
     if there is None or there.manifest == entry.manifest:
@@ -219,79 +290,7 @@ def _at(path: str, index: Index) -> Entry | None:
     return next((entry for entry in index.entries if entry.path == path), None)
 
 
-def _merged(entry: Entry, index: Index) -> Entry:
+def merged(entry: Entry, index: Index) -> Entry:
     """Keep what the index says of a signature that came with an earlier publication."""
     there = _at(entry.path, index)
     return replace(entry, signed=entry.signed or (there is not None and there.signed))
-
-
-def publish(publication: Publication, *, reporter: Reporter | None = None) -> str:
-    """Do what was planned, in one commit; after a failure or a kill, planning and doing it again goes on from there.
-
-    Args:
-        publication: From `plan_publication`.
-        reporter: Without one, the client's own progress bars are not shown either.
-
-    Returns:
-        The URL of the commit, or of the pull request; that of the remote if it has all of it already.
-
-    Raises:
-        PublishError: The remote refused, or was not reached.
-    """
-    remote, entry = publication.remote, publication.entry
-    if isinstance(remote, HubRemote):
-        if publication.nothing_to_do:  # to a folder it is done, for one that died after its commit
-            return remote.url
-        _prepare(remote, publication)
-
-    def update(index: Index) -> Index:
-        if other := _other(entry, index):
-            raise _refusal(publication.package.name, remote.url, [other])
-        return index.with_entry(_merged(entry, index))
-
-    upload: dict[str, Content] = {file.path: file.source for file in publication.missing}
-    with _bars(shown=not isinstance(reporter or Silent(), Silent)):
-        return commit(
-            remote.url,
-            upload={**upload, **card_upload(remote)},
-            update=update,
-            message=f"Add {publication.package.name}: {entry.variant} {entry.key16}",
-            create_pr=publication.create_pr,
-        )
-
-
-@contextmanager
-def _bars(*, shown: bool) -> Iterator[None]:
-    """Silence huggingface_hub, which draws progress bars into files as well."""
-    from huggingface_hub.utils.tqdm import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    if shown or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
-
-
-def _prepare(remote: HubRemote, publication: Publication) -> None:
-    """Make the repository if it is not there, and see that nobody sees more than was planned."""
-    from huggingface_hub import HfApi
-
-    api, private = HfApi(), publication.visibility == PRIVATE
-    if publication.creates:
-        hub_call(
-            f"make {remote.repo!r}",
-            lambda: api.create_repo(remote.repo, private=private, exist_ok=True),
-        )
-    info = hub_call(f"look at {remote.repo!r}", lambda: api.model_info(remote.repo))
-    if private and not info.private:
-        raise PublishError(
-            f"{remote.repo!r} has become public since the plan, which was for a private repository. Nothing was sent. "
-            "Publish again."
-        )

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP as remotes need it: one GET, redirects followed, a token that never leaves the Hub, errors in our words.
+"""A remote that is a static web server (`https://…`), and HTTP as every remote needs it.
 
-In: a URL. Out: an `Answer`, of which the body is read in pieces. Goes through huggingface_hub's client, imported when
-it is used, so that proxies and certificates mean what they mean everywhere.
+One GET: redirects followed, a token that never leaves the Hub, errors in our words, repeated only where the network was
+in the way. Goes through huggingface_hub's client, imported when it is used, so that proxies and certificates mean what
+they mean everywhere.
 """
 
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
-from urllib.parse import urljoin, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote, urljoin, urlsplit
 
 from qeff_zoo.checkpoint.hub_errors import http_error
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.settings import offline
+from qeff_zoo.hub import seen
+from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode
+from qeff_zoo.hub.seen import Seen
+from qeff_zoo.package.manifest import unsafe_path
+from qeff_zoo.settings import offline as is_offline
 
 NOT_MODIFIED, NOT_FOUND = 304, 404
 #: The Hub's way to say that a file or a repository is not there; for a private one with 401, so as not to tell.
@@ -26,6 +33,46 @@ _MOST_REDIRECTS = 5
 _TIMEOUT_SECONDS = 30.0
 #: What a redirect says of the file that it leads to.
 _KEPT = ("x-repo-commit", "x-linked-etag", "x-error-code")
+
+_Result = TypeVar("_Result")
+ATTEMPTS = 5
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 8.0
+
+
+# --- repeating ---------------------------------------------------------------------------------
+
+
+def pauses(attempts: int = ATTEMPTS) -> Iterator[float]:
+    """Return the seconds to wait between attempts: they double, and differ from client to client.
+
+    Args:
+        attempts: How many there are, the first included.
+    """
+    for number in range(attempts - 1):
+        yield min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
+
+
+def retried(action: Callable[[], _Result]) -> _Result:
+    """Do something until it succeeds, a limited number of times.
+
+    Args:
+        action: Safe to be done twice; raises a `RemoteError` that is `retryable` when it should be.
+
+    Raises:
+        RemoteError: What the last attempt raised.
+    """
+    for pause in pauses():
+        try:
+            return action()
+        except RemoteError as error:
+            if not error.retryable:
+                raise
+        time.sleep(pause)
+    return action()
+
+
+# --- one request -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -113,7 +160,7 @@ def _follow(
 
 @contextmanager
 def _once(url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
-    if offline():
+    if is_offline():
         raise RemoteError(
             f"Cannot ask {url!r}: QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set. Expected what is here already. Connect, "
             "or ask for something that was seen before."
@@ -228,3 +275,91 @@ def read_all(pieces: Iterator[bytes], limit: int, name: str) -> bytes:
                 "claims: take another one."
             )
     return bytes(content)
+
+
+# --- the remote --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WebSnapshot:
+    """Files below a URL, and the index as it was when it was read. See `qeff_zoo.hub.remotes.protocol.Snapshot`.
+
+    Args:
+        url: Of the remote, with its commit if it has commits.
+        index: What it has.
+        base: Where its files are.
+    """
+
+    url: str
+    index: Index
+    base: str
+
+    def read(self, path: str, *, limit: int) -> bytes:
+        def attempt() -> bytes:
+            with self.stream(path) as pieces:
+                return read_all(pieces, limit, f"{path!r} of {self.url!r}")
+
+        return retried(attempt)
+
+    @contextmanager
+    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+        if reason := unsafe_path(path):
+            raise RemoteError(
+                f"Cannot read {path!r} of {self.url!r}: the path {reason}. Expected a file of the remote."
+            )
+        url = f"{self.base}/{quote(path)}"
+        with get(url, offset=offset, credentials=self._credentials) as answer:
+            if answer.status == NOT_FOUND:
+                raise RemoteError(
+                    f"{self.url!r} has no {path!r}; expected what its index lists. Publish it again."
+                )
+            yield answer.pieces
+
+    def _credentials(self, url: str) -> Mapping[str, str]:
+        return {}
+
+
+@dataclass(frozen=True)
+class WebRemote:
+    """A static web server with packages. See `qeff_zoo.hub.remotes.protocol.Remote`.
+
+    Args:
+        url: As it was given.
+        base: Where its files are.
+        read_only: Nothing can be published by HTTP.
+    """
+
+    url: str
+    base: str
+    read_only: bool = True
+
+    def snapshot(self, *, offline: bool = False) -> WebSnapshot | None:
+        if offline or is_offline():
+            found: Seen | None = seen.offline_index(self.url)
+        else:
+            found = seen.newest(self.url, self._fetch)
+        return WebSnapshot(self.url, found.index, self.base) if found else None
+
+    def _fetch(self, before: Seen | None) -> Seen | None:
+        return retried(lambda: self._ask(before))
+
+    def _ask(self, before: Seen | None) -> Seen | None:
+        with get(f"{self.base}/{INDEX_NAME}", etag=before.etag if before else "") as answer:
+            return read_index(answer, before, self.url)
+
+
+def read_index(answer: Answer, before: Seen | None, url: str) -> Seen | None:
+    """Read what a server answered when it was asked for an index.
+
+    Args:
+        answer: To a request with the etag of `before`.
+        before: What was seen last.
+        url: Of the remote.
+    """
+    if answer.status == NOT_FOUND:
+        return None
+    if before and answer.status == NOT_MODIFIED:
+        # The index of the commit seen then is the index now, whether or not the answer names a commit.
+        return Seen(before.content, before.index, before.etag, answer.commit or before.commit)
+    content = read_all(answer.pieces, INDEX_LIMIT, f"The index of {url!r}")
+    return Seen(content, decode(content), answer.etag, answer.commit)

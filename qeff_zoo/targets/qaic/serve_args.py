@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from qeff_zoo.hub.qaic_shapes import Compiled, refused
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
+from qeff_zoo.targets.qaic.shapes import Compiled, refused
 from qeff_zoo.tasks import NAMES, find
 
 TARGET = "qaic"

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishing: what was planned, done in one commit. Files, manifest, signature, index and model card come together.
+
+In: a `Publication`. Out: the URL of the commit.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from qeff_zoo.errors import PublishError
+from qeff_zoo.hub.index import Index
+from qeff_zoo.hub.publish.card import card_upload
+from qeff_zoo.hub.publish.plan import Publication, merged, other_at, refusal
+from qeff_zoo.hub.remotes.hub_api import HubRemote, hub_call
+from qeff_zoo.hub.remotes.protocol import PRIVATE, Content
+from qeff_zoo.progress import Reporter, Silent
+
+
+def publish(publication: Publication, *, reporter: Reporter | None = None) -> str:
+    """Do what was planned, in one commit; after a failure or a kill, planning and doing it again goes on from there.
+
+    Args:
+        publication: From `plan_publication`.
+        reporter: Without one, the client's own progress bars are not shown either.
+
+    Returns:
+        The URL of the commit, or of the pull request; that of the remote if it has all of it already.
+
+    Raises:
+        PublishError: The remote refused, or was not reached.
+    """
+    remote, entry = publication.remote, publication.entry
+    if isinstance(remote, HubRemote):
+        if publication.nothing_to_do:  # to a folder it is done, for one that died after its commit
+            return remote.url
+        _prepare(remote, publication)
+
+    def update(index: Index) -> Index:
+        if other := other_at(entry, index):
+            raise refusal(publication.package.name, remote.url, [other])
+        return index.with_entry(merged(entry, index))
+
+    upload: dict[str, Content] = {file.path: file.source for file in publication.missing}
+    with _bars(shown=not isinstance(reporter or Silent(), Silent)):
+        return remote.commit(
+            {**upload, **card_upload(remote)},
+            update,
+            message=f"Add {publication.package.name}: {entry.variant} {entry.key16}",
+            create_pr=publication.create_pr,
+        )
+
+
+@contextmanager
+def _bars(*, shown: bool) -> Iterator[None]:
+    """Silence huggingface_hub, which draws progress bars into files as well."""
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if shown or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _prepare(remote: HubRemote, publication: Publication) -> None:
+    """Make the repository if it is not there, and see that nobody sees more than was planned."""
+    from huggingface_hub import HfApi
+
+    api, private = HfApi(), publication.visibility == PRIVATE
+    if publication.creates:
+        hub_call(
+            f"make {remote.repo!r}",
+            lambda: api.create_repo(remote.repo, private=private, exist_ok=True),
+        )
+    info = hub_call(f"look at {remote.repo!r}", lambda: api.model_info(remote.repo))
+    if private and not info.private:
+        raise PublishError(
+            f"{remote.repo!r} has become public since the plan, which was for a private repository. Nothing was sent. "
+            "Publish again."
+        )

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A remote that is a folder: `file:///path`. Needs no network, so it is there offline too.
+
+    index.json.gz     the index
+    packages/…        what it lists
+    .staging/         files on their way
+    .lock             held while the index and what follows from it change
+
+A commit puts its files in place first, which nobody sees yet. Then it holds the lock for a moment: the index is read,
+changed, and replaced in one step. A publisher that dies lets go of the lock, and what it left undone the next does.
+"""
+
+import errno
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, write_durably
+from qeff_zoo.errors import PublishError, RemoteError
+from qeff_zoo.hub import seen
+from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
+from qeff_zoo.hub.remotes.http import read_all
+from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed
+from qeff_zoo.hub.seen import Seen
+from qeff_zoo.package.files import walk
+from qeff_zoo.package.manifest import unsafe_path
+
+_PIECE = 1 << 20
+_STAGING, _LOCK = ".staging", ".lock"
+_PATIENCE = 120.0  # seconds; the lock is held for the time that a small file takes
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FolderSnapshot:
+    """A folder, and its index as it was when it was read. See `qeff_zoo.hub.remotes.protocol.Snapshot`."""
+
+    url: str
+    index: Index
+    folder: Path
+
+    def read(self, path: str, *, limit: int) -> bytes:
+        with self.stream(path) as pieces:
+            return read_all(pieces, limit, f"{path!r} of {self.url!r}")
+
+    @contextmanager
+    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+        if reason := unsafe_path(path):
+            raise RemoteError(
+                f"Cannot read {path!r} of {self.url!r}: the path {reason}. Expected a file of the remote."
+            )
+        with _reading(self.url, path):
+            file = (self.folder / path).open("rb")
+        with file:
+            file.seek(offset)
+            yield self._pieces(file, path)
+
+    def _pieces(self, file: BinaryIO, path: str) -> Iterator[bytes]:
+        with _reading(self.url, path):
+            while piece := file.read(_PIECE):
+                yield piece
+
+
+@contextmanager
+def _reading(url: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RemoteError(
+            f"Cannot read {path!r} of {url!r}: {error.strerror or error}. Expected a file that this user may read. "
+            "Check the folder and its permissions."
+        ) from error
+
+
+@dataclass(frozen=True)
+class FolderRemote:
+    """A folder with packages. See `qeff_zoo.hub.remotes.protocol.WritableRemote`.
+
+    Args:
+        url: As it was given.
+        path: Of the folder.
+        read_only: Whether nothing is published here.
+    """
+
+    url: str
+    path: str
+    read_only: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return Path(self.path)
+
+    def snapshot(self, *, offline: bool = False) -> FolderSnapshot | None:
+        found = seen.newest(self.url, self._fetch)
+        return FolderSnapshot(self.url, found.index, self.folder) if found else None
+
+    def _fetch(self, before: Seen | None) -> Seen | None:
+        content = self.present(INDEX_NAME, limit=INDEX_LIMIT)
+        if content is None:
+            return None
+        return before if before and before.content == content else Seen(content, decode(content))
+
+    def present(self, path: str, *, limit: int) -> bytes | None:
+        if not (self.folder / path).exists():
+            return None
+        return FolderSnapshot(self.url, Index(), self.folder).read(path, limit=limit)
+
+    def holdings(self, package: str) -> Holdings:
+        folder = self.folder / package
+        names = walk(folder) if package else ()
+        files = {f"{package}/{name}": f"sha256:{sha256_file(folder / name)}" for name in names}
+        return Holdings(visibility=FOLDER, index=self._index(), files=files)
+
+    def _index(self) -> Index:
+        shown = self.snapshot()
+        return shown.index if shown else Index()
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        upload: Mapping[str, Content],
+        update: Callable[[Index], Index],
+        message: str,
+        *,
+        create_pr: bool = False,
+        sign: Sign | None = None,
+    ) -> str:
+        if create_pr:
+            raise PublishError(
+                f"{self.url!r} has no pull requests; expected a Hub repository. Leave out --create-pr."
+            )
+        given = {path: content for path, content in upload.items() if not callable(content)}
+        made = {path: content for path, content in upload.items() if callable(content)}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sweep(staging_folders(self.folder / _STAGING))
+            _place(self.folder, given)
+            with self._locked():
+                before = self._index()
+                after, content = changed(self.url, before, update(before), sign)
+                if content is not None:
+                    write_durably(self.folder / INDEX_NAME, content)
+                _place(self.folder, {path: write(after) for path, write in made.items()})
+        except OSError as error:
+            raise PublishError(
+                f"Cannot publish to {self.url!r}: {error}. Expected a folder that this user may write, with room. "
+                "Check its permissions and space, then publish again."
+            ) from error
+        return self.url
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        from filelock import FileLock, Timeout
+
+        path = self.folder / _LOCK
+        try:
+            with FileLock(path, timeout=_PATIENCE, mode=0o666):
+                yield
+        except Timeout as error:
+            raise PublishError(
+                f"Cannot publish to {self.url!r}: another process has held {str(path)!r} for {_PATIENCE:.0f} seconds. "
+                "Expected a quiet moment. See what publishes there, then publish again."
+            ) from error
+
+
+def _place(root: Path, contents: Mapping[str, Path | bytes]) -> None:
+    """Put files in place, each whole or not at all; a package that is there already stays untouched."""
+    for path in contents:
+        if reason := unsafe_path(path):
+            raise PublishError(
+                f"Cannot publish {path!r}: the path {reason}. Expected a file of the remote."
+            )
+    missing = {
+        path: content for path, content in contents.items() if not _is_there(root / path, content)
+    }
+    if not missing:
+        return
+    with staged(root / _STAGING, "publish") as folder:
+        for path, content in missing.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                shutil.copyfile(content, folder / path)
+            else:
+                (folder / path).write_bytes(content)
+        settle(folder)
+        for package in {found for path in missing if (found := _package_of(path))}:
+            _place_package(folder / package, root / package)
+        for path, content in missing.items():
+            if _is_there(root / path, content):
+                continue
+            if _package_of(path) and (root / path).exists():
+                raise PublishError(
+                    f"The remote has another {path}, put there by somebody else at this moment, and nothing is "
+                    "overwritten. Expected none, or the same. Pull that package, or publish elsewhere."
+                )
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).replace(root / path)
+    for parent in {(root / path).parent for path in missing}:
+        sync(parent)
+
+
+def _package_of(path: str) -> str | None:
+    """Return the folder of the package that a file is of; None for one of no package."""
+    parts = path.split("/")
+    return "/".join(parts[:3]) if parts[0] == "packages" else None
+
+
+def _place_package(source: Path, target: Path) -> None:
+    """Put a package's files in place as one, unless something is there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def _is_there(target: Path, content: Path | bytes) -> bool:
+    try:
+        if isinstance(content, bytes):
+            return target.stat().st_size == len(content) and target.read_bytes() == content
+        same_size = target.stat().st_size == content.stat().st_size
+        return same_size and sha256_file(target) == sha256_file(content)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A remote that is a repository of the Hub: `hf://org/repo[@revision]`.
+
+It is read by plain HTTP at one commit, and written by huggingface_hub: large files first, then one commit on top of the
+head whose index was read. huggingface_hub does not repeat commits. Here they are: a commit with a parent is made once
+or not at all, and where no answer came, the index at the head tells which.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from qeff_zoo.checkpoint.hub_errors import http_error
+from qeff_zoo.errors import PublishError, RemoteError
+from qeff_zoo.hub import seen
+from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
+from qeff_zoo.hub.remotes import http
+from qeff_zoo.hub.remotes.http import LATER, WebSnapshot, pauses, read_index, retried
+from qeff_zoo.hub.remotes.protocol import PRIVATE, PUBLIC, Content, Holdings, changed
+from qeff_zoo.hub.seen import Seen
+from qeff_zoo.settings import offline as is_offline
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_MOVED = (409, 412)
+_ATTEMPTS = 12
+_Result = TypeVar("_Result")
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def resolve_url(repo: str, revision: str) -> str:
+    """Tell where the Hub serves the files of a revision.
+
+    Args:
+        repo: `org/repo`.
+        revision: Branch, tag or commit.
+    """
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT.rstrip('/')}/{repo}/resolve/{quote(revision, safe='')}"
+
+
+def credentials(url: str) -> Mapping[str, str]:
+    """Return the headers that a server may see: with the user's token if it is the Hub itself."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    hub, there = urlsplit(constants.ENDPOINT), urlsplit(url)
+    own = (hub.scheme, hub.hostname, hub.port) == (there.scheme, there.hostname, there.port)
+    found = build_hf_headers(token=None if own else False, library_name="qeff-zoo")
+    return {name.lower(): value for name, value in found.items()}
+
+
+class HubSnapshot(WebSnapshot):
+    """One commit of a repository."""
+
+    def _credentials(self, url: str) -> Mapping[str, str]:
+        return credentials(url)
+
+
+@dataclass(frozen=True)
+class HubRemote:
+    """A Hub repository with packages. See `qeff_zoo.hub.remotes.protocol.WritableRemote`.
+
+    Args:
+        url: As it was given.
+        repo: `org/repo`.
+        revision: Branch, tag or commit; None for the main branch.
+        read_only: Whether nothing is published here.
+    """
+
+    url: str
+    repo: str
+    revision: str | None = None
+    read_only: bool = False
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is one commit, which does not change."""
+        return _COMMIT.fullmatch(self.revision or "") is not None
+
+    def snapshot(self, *, offline: bool = False) -> HubSnapshot | None:
+        pinned = seen.recall(self.url) if self.is_pinned else None
+        if pinned:
+            found: Seen | None = pinned
+        elif offline or is_offline():
+            found = seen.offline_index(self.url)
+        else:
+            found = seen.newest(self.url, self._fetch)
+        return self.at(found) if found else None
+
+    def at(self, found: Seen) -> HubSnapshot:
+        """Return the commit that an index was seen at."""
+        url = f"hf://{self.repo}@{found.commit}"
+        return HubSnapshot(url, found.index, resolve_url(self.repo, found.commit))
+
+    def _fetch(self, before: Seen | None) -> Seen | None:
+        return retried(lambda: self._ask(before))
+
+    def _ask(self, before: Seen | None) -> Seen | None:
+        url = f"{resolve_url(self.repo, self.revision or 'main')}/{INDEX_NAME}"
+        with http.get(url, etag=before.etag if before else "", credentials=credentials) as answer:
+            found = read_index(answer, before, self.url)
+        if found and not _COMMIT.fullmatch(found.commit):
+            raise RemoteError(
+                f"{url!r} was answered without a commit (X-Repo-Commit is {found.commit!r}); expected the Hub's 40 hex "
+                "digits. Check HF_ENDPOINT; a plain web server is named by https://…"
+            )
+        return found
+
+    def present(self, path: str, *, limit: int) -> bytes | None:
+        return retried(lambda: self._present(path, limit))
+
+    def _present(self, path: str, limit: int) -> bytes | None:
+        url = f"{resolve_url(self.repo, self.revision or 'main')}/{path}"
+        with http.get(url, credentials=credentials) as answer:
+            if answer.status == http.NOT_FOUND:
+                return None
+            return http.read_all(answer.pieces, limit, f"{path} of {self.url!r}")
+
+    def holdings(self, package: str) -> Holdings:
+        """Ask for the repository's files, then for its index."""
+        from huggingface_hub import HfApi, errors
+
+        def ask() -> Holdings | None:
+            try:
+                info = HfApi().model_info(self.repo, revision=self.revision, files_metadata=True)
+            except errors.RevisionNotFoundError as error:
+                raise PublishError(
+                    f"{self.repo!r} has no branch {self.revision!r}. Expected one that is there. Make it, or name none."
+                ) from error
+            except errors.RepositoryNotFoundError as error:
+                if status_of(error) in (401, 404):
+                    return None
+                raise
+            files = {
+                file.rfilename: f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}"
+                for file in info.siblings or ()
+            }
+            return Holdings(visibility=PRIVATE if info.private else PUBLIC, files=files)
+
+        found = hub_call(f"look at {self.repo!r}", ask)
+        if found is None:
+            return Holdings(visibility=None)
+        snapshot = self.snapshot()
+        index = snapshot.index if snapshot else Index()
+        return Holdings(visibility=found.visibility, files=found.files, index=index)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        upload: Mapping[str, Content],
+        update: Callable[[Index], Index],
+        message: str,
+        *,
+        create_pr: bool = False,
+        sign: Sign | None = None,
+    ) -> str:
+        if is_offline():
+            raise PublishError(
+                f"Cannot publish to {self.url!r} offline. Expected a connection. Publish when there is one."
+            )
+        hub = _Repository(self, create_pr=create_pr)
+        files = {
+            path: hub.addition(path, content)
+            for path, content in upload.items()
+            if isinstance(content, Path)
+        }
+        hub.repeated(lambda: hub.upload(list(files.values())))
+        made = False
+        for pause in (*pauses(_ATTEMPTS), None):
+            head = hub.head()
+            before = hub.index_at(head)
+            wanted = update(before)
+            if made and wanted == before:
+                return hub.commit_url(head)  # no answer came, but the commit did
+            after, content = changed(self.url, before, wanted, sign)
+            small = _in_memory(upload, after)
+            if content is not None:
+                made, small[INDEX_NAME] = True, content
+            if not files and not small:
+                return hub.commit_url(head)
+            operations = [*files.values(), *map(hub.addition, small.keys(), small.values())]
+            if url := hub.commit(operations, message, head, last=pause is None):
+                return url
+            time.sleep(pause or 0)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _in_memory(upload: Mapping[str, Content], index: Index) -> dict[str, bytes]:
+    """Return the files that are bytes, or follow from the index."""
+    return {
+        path: content(index) if callable(content) else content
+        for path, content in upload.items()
+        if not isinstance(content, Path)
+    }
+
+
+class _Repository:
+    """What is asked of the Hub, with its errors in our words."""
+
+    def __init__(self, remote: HubRemote, *, create_pr: bool) -> None:
+        from huggingface_hub import HfApi
+
+        self._api = HfApi(library_name="qeff-zoo")
+        self._remote, self._create_pr = remote, create_pr
+        self._where: dict[str, Any] = {"repo_id": remote.repo, "revision": remote.revision}
+
+    def addition(self, path: str, content: Path | bytes) -> Any:
+        from huggingface_hub import CommitOperationAdd
+
+        return CommitOperationAdd(path, str(content) if isinstance(content, Path) else content)
+
+    def upload(self, additions: list[Any]) -> None:
+        self._api.preupload_lfs_files(**self._where, additions=additions, create_pr=self._create_pr)
+        if ignored := [
+            add.path_in_repo for add in additions if getattr(add, "_should_ignore", False)
+        ]:
+            raise PublishError(
+                f"The .gitignore of {self._remote.url!r} leaves out {', '.join(ignored)}. Expected every file to be "
+                "kept. Correct it, then publish again."
+            )
+
+    def head(self) -> str:
+        return str(self.repeated(lambda: self._api.repo_info(**self._where)).sha)
+
+    def index_at(self, commit: str) -> Index:
+        """Read the index of a commit, which must not be older than what was seen."""
+
+        def attempt() -> Index:
+            url = f"{resolve_url(self._remote.repo, commit)}/{INDEX_NAME}"
+            with http.get(url, credentials=credentials) as answer:
+                if answer.status == http.NOT_FOUND:
+                    return Index()
+                content = http.read_all(
+                    answer.pieces, INDEX_LIMIT, f"The index of {self._remote.url!r}"
+                )
+            index = decode(content)
+            seen.refuse_older(self._remote.url, index, seen.recall(self._remote.url))
+            return index
+
+        return retried(attempt)
+
+    def commit_url(self, commit: str) -> str:
+        from huggingface_hub import constants
+
+        return f"{constants.ENDPOINT.rstrip('/')}/{self._remote.repo}/commit/{commit}"
+
+    def commit(self, operations: list[Any], message: str, parent: str, *, last: bool) -> str | None:
+        """Commit on top of a commit; None if that is the head no more, or if no answer came."""
+        try:
+            info = self._api.create_commit(
+                **self._where, operations=operations, commit_message=message, parent_commit=parent,
+                create_pr=self._create_pr,
+            )  # fmt: skip
+        except (http_error(), OSError, RuntimeError, ValueError) as error:
+            again = status_of(error) in _MOVED or (
+                is_passing(error) and not self._may_have_opened(error)
+            )
+            if again and not last:
+                return None
+            raise self._refused(error) from error
+        return str(info.pr_url or info.commit_url)
+
+    def _may_have_opened(self, error: Exception) -> bool:
+        """Say whether a pull request may be there although no answer came; a second one would be too many."""
+        return self._create_pr and status_of(error) != 429
+
+    def repeated(self, action: Callable[[], Any]) -> Any:
+        """Do what can be done twice, until the Hub answers."""
+
+        def attempt() -> Any:
+            try:
+                return action()
+            except (http_error(), OSError, RuntimeError, ValueError) as error:
+                if is_passing(error):
+                    raise RemoteError(str(error), retryable=True) from error
+                raise self._refused(error) from error
+
+        try:
+            return retried(attempt)
+        except RemoteError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> PublishError:
+        status, url = status_of(error), self._remote.url
+        if status in (401, 403):
+            advice = "Expected a token that may write there. Run `hf auth login` or set HF_TOKEN, or try --create-pr."
+        elif status == 404:
+            advice = "Expected a repository that is there. Check its name and branch, or create it."
+        elif status in _MOVED:
+            advice = "Others committed each time. Expected a quiet moment. Publish again."
+        else:
+            advice = "Expected the commit to succeed. What was uploaded is kept: publish again to go on from there."
+        said = ". ".join(line.rstrip(".") for line in str(error).splitlines()[:3] if line)
+        return PublishError(f"Cannot commit to {url!r}: {said}. {advice}")
+
+
+# --- calls of the Hub's API --------------------------------------------------------------------
+
+
+def hub_call(what: str, call: Callable[[], _Result]) -> _Result:
+    """Call the Hub's API until it answers, a limited number of times.
+
+    Args:
+        what: What the call does, for the message: "create 'acme/zoo'".
+        call: Of huggingface_hub; it must be safe to make twice.
+
+    Raises:
+        RemoteError: The Hub refused it, or was not reached.
+    """
+    return retried(lambda: _once(what, call))
+
+
+def _once(what: str, call: Callable[[], _Result]) -> _Result:
+    if is_offline():
+        raise RemoteError(
+            f"Cannot {what}: QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set. Expected a connection. Unset it."
+        )
+    from huggingface_hub import errors
+
+    try:
+        return call()
+    except (http_error(), errors.HFValidationError, OSError) as error:
+        raise _refused(what, error) from error
+
+
+def status_of(error: BaseException | None) -> int | None:
+    """Find the HTTP status behind an error; uploads wrap theirs. None if there was no answer."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status is not None:
+            return int(status)
+        error = error.__cause__
+    return None
+
+
+def is_passing(error: Exception) -> bool:
+    """Say whether the same may succeed later."""
+    status = status_of(error)
+    if status is not None:
+        return status in LATER
+    return not isinstance(error, ValueError | FileNotFoundError | PermissionError)
+
+
+def _refused(what: str, error: Exception) -> RemoteError:
+    from huggingface_hub import constants, errors
+
+    status = status_of(error)
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    failed = f"Cannot {what} at {constants.ENDPOINT}: {lines[-1]}"
+    if isinstance(error, errors.HFValidationError):
+        return RemoteError(f"{failed} Expected a repository 'org/name'. Correct it.")
+    if status in (401, 403, 404):
+        advice = "Expected a token that may write there. Run `hf auth login` or set HF_TOKEN; check the name."
+    elif is_passing(error):
+        advice = "Expected an answer. Check the connection, then run the command again; what has arrived stays."
+    else:
+        advice = "Expected the Hub to accept it. Do what it says."
+    said = "" if status is None else f" (status {status})"
+    return RemoteError(f"{failed}{said}. {advice}", retryable=is_passing(error))

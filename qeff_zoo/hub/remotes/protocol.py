@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every remote can do, whatever it is: give its index and its files, and, if it can be written, take a commit."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from qeff_zoo.errors import PublishError
+from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign, encode
+
+#: What is put into a remote: a file, its bytes, or how they follow from the index that is committed with it.
+Content: TypeAlias = Path | bytes | Callable[[Index], bytes]
+
+#: Who may see what is published: everyone, those whom the Hub lets, or those who may read the folder.
+PUBLIC, PRIVATE, FOLDER = "public", "private", "folder"
+#: What a remote has of a file: itself; its content, in another place; nothing; something else in its place.
+THERE, ELSEWHERE, MISSING, OTHER = "there", "elsewhere", "missing", "other"
+
+
+class Snapshot(Protocol):
+    """A remote at one moment; on the Hub, one commit, from which everything is read."""
+
+    @property
+    def url(self) -> str:
+        """The remote's URL, with the commit if it has commits: `hf://org/repo@<40 hex digits>`."""
+
+    @property
+    def index(self) -> Index:
+        """What it has."""
+
+    def read(self, path: str, *, limit: int) -> bytes:
+        """Read a small file, whole; tried again when the network is in the way.
+
+        Args:
+            path: Of the file, in the remote.
+            limit: The most bytes that it may have.
+
+        Raises:
+            RemoteError: It is not there, larger, or cannot be read.
+        """
+
+    def stream(self, path: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
+        """Read a file in pieces, from a byte on. Nothing is tried again: the caller knows how far it got.
+
+        Args:
+            path: Of the file, in the remote.
+            offset: The first byte to give; of a server that cannot start there, what comes before is thrown away.
+
+        Raises:
+            RemoteError: It cannot be read; `retryable` if it may be later. Also from the iterator.
+        """
+
+
+class Remote(Protocol):
+    """A place where packages are shared."""
+
+    @property
+    def url(self) -> str:
+        """As it was given."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing is published here."""
+
+    def snapshot(self, *, offline: bool = False) -> Snapshot | None:
+        """Ask for the index: one request, and no bytes of it where it is what was seen last.
+
+        Args:
+            offline: Take the one seen last; no socket is opened.
+
+        Returns:
+            None if there is no index.
+
+        Raises:
+            RemoteError: The remote cannot be reached, or its index cannot be read.
+            TrustError: Its index is not the one that it ought to be; see `qeff_zoo.hub.seen.accept`.
+        """
+
+
+class WritableRemote(Remote, Protocol):
+    """A remote that packages are published to."""
+
+    def holdings(self, package: str) -> "Holdings":
+        """Look at what is there before something is published.
+
+        Args:
+            package: Path of a package in the remote; of a folder, only its files are read. "" for none.
+
+        Raises:
+            RemoteError: It cannot be read.
+            PublishError: The repository is there, but not the branch.
+        """
+
+    def present(self, path: str, *, limit: int) -> bytes | None:
+        """Read a small file as it is now; None if there is none.
+
+        Args:
+            path: Of the file, in the remote.
+            limit: The most bytes that it may have.
+        """
+
+    def commit(
+        self,
+        upload: Mapping[str, Content],
+        update: Callable[[Index], Index],
+        message: str,
+        *,
+        create_pr: bool = False,
+        sign: Sign | None = None,
+    ) -> str:
+        """Publish files and a changed index in one step, even if others do the same at that moment.
+
+        The index is read where the commit will go, changed, and written only if nobody else was faster; else all of
+        that is repeated, `update` included.
+
+        Args:
+            upload: By path in the remote.
+            update: From the index to what it shall be; the same index for no change.
+            message: Of the commit, one line.
+            create_pr: Of a Hub repository, open a pull request in place of committing.
+            sign: Signs the index; needed where it is signed already.
+
+        Returns:
+            The URL of the commit or of the pull request; that of the newest commit if there was nothing to change.
+
+        Raises:
+            PublishError: The remote refuses, or cannot be reached.
+            TrustError: Its index is older than one that was seen before.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """A remote as it is before something is published to it.
+
+    Args:
+        visibility: Who may see it; None if it is not there yet.
+        index: What it lists; empty if it has no index.
+        files: Digest by path: "sha256:…", or "git:…" of a file that the Hub keeps as a text.
+    """
+
+    visibility: str | None
+    index: Index = field(default_factory=Index)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def state(self, path: str, source: Path, digest: str) -> str:
+        """Tell whether a file is there already.
+
+        Args:
+            path: Of the file, in the remote.
+            source: The same file here.
+            digest: "sha256:…" of its content.
+
+        Returns:
+            `THERE`, `ELSEWHERE`, `MISSING`, or `OTHER` if its place is taken.
+        """
+        held = self.files.get(path)
+        if held is None:
+            return ELSEWHERE if digest in self._contents else MISSING
+        if held.startswith("git:") and source.is_file():
+            digest = f"git:{_git_oid(source.read_bytes())}"
+        return THERE if held == digest else OTHER
+
+    @cached_property
+    def _contents(self) -> frozenset[str]:
+        """The digests of what need not be sent again; into a folder, every file is copied."""
+        return frozenset(self.files.values() if self.visibility != FOLDER else ())
+
+
+def _git_oid(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[Index, bytes | None]:
+    """Write a remote's next index.
+
+    Args:
+        url: The remote's.
+        before: What it has.
+        after: What it shall have.
+        sign: Signs it.
+
+    Returns:
+        The next index, and its bytes; None where it is what the remote has.
+
+    Raises:
+        PublishError: The present one is signed, and the next one would not be; or it cannot be written.
+    """
+    if after == before and (before.signature or sign is None):
+        return before, None
+    if before.signature and sign is None:
+        raise PublishError(
+            f"The index of {url!r} is signed; expected a signature over the next one too. Give the key: --sign-with "
+            "FILE."
+        )
+    if before.serial >= SERIAL_LIMIT:
+        raise PublishError(
+            f"The index of {url!r} has serial {before.serial}; expected less than {SERIAL_LIMIT}. Begin it anew: "
+            f"remove {INDEX_NAME} there, publish the packages again, and tell who uses them to remove what they "
+            "remember of it."
+        )
+    after = replace(after, serial=before.serial + 1)
+    return after, encode(after, sign)
