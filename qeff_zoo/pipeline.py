@@ -97,7 +97,7 @@ def build(
 
 def _will_do(package: Package, store: Store, *, validate: bool) -> bool:
     """Tell whether a package of the store saves a build: one of others does where they are trusted."""
-    ours = store.is_built_here(package.build_key) or trust.is_vouched_for(package)
+    ours = store.is_built_here(package.build_key) or trust.is_vouched_for(package, store)
     proved = package.validated != "none" or not validate
     return ours and proved and (not package.dirty or has_uncommitted_changes())
 

@@ -65,8 +65,7 @@ def settings() -> Settings:
     Raises:
         SettingsError: The file or a variable says something else than it may.
     """
-    path = settings_file()
-    found = _read(path)
+    path, found = settings_file(), read_settings_file()
     stores = tuple(_store(entry, str(path)) for entry in found.get("stores", ()))
     trust: Mapping[str, Any] = found.get("trust", {})
     if (text := os.environ.get(STORES_ENV)) is not None:
@@ -97,7 +96,13 @@ def go_offline() -> None:
     os.environ[OFFLINE_ENV] = "1"
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def read_settings_file() -> Mapping[str, Any]:
+    """Read what the settings file says; nothing if there is none.
+
+    Raises:
+        SettingsError: It says something else than it may.
+    """
+    path = settings_file()
     try:
         with path.open("rb") as file:
             raw = file.read(_LIMIT + 1)

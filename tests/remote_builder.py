@@ -4,13 +4,15 @@
 import copy
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from package_builder import FILES, SPEC, draft
 
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, decode, encode
+from qeff_zoo.hub.trust import index_signer
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store.origins import Origin
@@ -78,9 +80,22 @@ def remote(*packages: Package, index: Index | None = None) -> dict[str, bytes]:
     return {**files, INDEX_NAME: encode(index or listed)}
 
 
-def write_remote(folder: Path, *packages: Package) -> str:
-    """Make a folder a remote; give its URL."""
-    for name, content in remote(*packages).items():
+def write_remote(
+    folder: Path, *packages: Package, serial: int | None = None, key: Path | None = None
+) -> str:
+    """Make a folder a remote; give its URL.
+
+    Args:
+        folder: Made if need be.
+        packages: As `make` makes them.
+        serial: Of the index, if not their number.
+        key: That the index is signed with.
+    """
+    files = remote(*packages)
+    index = decode(files[INDEX_NAME])
+    index = index if serial is None else replace(index, serial=serial)
+    files[INDEX_NAME] = encode(index, index_signer(key) if key else None)
+    for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return folder.as_uri()

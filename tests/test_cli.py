@@ -29,7 +29,8 @@ from qeff_zoo.validation import ladder as validation
 COMMANDS = (
     ("list",), ("show",), ("plan",), ("build",), ("export",), ("run",), ("serve",), ("bench",),
     ("validate",), ("inspect",), ("resolve",), ("pull",), ("lock",), ("repair",),
-    ("bundle", "export"), ("bundle", "import"), ("yank",), ("publish",), ("sign",), ("serve-args",),
+    ("bundle", "export"), ("bundle", "import"), ("yank",), ("publish",), ("sign",),
+    ("trust", "add"), ("trust", "ls"), ("trust", "rm"), ("copy",), ("serve-args",),
     ("cache", "ls"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
 )  # fmt: skip
 KEY = r"qz1-[0-9a-f]{64}"

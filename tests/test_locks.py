@@ -113,7 +113,7 @@ def test_another_digest_is_refused(
     url = write_remote(tmp_path / "remote", packages[0])
     command("lock", url)
     again = make(tmp_path / "again", provenance=later())
-    assert write_remote(tmp_path / "remote", again) == url
+    assert write_remote(tmp_path / "remote", again, serial=2) == url
     _, err = command("pull", "--locked", code=1)
     assert f"expected {entry_of(packages[0]).manifest}" in err
     assert not Store().entries()

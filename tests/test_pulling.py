@@ -25,6 +25,7 @@ from remote_builder import entry_of, make, noise, remote, write_remote
 import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.disk.sharing import share
+from qeff_zoo.disk.staging import remove
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, StoreError, TrustError
 from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, encode
 from qeff_zoo.hub.pull import fetch, transfer
@@ -210,9 +211,21 @@ def test_a_package_in_the_store_is_trusted_no_more_than_now(
     zoo: LocalHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pull()
-    monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
+    pinned = {"identities": [{"identity": "releases@acme.example", "issuer": "https://issuer"}]}
+    monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(pinned))
     (warning,) = pull().warnings
     assert "not signed" in warning
+
+
+def test_that_nobody_is_pinned_is_said_once(zoo: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
+    (warning,) = pull().warnings
+    assert "Nobody is pinned for hf://" in warning
+    assert pull().warnings == ()
+    for entry in Store().entries():
+        remove(entry.path)
+    assert not pull().hit
+    assert pull().warnings == ()
 
 
 def rewritten(published: Package, **changes: Any) -> dict[str, bytes]:
@@ -534,7 +547,9 @@ def test_load_pulls_what_is_not_here(
 ) -> None:
     monkeypatch.setattr("qeff_zoo.runtime.open_session", lambda published, **_: published)
     monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
-    with pytest.warns(UserWarning, match="org/tiny: The package is not signed"):
+    with pytest.warns(
+        UserWarning, match="org/tiny: Nobody is pinned for hf://acme/zoo, so nothing proves"
+    ):
         loaded: Any = qeff_zoo.load("org/tiny")
     assert is_same(loaded, published)
     configured.log.clear()

@@ -61,10 +61,17 @@ def zoo(
     alice: LocalHub, package: Package, pair: KeyPair, capsys: pytest.CaptureFixture[str]
 ) -> LocalHub:
     """Give a Hub to which the package was published, signed."""
-    for argv in (["sign", "--key", str(pair.private)], ["publish", REPO, "--private"]):
+    publishing = ["publish", REPO, "--private", "--sign-with", str(pair.private)]
+    for argv in (["sign", "--key", str(pair.private)], publishing):
         assert cli.main([argv[0], str(package.path), *argv[1:]]) == 0
     capsys.readouterr()
     return alice
+
+
+@pytest.fixture
+def signed(pair: KeyPair) -> Callable[[Index], bytes]:
+    """Write an index as its publisher does."""
+    return lambda index: encode(index, trust.index_signer(pair.private))
 
 
 def listed(hub: LocalHub) -> tuple[Index, Entry]:
@@ -116,16 +123,15 @@ def test_what_comes_from_the_store_is_held_against_the_policy(
 def test_a_signature_that_comes_later(
     alice: LocalHub, package: Package, pair: KeyPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publishing = ["publish", str(package.path), REPO, "--private"]
-    assert cli.main(publishing) == 0
-    refused(TrustError, "The package is not signed")
+    publishing = ["publish", str(package.path), REPO, "--sign-with", str(pair.private)]
+    assert cli.main([*publishing, "--private"]) == 0
+    refused(TrustError, "It is not signed")
     trust.sign(package, key=pair.private)
-    assert cli.main(publishing[:-1]) == 0
+    assert cli.main(publishing) == 0
     assert pull(MODEL).warnings == ()
     with monkeypatch.context() as patch:
         patch.setenv("QEFF_ZOO_TRUST", "warn")  # nobody is pinned
-        (warning,) = pull(MODEL).warnings
-    assert "no key or identity is pinned" in warning
+        assert pull(MODEL).warnings == ()
 
 
 # --- tampered with on the server -----------------------------------------------------------------
@@ -141,7 +147,9 @@ def test_one_byte_of_the_manifest(zoo: LocalHub, place: int) -> None:
     refused(RemoteError, "The manifest in .* has SHA-256 .*; expected")
 
 
-def forge(hub: LocalHub, edit: Callable[[dict[str, Any]], None], **files: bytes) -> None:
+def forge(
+    hub: LocalHub, edit: Callable[[dict[str, Any]], None], signed: Callable[[Index], bytes]
+) -> None:
     """Replace the manifest, and list it as if it were the one that was published."""
     index, entry = listed(hub)
     path = f"{entry.path}/{MANIFEST_NAME}"
@@ -150,25 +158,31 @@ def forge(hub: LocalHub, edit: Callable[[dict[str, Any]], None], **files: bytes)
     manifest["tree"] = tree_digest(manifest["files"])
     content = dump(manifest)
     forged = replace(Entry.of(manifest, content, signed=True), path=entry.path)
-    changed = {f"{entry.path}/{name}": data for name, data in files.items()}
-    hub.commit(REPO, {**changed, path: content, INDEX_NAME: encode(index.with_entry(forged))})
+    hub.commit(REPO, {path: content, INDEX_NAME: signed(index.with_entry(forged))})
 
 
-def test_a_manifest_that_agrees_with_index_and_files(zoo: LocalHub) -> None:
-    forge(zoo, lambda manifest: manifest.update(license="mit"))
+def test_a_manifest_that_agrees_with_index_and_files(
+    zoo: LocalHub, signed: Callable[[Index], bytes]
+) -> None:
+    forge(zoo, lambda manifest: manifest.update(license="mit"), signed)
     refused(TrustError, "The signature is over something else than this manifest")
 
 
 @pytest.mark.parametrize("mode", ["warn", "require"])
 def test_a_path_outside_the_package(
-    zoo: LocalHub, mode: str, pair: KeyPair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    zoo: LocalHub,
+    mode: str,
+    pair: KeyPair,
+    signed: Callable[[Index], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Even of someone that is trusted."""
 
     def edit(manifest: dict[str, Any]) -> None:
         manifest["files"][0]["path"] = "../../escaped"
 
-    forge(zoo, edit)
+    forge(zoo, edit, signed)
     refused(TrustError, "The signature is over something else than this manifest")
     _, entry = listed(zoo)
     content = zoo.files(REPO)[f"{entry.path}/{MANIFEST_NAME}"]
@@ -190,13 +204,19 @@ def test_a_swapped_file(zoo: LocalHub) -> None:
     refused(RemoteError, r"model\.onnx\.data")
 
 
-def test_a_signature_taken_away(zoo: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_taken_away(
+    zoo: LocalHub,
+    pair: KeyPair,
+    signed: Callable[[Index], bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     index, entry = listed(zoo)
-    unsigned = encode(index.with_entry(replace(entry, signed=False)))
+    unsigned = signed(index.with_entry(replace(entry, signed=False)))
     zoo.commit(REPO, {INDEX_NAME: unsigned, f"{entry.path}/{SIGNATURE_NAME}": None})
-    refused(TrustError, "The package is not signed; the trust policy requires a signature")
-    monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
-    assert pull(MODEL).warnings == ("The package is not signed: nothing proves who made it.",)
+    refused(TrustError, "It is not signed; the trust policy requires a signature")
+    settings = {"mode": "warn", "keys": [str(pair.public)]}
+    monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(settings))
+    assert pull(MODEL).warnings == ("It is not signed: nothing proves who made it.",)
 
 
 def test_a_signature_that_the_index_speaks_of_and_nobody_has(zoo: LocalHub) -> None:
@@ -213,11 +233,13 @@ def test_a_signature_of_a_stranger(zoo: LocalHub, package: Package, tmp_path: Pa
     refused(TrustError, "is signed by a key that is not pinned")
 
 
-def test_an_index_that_was_rolled_back(zoo: LocalHub, tmp_path: Path) -> None:
+def test_an_index_that_was_rolled_back(zoo: LocalHub, pair: KeyPair) -> None:
     """Which would offer again what was yanked since."""
     before = zoo.files(REPO)[INDEX_NAME]
     _, entry = listed(zoo)
-    assert cli.main(["yank", URL, entry.path, "--reason", "wrong answers"]) == 0
+    yanking = ["yank", URL, entry.path, "--reason", "wrong answers"]
+    assert cli.main(yanking) == 1  # it would not be signed any more
+    assert cli.main([*yanking, "--sign-with", str(pair.private)]) == 0
     assert open_remote(URL).snapshot()
     zoo.commit(REPO, {INDEX_NAME: before})
     refused(TrustError, "it was rolled back")

@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.arguments.options import add_choices, add_private, command
+from qeff_zoo.arguments.options import add_choices, add_private, add_sign_with, command
 
 
 def _add_list(commands: Any) -> None:
@@ -39,6 +39,7 @@ def _add_build(commands: Any) -> None:
         "--publish", metavar="REMOTE", help="also publish it to this Hub repository or remote"
     )
     add_private(parser)
+    add_sign_with(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 

@@ -3,6 +3,7 @@
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -75,3 +76,13 @@ def add_offline(parser: argparse.ArgumentParser) -> None:
 def add_private(parser: argparse.ArgumentParser) -> None:
     """Add the option to make a new repository private."""
     parser.add_argument("--private", action="store_true", help="make a new Hub repository private")
+
+
+def add_sign_with(parser: argparse.ArgumentParser) -> None:
+    """Add the key that signs a remote's index."""
+    parser.add_argument(
+        "--sign-with",
+        type=Path,
+        metavar="FILE",
+        help="PEM file of the private key that signs the remote's index",
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between machines: `resolve`, `pull`, `lock`, `repair`, `bundle`, `yank`, `publish`, `sign`, `serve-args`."""
+"""Between machines: `resolve`, `pull`, `lock`, `repair`, `bundle`, `yank`, `publish`, `copy`, `sign`, `trust`."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from qeff_zoo.arguments.options import (
     add_offline,
     add_package,
     add_private,
+    add_sign_with,
     command,
 )
 
@@ -126,6 +127,7 @@ def _add_yank(commands: Any) -> None:
         help="refuse it to everybody, even to those who ask for its key",
     )
     kind.add_argument("--undo", action="store_true", help="take the notice back")
+    add_sign_with(parser)
 
 
 def _add_publish(commands: Any) -> None:
@@ -141,6 +143,7 @@ def _add_publish(commands: Any) -> None:
         "--create-pr", action="store_true", help="open a pull request instead of committing"
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
+    add_sign_with(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -161,6 +164,42 @@ def _add_sign(commands: Any) -> None:
     )
 
 
+def _add_trust(commands: Any) -> None:
+    text = "say whose packages are used: everybody's, or a remote's"
+    parser = commands.add_parser("trust", help=text, description=text)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add = command(verbs, "add", "pin a public key or an identity in the settings", "trust")
+    add.add_argument("key", nargs="?", type=Path, metavar="FILE", help="PEM file of a public key")
+    add.add_argument("--identity", metavar="WHO", help="an e-mail address or a workflow's URI")
+    add.add_argument("--issuer", metavar="URL", help="who vouches for the identity")
+    command(verbs, "ls", "list who is pinned, and for which remote", "trust")
+    remove = command(verbs, "rm", "take a pin back", "trust")
+    remove.add_argument(
+        "who", metavar="WHO", help="fingerprint, file or identity, as `trust ls` has it"
+    )
+    for each in (add, remove):
+        each.add_argument(
+            "--for",
+            dest="scope",
+            metavar="REMOTE|ORG",
+            help="only for this remote, Hub repository (org/repo) or organization (org)",
+        )
+
+
+def _add_copy(commands: Any) -> None:
+    parser = command(commands, "copy", "mirror packages of one remote to another")
+    parser.add_argument("source", metavar="REMOTE", help="where they are")
+    parser.add_argument("remote", metavar="REMOTE", help="where they go")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="only packages of these models (default: all)"
+    )
+    parser.add_argument("--key", help="only the package of this build key or path")
+    add_private(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
+    add_sign_with(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
 def _add_serve_args(commands: Any) -> None:
     parser = command(
         commands, "serve-args", "print what vllm-qaic needs to serve a package of target qaic"
@@ -178,5 +217,7 @@ COMMANDS = (
     _add_yank,
     _add_publish,
     _add_sign,
+    _add_trust,
+    _add_copy,
     _add_serve_args,
 )

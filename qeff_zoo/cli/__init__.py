@@ -19,7 +19,7 @@ from qeff_zoo.cli.housekeeping import (
     doctor_command,
     new_command,
 )
-from qeff_zoo.cli.publishing import publish_command
+from qeff_zoo.cli.publishing import copy_command, publish_command
 from qeff_zoo.cli.pulling import (
     bundle_export_command,
     bundle_import_command,
@@ -30,7 +30,7 @@ from qeff_zoo.cli.pulling import (
 from qeff_zoo.cli.recipes import list_command, show_command
 from qeff_zoo.cli.resolving import resolve_command, yank_command
 from qeff_zoo.cli.running import bench_command, run_command, serve_args_command, serve_command
-from qeff_zoo.cli.signing import sign_command
+from qeff_zoo.cli.signing import sign_command, trust_add_command, trust_ls_command, trust_rm_command
 from qeff_zoo.errors import ZooError
 from qeff_zoo.settings import go_offline
 
@@ -98,6 +98,10 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "yank": yank_command,
     "publish": publish_command,
     "sign": sign_command,
+    "trust add": trust_add_command,
+    "trust ls": trust_ls_command,
+    "trust rm": trust_rm_command,
+    "copy": copy_command,
     "serve-args": serve_args_command,
     "cache ls": cache_ls_command,
     "cache gc": cache_gc_command,

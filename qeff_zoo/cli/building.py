@@ -7,6 +7,7 @@ from typing import Any
 
 from qeff_zoo.cli.printing import print_json, table
 from qeff_zoo.cli.reading import choices_of
+from qeff_zoo.cli.signing import signer
 
 
 def _request(arguments: argparse.Namespace) -> Any:
@@ -84,7 +85,7 @@ def _published(package: Any, arguments: argparse.Namespace) -> dict[str, str]:
     bars = reporter(arguments)
     plan = plan_publication(package, arguments.publish, private=arguments.private, reporter=bars)
     print(plan.summary, file=sys.stderr)
-    url = publish(plan, reporter=bars)
+    url = publish(plan, reporter=bars, sign=signer(arguments))
     print(f"published: {url}", file=sys.stderr)
     return {"published": url}
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package where others find it: `publish`."""
+"""Packages where others find them: `publish` and `copy`."""
 
 import argparse
 import sys
+from dataclasses import asdict
 
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.printing import print_json
+from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.signing import signer
 
 
 def publish_command(arguments: argparse.Namespace) -> None:
@@ -26,8 +28,36 @@ def publish_command(arguments: argparse.Namespace) -> None:
         print_json(plan.as_dict()) if arguments.json else print(plan)
         return
     print(plan.summary, file=sys.stderr)
-    url = publish(plan, reporter=bars)
+    url = publish(plan, reporter=bars, sign=signer(arguments))
     if arguments.json:
         print_json({**plan.as_dict(), "url": url})
     else:
         print(url)
+
+
+def copy_command(arguments: argparse.Namespace) -> None:
+    """Copy packages from one remote to another, and print what became of each."""
+    from qeff_zoo.hub.publish.mirror import Mirror
+    from qeff_zoo.package.description import human_size
+
+    mirror = Mirror(private=arguments.private, sign=signer(arguments), reporter=reporter(arguments))
+    copied = []
+    for each in mirror.copy(
+        arguments.source,
+        arguments.remote,
+        models=arguments.models,
+        key=arguments.key,
+        dry_run=arguments.dry_run,
+    ):
+        copied.append(each)
+        done = "to copy" if arguments.dry_run else each.url
+        print(f"{each.model}: {each.path}, {human_size(each.size)}: {done}", file=sys.stderr)
+    if arguments.json:
+        print_json([asdict(each) for each in copied])
+    else:
+        print(
+            table(
+                [[each.model, each.path, each.url] for each in copied],
+                ["model", "package", "commit"],
+            )
+        )

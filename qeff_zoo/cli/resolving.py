@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
 from qeff_zoo.cli.reading import choices_of
+from qeff_zoo.cli.signing import signer
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.resolve import Resolution
@@ -103,6 +104,7 @@ def yank_command(arguments: argparse.Namespace) -> None:
         None if arguments.undo else state,
         reason=arguments.reason or "",
         instead=arguments.superseded_by,
+        sign=signer(arguments),
     )
     if arguments.json:
         print_json(asdict(done))

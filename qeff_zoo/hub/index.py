@@ -29,6 +29,8 @@ from qeff_zoo.errors import RemoteError
 from qeff_zoo.package.manifest import parse, source_in
 
 INDEX_NAME = "index.json.gz"
+#: What signatures call what it says.
+SIGNED_NAME = "index.json"
 SCHEMA_ID = "qeff-index/2"
 #: The most bytes of an index that are ever read, and the most that they may become.
 INDEX_LIMIT = 8 << 20
@@ -332,7 +334,7 @@ def decode(content: bytes, *, known: bool = False) -> Index:
     """
     try:
         text, signature = parts(content)
-        found = parse(text)
+        found = json.loads(text) if known else parse(text)
     except (ValueError, zlib.error) as error:
         raise _malformed(str(error)) from error
     if found.get("schema") != SCHEMA_ID:
@@ -388,7 +390,18 @@ def _validator() -> Any:
     )
     text = Path(__file__).with_name("index.schema.json").read_text(encoding="utf-8")
     strict: Any = validators.extend(Draft202012Validator, type_checker=kinds)  # type: ignore[no-untyped-call]
-    return strict(json.loads(text))
+    return strict(_inlined(json.loads(text), json.loads(text)["$defs"]))
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Put definitions where they are referred to: jsonschema takes most of its time to look them up."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inlined(value, definitions) for name, value in schema.items()}
 
 
 def _malformed(why: str) -> RemoteError:

@@ -15,7 +15,10 @@ from pathlib import Path
 
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, TrustError
+from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import Index, decode
+from qeff_zoo.hub.policy import OFF, policy
+from qeff_zoo.hub.urls import canonical, unpinned
 from qeff_zoo.store import default_root
 
 
@@ -41,7 +44,10 @@ def recall(url: str) -> Seen | None:
     try:
         head, _, content = _file(url).read_bytes().partition(b"\n")
         facts = json.loads(head)
-        if facts["url"] == url and facts["sha256"] == hashlib.sha256(content).hexdigest():
+        if (
+            facts["url"] == canonical(url)
+            and facts["sha256"] == hashlib.sha256(content).hexdigest()
+        ):
             return Seen(
                 content, decode(content, known=True), str(facts["etag"]), str(facts["commit"])
             )
@@ -68,7 +74,7 @@ def accept(url: str, seen: Seen) -> Seen:
 
 
 def refuse_older(url: str, index: Index, before: Seen | None) -> None:
-    """Refuse an index that is older than what was seen before.
+    """Refuse an index that is older than what was seen before, or that cannot follow it.
 
     Args:
         url: The remote's.
@@ -76,19 +82,30 @@ def refuse_older(url: str, index: Index, before: Seen | None) -> None:
         before: What `recall` gave.
 
     Raises:
-        TrustError: It is older.
+        TrustError: It is older, or another one of the same serial, or no longer signed.
     """
-    if before and index.serial < before.index.serial:
-        raise TrustError(
-            f"The index of {url!r} has serial {index.serial}, and one of {before.index.serial} was seen before: "
-            f"it was rolled back, which would hide what became known since. Expected {before.index.serial} or more. "
-            f"Ask who keeps the remote; if it was begun anew on purpose, remove {str(_file(url))!r}."
-        )
+    if before is None:
+        return
+    known = before.index
+    if index.serial < known.serial:
+        why = f"one of {known.serial} was seen before: it was rolled back, which would hide what became known since"
+    elif index.serial == known.serial and index != known:
+        why = "another one of the same serial was seen before: somebody shows each of us something else"
+    elif known.signature and not index.signature and policy(url).mode != OFF:
+        why = "is not signed, and the one that was seen before is: somebody else wrote it"
+    else:
+        return
+    raise TrustError(
+        f"The index of {url!r} has serial {index.serial}, and {why}. Expected {known.serial} or more, from the same "
+        f"hands. Ask who keeps the remote; if it was begun anew on purpose, remove {str(_file(url))!r}."
+    )
 
 
 def _remember(url: str, seen: Seen) -> None:
     digest = hashlib.sha256(seen.content).hexdigest()
-    head = json.dumps({"url": url, "etag": seen.etag, "commit": seen.commit, "sha256": digest})
+    head = json.dumps(
+        {"url": canonical(url), "etag": seen.etag, "commit": seen.commit, "sha256": digest}
+    )
     with suppress(OSError):  # a store that cannot be written only forgets
         file = _file(url)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +114,7 @@ def _remember(url: str, seen: Seen) -> None:
 
 def _file(url: str) -> Path:
     # The same repository of another Hub is another one.
+    url = canonical(url)
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") if url.startswith("hf://") else ""
     name = hashlib.sha256(f"{endpoint} {url}".encode()).hexdigest()[:32]
     return default_root() / "remotes" / name
@@ -109,6 +127,7 @@ def offline_index(url: str) -> Seen:
         RemoteError: It was never asked before.
     """
     if seen := recall(url):
+        trust.check_index(url, seen.content)
         return seen
     raise RemoteError(
         f"{url!r} cannot be asked offline, and its index was not seen before. Expected a remote that was asked once. "
@@ -128,4 +147,21 @@ def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None
     """
     before = recall(url)
     seen = fetch(before)
+    if seen:
+        trust.check_index(url, seen.content)
     return accept(url, seen) if seen and seen != before else seen
+
+
+def is_first_pull(url: str) -> bool:
+    """Tell, once for each remote, that nothing was pulled from it before.
+
+    Args:
+        url: The remote's.
+    """
+    note = _file(unpinned(url)).with_suffix(".pulled")
+    if note.exists():
+        return False
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+    return True

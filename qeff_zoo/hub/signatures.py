@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detached signatures over a manifest, made and verified by sigstore's `model-signing` (extra `sign`).
+"""Detached signatures over a manifest or an index, made and verified by sigstore's `model-signing` (extra `sign`).
 
 In: the bytes of a manifest, and a key or an identity. Out: a Sigstore bundle, as bytes. What is signed is a folder that
 holds manifest.json and nothing else; the manifest has the digest of every other file. So its stock command line accepts
@@ -40,13 +40,14 @@ class Identity:
     trust_config: Path | None = None
 
 
-def sign_with_key(manifest: bytes, name: str, key: Path) -> bytes:
-    """Sign a manifest with a private key; needs no network.
+def sign_with_key(content: bytes, name: str, key: Path, file: str = MANIFEST_NAME) -> bytes:
+    """Sign a manifest, or an index, with a private key; needs no network.
 
     Args:
-        manifest: The bytes of a manifest.json.
+        content: The bytes of a manifest.json, or what an index says.
         name: What the signature calls it; anything.
         key: PEM file of a NIST curve: P-256, P-384 or P-521. The password of an encrypted one is in the environment.
+        file: Name of the file that is signed.
 
     Raises:
         TrustError: The key cannot be used.
@@ -67,7 +68,7 @@ def sign_with_key(manifest: bytes, name: str, key: Path) -> bytes:
         raise _bad_key(key, f"{error}; {PASSWORD_ENV} has it", "private") from error
     except ValueError as error:
         raise _bad_key(key, str(error), "private") from error
-    return _sign(config, manifest, name)
+    return _sign(config, content, name, file)
 
 
 def sign_keyless(manifest: bytes, name: str) -> bytes:
@@ -92,7 +93,7 @@ def sign_keyless(manifest: bytes, name: str) -> bytes:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # it may ask for a code
             config = signing.Config().use_sigstore_signer(use_ambient_credentials=True)
-            return _sign(config, manifest, name)
+            return _sign(config, manifest, name, MANIFEST_NAME)
     except (errors.Error, oidc.IssuerError, oidc.ExpiredIdentity, OSError) as error:
         raise TrustError(
             f"Cannot sign without a key: {error}. Expected Sigstore to be reachable and to know who this is. Sign "
@@ -100,11 +101,11 @@ def sign_keyless(manifest: bytes, name: str) -> bytes:
         ) from error
 
 
-def _sign(config: Any, manifest: bytes, name: str) -> bytes:
+def _sign(config: Any, content: bytes, name: str, file: str) -> bytes:
     from model_signing import hashing
 
     hashed = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
-    with _folder(manifest, name) as folder:
+    with _folder(content, name, file) as folder:
         path = folder.with_name("signature")
         config.set_hashing_config(hashed).sign(folder, path)
         return path.read_bytes()
@@ -133,8 +134,8 @@ def fingerprint(key: Path) -> str:
     return hashlib.sha256(loaded.public_bytes(serialization.Encoding.PEM, form)).hexdigest()
 
 
-def verify_with_key(manifest: bytes, signature: bytes, key: Path) -> None:
-    """Verify that the owner of a key signed a manifest.
+def verify_with_key(content: bytes, signature: bytes, key: Path, file: str) -> None:
+    """Verify that the owner of a key signed a file of that name.
 
     Raises:
         TrustError: It was somebody else, or the key cannot be used.
@@ -145,7 +146,7 @@ def verify_with_key(manifest: bytes, signature: bytes, key: Path) -> None:
         config = verifying.Config().use_elliptic_key_verifier(public_key=key)
     except ValueError as error:  # a curve that Sigstore does not know
         raise _bad_key(key, str(error), "public") from error
-    _verify(config, manifest, signature, f"the key {str(key)!r}")
+    _verify(config, content, signature, file, f"the key {str(key)!r}")
 
 
 def claims_identity(signature: bytes, identity: Identity) -> bool:
@@ -172,8 +173,8 @@ def claims_identity(signature: bytes, identity: Identity) -> bool:
     return True
 
 
-def verify_with_identity(manifest: bytes, signature: bytes, identity: Identity) -> None:
-    """Verify that an identity signed a manifest.
+def verify_with_identity(content: bytes, signature: bytes, identity: Identity, file: str) -> None:
+    """Verify that an identity signed a file of that name.
 
     Raises:
         TrustError: It was somebody else; or Sigstore's own keys cannot be had, without a network.
@@ -197,15 +198,15 @@ def verify_with_identity(manifest: bytes, signature: bytes, identity: Identity) 
             f"Cannot verify a signature by {identity.identity!r}: {error}. Expected Sigstore's keys, over the network "
             "or in `trust_config`. Try again when there is a network, or pin a public key."
         ) from error
-    _verify(config, manifest, signature, f"the identity {identity.identity!r}")
+    _verify(config, content, signature, file, f"the identity {identity.identity!r}")
 
 
-def _verify(config: Any, manifest: bytes, signature: bytes, by: str) -> None:
+def _verify(config: Any, content: bytes, signature: bytes, file: str, by: str) -> None:
     from cryptography.exceptions import InvalidSignature
     from cryptography.x509 import ExtensionNotFound
     from sigstore.errors import Error
 
-    with _folder(manifest, "package") as folder:
+    with _folder(content, "package", file) as folder:
         path = folder.with_name("signature")
         path.write_bytes(signature)
         try:
@@ -218,12 +219,12 @@ def _verify(config: Any, manifest: bytes, signature: bytes, by: str) -> None:
 
 
 @contextlib.contextmanager
-def _folder(manifest: bytes, name: str) -> Iterator[Path]:
-    """Yield a folder with the manifest alone, in one that nobody else can open."""
+def _folder(content: bytes, name: str, file: str) -> Iterator[Path]:
+    """Yield a folder with one file alone, in one that nobody else can open."""
     with tempfile.TemporaryDirectory(prefix="qeff-zoo-") as private:
         folder = Path(private) / "signed" / name
         folder.mkdir(parents=True)
-        (folder / MANIFEST_NAME).write_bytes(manifest)
+        (folder / file).write_bytes(content)
         yield folder
 
 

@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose packages are used: a manifest and its signature are checked against the user's policy before either is trusted.
 
-In: the bytes of a manifest and of its detached signature, and the policy of the settings:
-
-    {"mode": "require", "keys": ["/etc/zoo/acme.pub"],
-     "identities": [{"identity": "releases@acme.example", "issuer": "https://accounts.google.com"}]}
-
-Out: nothing, a warning, or a refusal. What a signature says is read with the standard library alone. Whether it is
-genuine, for which the extra `sign` is needed, is verified when it claims a key or an identity that is pinned.
+In: the bytes of a manifest, or of an index, of the signature over it, and the policy of the settings. Out: nothing, a
+warning, or a refusal. What a signature says is read with the standard library alone. Whether it is genuine, for which
+the extra `sign` is needed, is verified when it claims a key or an identity that is pinned.
 
     mode       unsigned, or not by one pinned    signed, and nobody pinned       tampered with, or not genuine
     require    refused                           the policy itself is refused    refused
-    warn       warning                           warning                         refused
+    warn       warning, if anybody is pinned     used                            refused
     off        used                              used                            used: nothing is read
 """
 
 import base64
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.staging import write_durably
-from qeff_zoo.errors import SettingsError, TrustError
+from qeff_zoo.errors import TrustError
+from qeff_zoo.hub.index import SIGNED_NAME, Sign, parts
+from qeff_zoo.hub.policy import OFF, REQUIRE, Policy, policy
 from qeff_zoo.hub.signatures import (
-    Identity,
     claims_identity,
     fingerprint,
     sign_keyless,
@@ -35,96 +31,25 @@ from qeff_zoo.hub.signatures import (
 )
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SIGNATURE_NAME, parse
-from qeff_zoo.settings import settings
 from qeff_zoo.store import Store
+from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
 
 #: Bytes of the longest signature that is read. One by a key has about 1,500, one by an identity about 10,000.
 SIGNATURE_LIMIT = 1 << 20
 
-_MODES = ("require", "warn", "off")
 _SERIALIZATION = {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Whose packages are used.
+def check(
+    content: bytes, signature: bytes | None, policy: Policy, name: str = MANIFEST_NAME
+) -> list[str]:
+    """Check a manifest, or an index, and its signature against a policy, before it is parsed.
 
     Args:
-        mode: "require", "warn" or "off".
-        keys: Files of the public keys that are trusted.
-        identities: Identities that are trusted to sign without a key.
-    """
-
-    mode: str = "warn"
-    keys: tuple[Path, ...] = ()
-    identities: tuple[Identity, ...] = ()
-
-
-def policy() -> Policy:
-    """Read the trust policy of the settings.
-
-    Raises:
-        SettingsError: The settings say something else about trust than they may.
-    """
-    return _policy(settings().trust)
-
-
-def _policy(trust: Mapping[str, Any]) -> Policy:
-    mode = trust.get("mode", "warn")
-    keys, identities = trust.get("keys", []), trust.get("identities", [])
-    if unknown := sorted(trust.keys() - {"mode", "keys", "identities"}):
-        raise _refused(
-            f"it sets {', '.join(map(repr, unknown))}", "'mode', 'keys' and 'identities'"
-        )
-    if mode not in _MODES:
-        raise _refused(f"the mode is {mode!r}", f"one of {', '.join(_MODES)}")
-    if mode == "off":
-        return Policy(mode)
-    if not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
-        raise _refused(f"'keys' is {keys!r}", "a list of files")
-    if not isinstance(identities, list):
-        raise _refused(f"'identities' is {identities!r}", "a list")
-    if mode == "require" and not keys and not identities:
-        raise _refused("the mode is 'require' and nobody is pinned", "a key or an identity")
-    paths = tuple(_path(key) for key in keys)
-    if missing := [str(path) for path in paths if not path.is_file()]:
-        raise _refused(f"there is no key at {missing[0]!r}", "the PEM file of a public key")
-    return Policy(mode, paths, tuple(_identity(entry) for entry in identities))
-
-
-def _identity(entry: Any) -> Identity:
-    needed = {"identity", "issuer"}
-    if (
-        not isinstance(entry, dict)
-        or not needed <= entry.keys() <= {*needed, "trust_config"}
-        or not all(isinstance(value, str) and value for value in entry.values())
-    ):
-        raise _refused(f"an identity is {entry!r}", '{"identity": …, "issuer": …}')
-    config = entry.get("trust_config")
-    return Identity(entry["identity"], entry["issuer"], _path(config) if config else None)
-
-
-def _path(text: str) -> Path:
-    path = Path(text).expanduser()
-    if not path.is_absolute():
-        raise _refused(f"{text!r} is in whatever folder this runs", "an absolute path, or ~/…")
-    return path
-
-
-def _refused(found: str, expected: str) -> SettingsError:
-    return SettingsError(
-        f"Cannot use the trust policy: {found}; expected {expected}. Correct `trust` of the settings, or "
-        "QEFF_ZOO_TRUST."
-    )
-
-
-def check(manifest: bytes, signature: bytes | None, policy: Policy) -> list[str]:
-    """Check a manifest and its signature against a policy, before the manifest is parsed.
-
-    Args:
-        manifest: The bytes of a manifest.json.
-        signature: The bytes of its signature; None if it has none.
-        policy: Of `policy()`.
+        content: The bytes that are signed.
+        signature: The bytes of the signature; None if there is none.
+        policy: For the remote that it is from.
+        name: What was signed: the file's name.
 
     Returns:
         Warnings, a sentence each.
@@ -132,24 +57,44 @@ def check(manifest: bytes, signature: bytes | None, policy: Policy) -> list[str]
     Raises:
         TrustError: The policy refuses it; or the signature is not genuine, which no policy but "off" allows.
     """
-    if policy.mode == "off":
+    if policy.mode == OFF:
         return []
-    if len(manifest) > MANIFEST_LIMIT:
+    if len(content) > MANIFEST_LIMIT:
         raise TrustError(
-            f"The manifest has more than {MANIFEST_LIMIT} bytes; expected a manifest. Tell who publishes it."
+            f"{name} has more than {MANIFEST_LIMIT} bytes; expected fewer. Tell who publishes it."
         )
     if signature is None:
         return _unknown(policy, "is not signed")
-    key = claimed_key(manifest, signature)
-    if not policy.keys and not policy.identities:
-        return _unknown(policy, "is signed, but no key or identity is pinned to know by whom")
+    key = claimed_key(content, signature, name)
+    if not policy.pins_somebody:
+        return _unknown(policy, "is signed, but nobody is pinned to know by whom")
     if key is None:
-        return _check_identities(manifest, signature, policy)
+        return _check_identities(content, signature, policy, name)
     for pinned in policy.keys:
         if fingerprint(pinned) == key:
-            verify_with_key(manifest, signature, pinned)
+            verify_with_key(content, signature, pinned, name)
             return []
     return _unknown(policy, f"is signed by a key that is not pinned, {key!r}")
+
+
+def check_index(url: str, content: bytes) -> None:
+    """Check an index against the policy for its remote: where a key is pinned, somebody must have signed it.
+
+    Args:
+        url: The remote's.
+        content: The bytes of the index's file.
+
+    Raises:
+        TrustError: The policy refuses it; or its signature is not genuine.
+    """
+    chosen = policy(url)
+    text, signature = parts(content)
+    if signature is None and not (chosen.mode == REQUIRE and chosen.keys):
+        return
+    try:
+        check(text, signature, chosen, SIGNED_NAME)
+    except TrustError as error:
+        raise TrustError(f"The index of {url!r} is refused. {error}") from error
 
 
 def require_usable(package: Package, store: Store) -> list[str]:
@@ -165,20 +110,31 @@ def require_usable(package: Package, store: Store) -> list[str]:
     Raises:
         TrustError: The policy refuses it; or its signature is not genuine.
     """
-    if package.path == store.folder(package.build_key) and store.is_built_here(package.build_key):
+    origin = _origin(package, store)
+    if isinstance(origin, BuiltHere):
         return []
-    chosen = policy()
-    warnings = check(*read_signed(package.path), chosen)
-    return warnings if chosen.keys or chosen.identities else []
+    return check(*read_signed(package.path), policy_for(origin))
 
 
-def is_vouched_for(package: Package) -> bool:
+def policy_for(origin: Provenance | None) -> Policy:
+    """Return the policy for packages of an origin; None for one that nobody knows."""
+    return policy(origin.url if isinstance(origin, Origin) else None)
+
+
+def _origin(package: Package, store: Store) -> Provenance | None:
+    """Say where a package is from; nobody knows that of a copy outside of the store, whatever note lies there."""
+    if package.path != store.folder(package.build_key):
+        return None
+    return store.origin(package.build_key)
+
+
+def is_vouched_for(package: Package, store: Store) -> bool:
     """Tell whether a package is signed by one whom the policy pins."""
-    chosen = policy()
-    if not chosen.keys and not chosen.identities:
+    chosen = policy_for(_origin(package, store))
+    if not chosen.pins_somebody:
         return False
     try:
-        check(*read_signed(package.path), replace(chosen, mode="require"))
+        check(*read_signed(package.path), replace(chosen, mode=REQUIRE))
     except TrustError:
         return False
     return True
@@ -194,38 +150,43 @@ def read_signed(folder: Path) -> tuple[bytes, bytes | None]:
     return (folder / MANIFEST_NAME).read_bytes(), note.read_bytes() if note.is_file() else None
 
 
-def _check_identities(manifest: bytes, signature: bytes, policy: Policy) -> list[str]:
+def _check_identities(content: bytes, signature: bytes, policy: Policy, name: str) -> list[str]:
     for pinned in policy.identities:
         if claims_identity(signature, pinned):
-            verify_with_identity(manifest, signature, pinned)
+            verify_with_identity(content, signature, pinned, name)
             return []
     return _unknown(policy, "is signed by an identity that is not pinned")
 
 
 def _unknown(policy: Policy, why: str) -> list[str]:
-    if policy.mode == "require":
+    if policy.mode == REQUIRE:
         raise TrustError(
-            f"The package {why}; the trust policy requires a signature by a pinned key or identity. Ask its publisher "
-            "to sign it, or pin the publisher's key or identity in `trust` of the settings."
+            f"It {why}; the trust policy requires a signature by a pinned key or identity. Ask its publisher to sign "
+            "it, or pin the publisher's key or identity with `qeff-zoo trust add`."
         )
-    return [f"The package {why}: nothing proves who made it."]
+    return [f"It {why}: nothing proves who made it."] if policy.pins_somebody else []
 
 
-def refusal_of_unsigned() -> str:
-    """Say why the policy refuses what is not signed; nothing if it does not."""
+def refusal_of_unsigned(url: str) -> str:
+    """Say why the policy refuses a remote's packages that are not signed; nothing if it does not.
+
+    Args:
+        url: The remote's.
+    """
     try:
-        _unknown(policy(), "is not signed")
+        _unknown(policy(url), "is not signed")
     except TrustError as error:
         return str(error)
     return ""
 
 
-def claimed_key(manifest: bytes, signature: bytes) -> str | None:
-    """Check that a signature is over a manifest, and read which key it claims to be made with. It is not verified.
+def claimed_key(content: bytes, signature: bytes, name: str = MANIFEST_NAME) -> str | None:
+    """Check that a signature is over a file, and read which key it claims to be made with. It is not verified.
 
     Args:
-        manifest: The bytes of a manifest.json.
+        content: The bytes of the file: a manifest.json, or what an index says.
         signature: The bytes of a Sigstore bundle.
+        name: Of the file.
 
     Returns:
         The key's fingerprint; None if it claims an identity.
@@ -234,12 +195,12 @@ def claimed_key(manifest: bytes, signature: bytes) -> str | None:
         TrustError: It is not a signature, or one of something else.
     """
     key, predicate = _read(signature)
-    digest = hashlib.sha256(manifest).hexdigest()
-    resource = {"name": MANIFEST_NAME, "algorithm": "sha256", "digest": digest}
+    digest = hashlib.sha256(content).hexdigest()
+    resource = {"name": name, "algorithm": "sha256", "digest": digest}
     # All of it: a predicate may also say which files to leave out.
     if predicate != {"serialization": _SERIALIZATION, "resources": [resource]}:
         raise TrustError(
-            f"The signature is over something else than this manifest, whose SHA-256 is {digest}: one of them was "
+            f"The signature is over something else than this {name}, whose SHA-256 is {digest}: one of them was "
             "changed or swapped. Expected a pair. Pull it from where it was published, or sign it again."
         )
     return key
@@ -298,3 +259,12 @@ def sign(package: Package, *, key: Path | None) -> Path:
     path = package.path / SIGNATURE_NAME
     write_durably(path, signature)
     return path
+
+
+def index_signer(key: Path) -> Sign:
+    """Return what signs an index.
+
+    Args:
+        key: PEM file of an elliptic curve's private key.
+    """
+    return lambda text: sign_with_key(text, "index", key, SIGNED_NAME)

@@ -181,7 +181,7 @@ def test_an_unsigned_package_never_hides_a_signed_one(
         make(tmp_path / name, ctx_len=size) for name, size in (("a", 4096), ("b", 8192))
     )
     trust.sign(signed, key=pair.private)
-    url = write_remote(tmp_path / "own", signed, newer)
+    url = write_remote(tmp_path / "own", signed, newer, key=pair.private)
     monkeypatch.setenv("QEFF_ZOO_STORES", url)
     kept(url, ctx_len=8192)
     trusting(pair)
@@ -189,7 +189,7 @@ def test_an_unsigned_package_never_hides_a_signed_one(
     assert found.chosen is not None
     assert found.chosen.entry.path == entry_of(signed).path
     (other,) = found.candidates[1:]  # one package, here and there
-    assert "The package is not signed" in other.difference
+    assert "It is not signed" in other.difference
 
 
 def test_a_remote_that_shows_nothing_hides_no_other(

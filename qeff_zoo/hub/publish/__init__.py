@@ -6,9 +6,10 @@ In: a `Publication`. Out: the URL of the commit.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.index import Index
+from qeff_zoo.hub.index import Index, Notice, Sign
 from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.publish.plan import Publication, merged, other_at, refusal
 from qeff_zoo.hub.remotes.hub_api import HubRemote, hub_call
@@ -16,12 +17,20 @@ from qeff_zoo.hub.remotes.protocol import PRIVATE, Content
 from qeff_zoo.progress import Reporter, Silent
 
 
-def publish(publication: Publication, *, reporter: Reporter | None = None) -> str:
+def publish(
+    publication: Publication,
+    *,
+    reporter: Reporter | None = None,
+    sign: Sign | None = None,
+    notice: Notice | None = None,
+) -> str:
     """Do what was planned, in one commit; after a failure or a kill, planning and doing it again goes on from there.
 
     Args:
         publication: From `plan_publication`.
         reporter: Without one, the client's own progress bars are not shown either.
+        sign: Signs the index; needed where it is signed already.
+        notice: What is known about the package; None for what the remote says of it.
 
     Returns:
         The URL of the commit, or of the pull request; that of the remote if it has all of it already.
@@ -31,14 +40,16 @@ def publish(publication: Publication, *, reporter: Reporter | None = None) -> st
     """
     remote, entry = publication.remote, publication.entry
     if isinstance(remote, HubRemote):
-        if publication.nothing_to_do:  # to a folder it is done, for one that died after its commit
+        # To a folder it is done, for one that died after its commit.
+        if publication.nothing_to_do and notice is None and (publication.signed or sign is None):
             return remote.url
         _prepare(remote, publication)
 
     def update(index: Index) -> Index:
         if other := other_at(entry, index):
             raise refusal(publication.package.name, remote.url, [other])
-        return index.with_entry(merged(entry, index))
+        index = index.with_entry(merged(entry, index))
+        return index if notice is None else index.with_notice(entry.path, _there(notice, index))
 
     upload: dict[str, Content] = {file.path: file.source for file in publication.missing}
     with _bars(shown=not isinstance(reporter or Silent(), Silent)):
@@ -47,7 +58,14 @@ def publish(publication: Publication, *, reporter: Reporter | None = None) -> st
             update,
             message=f"Add {publication.package.name}: {entry.variant} {entry.key16}",
             create_pr=publication.create_pr,
+            sign=sign,
         )
+
+
+def _there(notice: Notice, index: Index) -> Notice:
+    """Leave out the better package that a notice names where the remote does not have it."""
+    known = {entry.path for entry in index.entries}
+    return notice if notice.instead in known else replace(notice, instead=None)
 
 
 @contextmanager

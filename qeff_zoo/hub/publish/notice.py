@@ -8,7 +8,7 @@ as it is.
 from dataclasses import dataclass
 
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.index import Index, Notice
+from qeff_zoo.hub.index import Index, Notice, Sign
 from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.remotes import destination
 from qeff_zoo.hub.resolve.choose import is_key_of
@@ -30,7 +30,13 @@ class Published:
 
 
 def publish_notice(
-    remote_url: str, package: str, state: str | None, *, reason: str, instead: str | None = None
+    remote_url: str,
+    package: str,
+    state: str | None,
+    *,
+    reason: str,
+    instead: str | None = None,
+    sign: Sign | None = None,
 ) -> Published:
     """Publish a notice about a package, or take it back.
 
@@ -40,6 +46,7 @@ def publish_notice(
         state: One of `qeff_zoo.hub.index.STATES`; None to take back what was said.
         reason: For people, one line.
         instead: Key or path of a better package.
+        sign: Signs the index; needed where it is signed already.
 
     Raises:
         PublishError: There is no such package, or the remote cannot be written.
@@ -64,7 +71,7 @@ def publish_notice(
         return index.with_notice(paths[-1], _notice(state, reason, better))
 
     message = f"{state or 'undo'}: {package}"
-    url = remote.commit(card_upload(remote), update, message)
+    url = remote.commit(card_upload(remote), update, message, sign=sign)
     return Published(paths[-1], state, url)
 
 

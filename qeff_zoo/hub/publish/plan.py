@@ -56,6 +56,7 @@ class Publication:
         creates: Whether the repository is made.
         licence: Whether everyone might see it.
         listed: Whether the index says all of this already.
+        signed: Whether the index is signed.
         create_pr: Whether a pull request is opened in place of a commit.
     """
 
@@ -67,6 +68,7 @@ class Publication:
     creates: bool
     licence: Licence
     listed: bool
+    signed: bool
     create_pr: bool = False
 
     @property
@@ -138,6 +140,7 @@ def plan_publication(
     *,
     private: bool = False,
     create_pr: bool = False,
+    of_others: bool = False,
     reporter: Reporter | None = None,
 ) -> Publication:
     """Read the package and look at the remote; nothing is written.
@@ -147,6 +150,7 @@ def plan_publication(
         where: A Hub repository `org/repo`, or a remote's URL: hf://org/repo[@branch], file:///path.
         private: Make a new repository a private one.
         create_pr: Open a pull request in place of committing.
+        of_others: Publish what was pulled from somebody else, as they made it.
         reporter: Shows progress.
 
     Raises:
@@ -157,7 +161,7 @@ def plan_publication(
     package, entry = _as_it_is(package)
     with Stopwatch(reporter or Silent()).stage("verify", package.size) as advance:
         found = objections(package, advance)
-    found += _of_others(package)
+    found += () if of_others else _of_others(package)
     holdings = remote.holdings(entry.path)
     licence = licence_of(package.manifest, ask=isinstance(remote, HubRemote))
     files = tuple(_files(package, entry, holdings))
@@ -171,6 +175,7 @@ def plan_publication(
         remote=remote, package=package, entry=listed, files=files, licence=licence, create_pr=create_pr,
         visibility=holdings.visibility or (PUBLIC if licence.public and not private else PRIVATE),
         creates=holdings.visibility is None, listed=listed in holdings.index.entries,
+        signed=holdings.index.signature is not None,
     )  # fmt: skip
 
 
@@ -179,7 +184,7 @@ def _of_others(package: Package) -> Iterator[str]:
     store = Store()
     if package.path != store.folder(package.build_key) or store.is_built_here(package.build_key):
         return
-    if not is_vouched_for(package):
+    if not is_vouched_for(package, store):
         origin = store.origin(package.build_key)
         source = (
             f"was pulled from {origin.url}"

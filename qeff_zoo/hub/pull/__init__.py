@@ -4,14 +4,15 @@
 In: what a user asks for, or where a package is. Out: the store's package, and what it took to have it there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import resolve, trust
+from qeff_zoo.hub import resolve, seen, trust
 from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.policy import OFF
 from qeff_zoo.hub.pull.fetch import (
     Assembler,
     download_description,
@@ -20,6 +21,7 @@ from qeff_zoo.hub.pull.fetch import (
     require_as_indexed,
 )
 from qeff_zoo.hub.remotes.protocol import Snapshot
+from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import SIGNATURE_NAME, VALIDATED, Manifest
 from qeff_zoo.progress import Reporter, Silent
@@ -93,7 +95,7 @@ class Puller:
             hit=hit,
             bytes_transferred=received,
             source=f"{origin.url}/{origin.path}",
-            warnings=described.warnings,
+            warnings=(*described.warnings, *_said_once(origin)),
         )
 
     def held(self, origin: Origin, snapshot: Snapshot | None = None) -> Pulled | None:
@@ -110,7 +112,7 @@ class Puller:
         fetched = None
         if signature is None and snapshot is not None:
             fetched = download_signature(snapshot, origin)
-        warnings = trust.check(content, signature or fetched, trust.policy())
+        warnings = trust.check(content, signature or fetched, trust.policy_for(origin))
         if fetched:
             write_durably(package.path / SIGNATURE_NAME, fetched)
         return Pulled(
@@ -187,6 +189,16 @@ def pull(
         assert listed is not None
         pulled = puller.pull(found.snapshot, origin_of(found.snapshot, listed), listed)
     return replace(pulled, warnings=(*found.warnings, *pulled.warnings))
+
+
+def _said_once(origin: Origin) -> Iterator[str]:
+    """Say at the first pull from a remote that nobody is pinned for it."""
+    policy = trust.policy_for(origin)
+    if policy.mode != OFF and not policy.pins_somebody and seen.is_first_pull(origin.url):
+        yield (
+            f"Nobody is pinned for {unpinned(origin.url)}, so nothing proves who made its packages. Pin who signs them "
+            "with `qeff-zoo trust add`. This is said once."
+        )
 
 
 def listed_entry(found: resolve.Resolution) -> Entry | None:

@@ -79,7 +79,7 @@ def describe(content: bytes, signature: bytes | None, origin: Origin) -> Descrip
             f"The manifest in {origin.path!r} of {origin.url!r} has SHA-256 {found}; expected {origin.manifest}. It "
             "was changed since, or damaged on its way. Pull again; if that does not help, tell the publisher."
         )
-    warnings = tuple(trust.check(content, signature, trust.policy()))
+    warnings = tuple(trust.check(content, signature, trust.policy_for(origin)))
     manifest = read_manifest(content, f"{origin.url}: {origin.path}")
     return Description(content=content, manifest=manifest, signature=signature, warnings=warnings)
 

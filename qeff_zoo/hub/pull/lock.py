@@ -22,7 +22,8 @@ from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
 from qeff_zoo.hub.pull import Pulled, Puller, listed_entry
 from qeff_zoo.hub.pull.fetch import origin_of
-from qeff_zoo.hub.remotes import open_remote, unpinned
+from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store

@@ -155,7 +155,7 @@ def _described_here(folder: Path, origin: Provenance | None) -> Description | No
         content, signature = trust.read_signed(folder)
         manifest = read_manifest(content, str(folder))
         if not isinstance(origin, BuiltHere):
-            trust.check(content, signature, trust.policy())
+            trust.check(content, signature, trust.policy_for(origin))
     except (OSError, RemoteError, TrustError):
         return None
     if manifest["build_key"] != folder.name:

@@ -19,12 +19,12 @@ from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.http import WebRemote
 from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import Remote
+from qeff_zoo.hub.urls import HUB
 from qeff_zoo.settings import StoreSetting, settings
 
 _REPOSITORY = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII
 )
-_HUB = "hf://"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _INSECURE = "insecure+"
 
@@ -45,7 +45,7 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
     """
     if "{" in url or "}" in url:
         raise _no_remote(url, "it has a place that only a model id fills")
-    if url.startswith(_HUB) and (match := _REPOSITORY.fullmatch(url.removeprefix(_HUB))):
+    if url.startswith(HUB) and (match := _REPOSITORY.fullmatch(url.removeprefix(HUB))):
         return HubRemote(url, match["repo"], match["revision"], read_only=read_only)
     try:
         parts = urlsplit(url.removeprefix(_INSECURE))
@@ -76,7 +76,7 @@ def destination(where: str) -> HubRemote | FolderRemote:
         PublishError: Nothing can be published there, or the settings forbid it.
         RemoteError: It is not the URL of a remote.
     """
-    url = f"hf://{where}" if not is_url(where) and is_repository(where) else where
+    url = as_url(where)
     remote = open_remote(url)
     if not isinstance(remote, HubRemote | FolderRemote):
         why = "a web server only gives"
@@ -96,6 +96,15 @@ def _no_remote(url: str, reason: str) -> RemoteError:
         f"{url!r} names no remote: {reason}. Expected hf://org/repo, https://host/path or file:///path. Correct "
         "the URL."
     )
+
+
+def as_url(where: str) -> str:
+    """Return the URL of a remote.
+
+    Args:
+        where: A URL, or `org/repo[@revision]` for a repository of the Hub.
+    """
+    return f"{HUB}{where}" if not is_url(where) and is_repository(where) else where
 
 
 def is_url(reference: str) -> bool:
@@ -142,15 +151,6 @@ def remotes_for(model_id: str) -> list[Remote]:
     implied = [open_remote(f"hf://{model_id}")] if is_repository(model_id) else []
     remotes = configured_remotes(model_id)
     return remotes + [remote for remote in implied if remote.url not in {r.url for r in remotes}]
-
-
-def unpinned(url: str) -> str:
-    """Return the URL of a remote as it is now, without the commit or branch that it may name.
-
-    Args:
-        url: Of a remote.
-    """
-    return (url.partition("@")[0] if url.startswith(_HUB) else url).rstrip("/")
 
 
 def is_read_only(url: str) -> bool:

@@ -113,7 +113,7 @@ def decide(
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What is said of all packages of one kind.
+    """What is said of a package by its axes, needs and versions.
 
     Args:
         refused: Why they will not do.
@@ -133,11 +133,10 @@ class _Verdict:
 
 
 class _Judge:
-    """Compares candidates with what was asked for; those of one kind only once."""
+    """Compares candidates with what was asked for."""
 
     def __init__(self, wanted: Wanted, notices: Mapping[str, Notice], here: Installed) -> None:
         self._wanted, self._notices, self._here = wanted, notices, cache(here)
-        self._verdicts: dict[tuple[int, ...], _Verdict] = {}
         self._asked = _in_order(wanted.axes.items())
         ours = [
             (axis, value) for axis, value in wanted.preferred.items() if axis not in wanted.axes
@@ -169,27 +168,23 @@ class _Judge:
         return (0, judged.superseded, verdict.foreign, doubted, verdict.surplus, level), judged
 
     def _verdict(self, entry: Entry) -> _Verdict:
-        # Entries of one index share these mappings.
-        kind = (id(entry.axes), id(entry.needs), id(entry.tested))
-        if kind not in self._verdicts:
-            found = entry.axes
-            reasons = (
-                (axis, axes.refusal(axis, asked, found.get(axis))) for axis, asked in self._asked
-            )
-            refused = [Refusal(axis, reason) for axis, reason in reasons if reason]
-            refused += [Refusal(*each) for each in obstacles(entry.needs, self._here)]
-            self._verdicts[kind] = _Verdict(
-                refused=tuple(refused),
-                warnings=tuple(doubts(entry.needs, entry.tested, self._here)),
-                far=_distance(refused),
-                lack=sum(axes.lack(axis, asked, found.get(axis)) for axis, asked in self._asked),
-                foreign=[axes.apart(value, found.get(axis)) for axis, value in self._kinds],
-                surplus=[
-                    [axes.excess(axis, asked, found.get(axis)) for axis, asked in self._asked],
-                    [axes.apart(value, found.get(axis)) for axis, value in self._sizes],
-                ],
-            )
-        return self._verdicts[kind]
+        found = entry.axes
+        reasons = (
+            (axis, axes.refusal(axis, asked, found.get(axis))) for axis, asked in self._asked
+        )
+        refused = [Refusal(axis, reason) for axis, reason in reasons if reason]
+        refused += [Refusal(*each) for each in obstacles(entry.needs, self._here)]
+        return _Verdict(
+            refused=tuple(refused),
+            warnings=tuple(doubts(entry.needs, entry.tested, self._here)),
+            far=_distance(refused),
+            lack=sum(axes.lack(axis, asked, found.get(axis)) for axis, asked in self._asked),
+            foreign=[axes.apart(value, found.get(axis)) for axis, value in self._kinds],
+            surplus=[
+                [axes.excess(axis, asked, found.get(axis)) for axis, asked in self._asked],
+                [axes.apart(value, found.get(axis)) for axis, value in self._sizes],
+            ],
+        )
 
     def _of_entry(self, entry: Entry) -> tuple[list[Refusal], list[str]]:
         refused, warnings = [], []

@@ -20,10 +20,10 @@ from qeff_zoo.hub.remotes import (
     is_repository,
     is_url,
     open_remote,
-    unpinned,
 )
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate
+from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline
@@ -86,7 +86,7 @@ def look_up(reference: str, store: Store) -> Found:
         )
     claim = _claim(reference)
     remote = claim.snapshot.url if claim.snapshot else None
-    unsigned = trust.refusal_of_unsigned()
+    unsigned = trust.refusal_of_unsigned(remote) if remote else ""
     there = (
         Candidate(entry=entry, remote=remote, distrusted="" if entry.signed else unsigned)
         for entry in claim.entries

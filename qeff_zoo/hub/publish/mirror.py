@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages of one remote -> the same packages in another, with their signatures and what is known about them.
+
+In: two remotes. Out: a `Copied` for each package. Each is pulled, and so checked as every pull is, and then published
+in a commit of its own; what is there already is not sent again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from qeff_zoo.errors import PublishError, ResolutionError
+from qeff_zoo.hub.index import Entry, Sign
+from qeff_zoo.hub.publish import publish
+from qeff_zoo.hub.publish.plan import plan_publication
+from qeff_zoo.hub.pull import Puller
+from qeff_zoo.hub.pull.fetch import origin_of
+from qeff_zoo.hub.remotes import as_url, destination, open_remote
+from qeff_zoo.hub.remotes.protocol import Snapshot
+from qeff_zoo.hub.resolve.choose import is_key_of
+from qeff_zoo.progress import Reporter, Silent
+from qeff_zoo.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied:
+    """What became of a package.
+
+    Args:
+        path: In both remotes.
+        model: That it is of.
+        size: In bytes.
+        url: Of the commit; "" if nothing was done.
+    """
+
+    path: str
+    model: str
+    size: int
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """How packages are copied.
+
+    Args:
+        private: Make a new repository a private one.
+        sign: Signs the index of where they go.
+        store: Where packages are on their way, and stay.
+        reporter: Shows progress.
+    """
+
+    private: bool = False
+    sign: Sign | None = None
+    store: Store = field(default_factory=Store)
+    reporter: Reporter = field(default_factory=Silent)
+
+    def copy(
+        self,
+        source: str,
+        where: str,
+        *,
+        models: Sequence[str] = (),
+        key: str | None = None,
+        dry_run: bool = False,
+    ) -> Iterator[Copied]:
+        """Copy packages.
+
+        Args:
+            source: URL of the remote that has them, or a Hub repository.
+            where: The same of where they go.
+            models: Only packages of these; none for all.
+            key: Only the package of this build key or path.
+            dry_run: Only say what would be copied.
+
+        Raises:
+            ResolutionError: There is no such package.
+            RemoteError: A package cannot be had, or is not what it claims.
+            TrustError: The trust policy refuses one.
+            PublishError: One cannot be published there.
+        """
+        destination(where)  # refuses what cannot be written, before anything is read
+        snapshot = open_remote(as_url(source)).snapshot()
+        if snapshot is None:
+            raise ResolutionError(
+                f"{source!r} has no index; expected a remote with packages. Check its name."
+            )
+        for entry in _chosen(snapshot, models, key):
+            url = "" if dry_run else self._copy(snapshot, entry, where)
+            yield Copied(path=entry.path, model=entry.model, size=entry.size, url=url)
+
+    def _copy(self, snapshot: Snapshot, entry: Entry, where: str) -> str:
+        held = self.store.with_manifest(entry.manifest)
+        for folder in (self.store.root / "packages").glob(f"qz1-{entry.key16}*"):
+            if held is None and self.store.is_built_here(folder.name):
+                raise PublishError(
+                    f"Cannot copy {entry.path} by way of this store: it has another package of that key, which was "
+                    "built here; expected none. Set QEFF_HOME to another folder."
+                )
+        pulled = Puller(self.store, self.reporter).pull(snapshot, origin_of(snapshot, entry))
+        plan = plan_publication(
+            pulled.package, where, private=self.private, of_others=True, reporter=self.reporter
+        )
+        notice = snapshot.index.notices.get(entry.path)
+        return publish(plan, reporter=self.reporter, sign=self.sign, notice=notice)
+
+
+def _chosen(snapshot: Snapshot, models: Sequence[str], key: str | None) -> list[Entry]:
+    """Pick packages, those that notices lead to first."""
+    index = snapshot.index
+    if unknown := sorted({*models} - {*index.models}):
+        raise ResolutionError(
+            f"{snapshot.url} has no package of {unknown[0]!r}; expected one of {', '.join(index.models)}. Correct it."
+        )
+    entries = [entry for entry in index.entries if not models or entry.model in models]
+    chosen = [entry for entry in entries if key is None or is_key_of(key, entry)]
+    if not chosen:
+        raise ResolutionError(
+            f"{snapshot.url} has no such package; expected one to copy. Look with `qeff-zoo ls`."
+        )
+    return sorted(chosen, key=lambda entry: entry.path in index.notices)
