@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from local_hub import LocalHub
+from package_builder import overwrite
 from remote_builder import entry_of, make, noise, remote, write_remote
 
 from qeff_zoo import cli
@@ -81,7 +82,7 @@ def test_intact_packages_are_left_alone(pulled: Package, hub: LocalHub) -> None:
 
 def same_size(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    overwrite(path, content[:-1] + bytes([content[-1] ^ 1]))
 
 
 def link(path: Path) -> None:
@@ -92,8 +93,8 @@ def link(path: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "of-the-same-size": same_size,
     "gone": Path.unlink,
-    "shorter": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "longer": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "shorter": lambda path: overwrite(path, path.read_bytes()[:-1]),
+    "longer": lambda path: overwrite(path, path.read_bytes() + b"x"),
     "a-link": link,
 }
 
@@ -132,8 +133,8 @@ def can_link(folder: Path) -> bool:
 @pytest.mark.parametrize(
     "damage",
     [
-        same_size, Path.unlink, lambda path: path.write_bytes(b"{}"),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"2026-11-20", b"2026-11-21")),
+        same_size, Path.unlink, lambda path: overwrite(path, b"{}"),
+        lambda path: overwrite(path, path.read_bytes().replace(b"2026-11-20", b"2026-11-21")),
         lambda path: path.with_name("manifest.json.sigstore").unlink(),
     ],
     ids=["same-size", "gone", "another", "plausible", "no-signature"],
