@@ -152,8 +152,8 @@ class Transfer:
 def _opened(file: Wanted) -> BinaryIO:
     """Open what is there of a file, to go on with it.
 
-    A package may have the file too, if whoever fetched it was killed then. So one that has all bytes is only read, and one
-    that has not, or that may not be written to, is begun anew: nothing is written through a package's other name.
+    A package has it too if whoever fetched it was killed then, and nothing may be written through a shared name.
+    So what has all bytes is only read, and what has not, or is another user's, is begun anew.
     """
     with suppress(FileNotFoundError):
         found = file.target.stat()
