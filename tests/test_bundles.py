@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_pulls import assert_recovers
+from kills import empty, kill
 from local_hub import LocalHub
 from package_builder import overwrite
 from remote_builder import entry_of, make, noise, remote
@@ -256,6 +258,36 @@ def test_a_bundle_that_is_damaged_too_changes_nothing(
     with pytest.raises(RemoteError, match="also when fetched again"):
         import_bundle(tmp_path / "bad.tar")
     assert contents(there) == damaged
+
+
+# --- killed ----------------------------------------------------------------------------------------
+
+
+def test_an_import_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, package = tmp_path / "zoo.tar", make(tmp_path / "one", {"model.onnx.data": WEIGHTS})
+    export_bundle([package], file)
+    argv, sizes = ["bundle", "import", str(file)], [100_000, 299_999]
+    runs = kill(argv, empty(tmp_path), tmp_path / "places", most=30, sizes=sizes)
+    assert len(runs) == 33
+    for run in runs:
+        monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
+        assert_recovers(package, lambda: import_bundle(file)[0])
+
+
+def test_an_export_that_is_killed(packages: list[Package], tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    old = tmp_path / "before" / "zoo.tar"
+    export_bundle(packages[:1], old)
+    argv = ["bundle", "export", str(packages[1].path), "-o", "{place}/zoo.tar"]
+    whole, *killed = kill(argv, tmp_path / "before", tmp_path / "places", sizes=[20_000, 200_000])
+    assert {run.at for run in killed} >= {"open", "os.rename", "size"}
+    new = (whole.place / "zoo.tar").read_bytes()
+    for run in killed:
+        file = run.place / "zoo.tar"
+        assert file.read_bytes() in (old.read_bytes(), new)
+        export_bundle(packages[1:], file)
+        assert file.read_bytes() == new
+        assert [path.name for path in run.place.iterdir()] == ["zoo.tar"]
 
 
 # --- bundles that anyone may have made -------------------------------------------------------------

@@ -612,6 +612,18 @@ def test_copies_overwrite_nothing_else(store: Store, tmp_path: Path, there: str)
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_what_a_killed_copy_left_is_removed(store: Store, tmp_path: Path) -> None:
+    package, target = build(store), tmp_path / "out[1].d"
+    ours, theirs = tmp_path / f".{target.name}-{'0' * 16}", tmp_path / f".{target.name}-mine.owner"
+    ours.mkdir()
+    dead = {**vars(Owner.current()), "pid": 2**22 + 1, "started": "1"}
+    staging.owner_note(ours).write_text(json.dumps(dead))
+    theirs.write_text("")
+    os.utime(theirs, (0, 0))
+    copy_out(package, target)
+    assert names(tmp_path) == sorted([theirs.name, target.name, "store"])
+
+
 def test_a_copy_onto_itself_is_itself(store: Store) -> None:
     package = build(store)
     assert copy_out(package, package.path) == package
@@ -716,13 +728,19 @@ def test_a_pulled_package_does_not_take_the_place_of_one_that_was_built_here(sto
     assert store.is_built_here(KEY)
 
 
-def test_a_package_may_be_replaced_whatever_the_store_has(store: Store) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_package_may_be_replaced_whatever_the_store_has(
+    store: Store, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    if not at_once:
+        monkeypatch.setattr(staging, "_exchange", lambda *_: False)
     first = build(store)
     overwrite(first.path / "tokenizer.json", b"[]")  # damaged unseen: as long as it was
     with store.stage("repair") as folder:
         fill(folder)
         store.promote(folder, KEY, adopt=False)
     assert first.verify() == []
+    assert left_in_staging(store) == []
 
 
 def modes(folder: Path) -> set[int]:

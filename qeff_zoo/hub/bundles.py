@@ -8,7 +8,6 @@ bundle as a pull reads a remote, and opens no socket.
 import hashlib
 import io
 import os
-import secrets
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
 from qeff_zoo.hub.descriptions import download_description, origin_of, require_as_indexed
 from qeff_zoo.hub.entries import Entry
@@ -59,24 +59,22 @@ def export_bundle(
     chosen = list({package.build_key: package for package in packages}.values())
     total = sum(package.size for package in chosen)
     Store.require_space(output.parent, total, "the bundle")
-    scratch = output.with_name(f".{output.name}.{secrets.token_hex(8)}")
     try:
         with (
             Stopwatch(reporter or Silent()).stage("bundle", total) as advance,
-            scratch.open("xb") as file,
+            staged_beside(output) as folder,
+            (folder / output.name).open("xb") as file,
         ):
             with tarfile.TarFile(fileobj=file, mode="w", copybufsize=_BLOCK) as tar:
                 _write(tar, chosen, advance)
             file.flush()
             os.fsync(file.fileno())
-        scratch.replace(output)
+            (folder / output.name).replace(output)
     except OSError as error:
         raise StoreError(
             f"Cannot write the bundle {str(output)!r}: {error.strerror or error}; expected a folder that this user may "
             "write, with room. Give another file."
         ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
     return output.stat().st_size
 
 
