@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pytest plugin: a Hub with a package to pull, and what must be true of a pull."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,29 @@ def content_bytes(published: Package) -> int:
     """Count what a pull of a package transfers: each content once, and the manifest."""
     contents = {file["digest"]: file["size"] for file in published.manifest["files"]}
     return sum(contents.values()) + (published.path / MANIFEST_NAME).stat().st_size
+
+
+def assert_recovers(published: Package, again: Callable[[], Pulled] = pull) -> int:
+    """Check what a killed pull left, pull again, and check that all is as if nothing had happened; give what came."""
+    store = Store()
+    assert {entry.state for entry in store.entries()} <= {"complete", "abandoned"}
+    assert all(problems == [] for problems in store.verify().values())
+    complete = store.lookup(published.build_key) is not None
+    before = partial_bytes(store.root)
+
+    pulled = again()
+
+    assert is_same(pulled.package, published)
+    assert pulled.hit == complete
+    # Not a byte that had come and was written comes again.
+    assert pulled.bytes_transferred == (0 if complete else content_bytes(published) - before)
+    assert_clean(store)
+    return pulled.bytes_transferred
+
+
+def assert_clean(store: Store) -> None:
+    """Check that a store has one package, and nothing else once it is swept."""
+    store.gc()
+    assert not any((store.root / "staging").iterdir())
+    assert not any((store.root / "partials").iterdir())
+    assert [(entry.kind, entry.state) for entry in store.entries()] == [("package", "complete")]

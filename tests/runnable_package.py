@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from package_builder import overwrite
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
@@ -109,4 +110,4 @@ def package(source: Path, **choices: Any) -> Package:
 def edit_json(path: Path, **changes: Any) -> None:
     """Set members of a JSON file."""
     content = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**content, **changes}))
+    overwrite(path, json.dumps({**content, **changes}).encode())

@@ -18,6 +18,7 @@ import onnx_ir as ir
 import pytest
 from fixtures_builds import HEAVY, Models, Probed, files_below, kept
 from local_hub import LocalHub
+from package_builder import overwrite
 from safetensors.numpy import load_file, save_file
 from test_cli import run
 
@@ -471,11 +472,11 @@ def test_one_flipped_byte_of_any_file_is_found(
         path = package.path / entry["path"]
         good = path.read_bytes()
         for place in {0, len(good) // 2, len(good) - 1}:
-            path.write_bytes(good[:place] + bytes([good[place] ^ 0x40]) + good[place + 1 :])
+            overwrite(path, good[:place] + bytes([good[place] ^ 0x40]) + good[place + 1 :])
             code, out, err = run(["inspect", str(package.path), "--verify"], capsys)
             assert (code, err) == (1, "")
             assert entry["path"] in out.splitlines()[-1]
-        path.write_bytes(good)
+        overwrite(path, good)
     assert run(["inspect", str(package.path), "--verify"], capsys)[0] == 0
 
 
@@ -485,7 +486,7 @@ def test_a_flipped_byte_in_the_store_is_found(
     built = models.build(models.llama, home)
     content = bytearray(built.file("weights").read_bytes())
     content[-1] ^= 1
-    built.file("weights").write_bytes(content)
+    overwrite(built.file("weights"), content)
 
     code, out, _ = run(["cache", "verify"], capsys)
 
@@ -498,7 +499,7 @@ def manifest_of(package: Package, change: Callable[[dict[str, Any]], None]) -> N
     manifest = json.loads((package.path / "manifest.json").read_text())
     change(manifest)
     manifest["tree"] = tree_digest(manifest["files"])
-    (package.path / "manifest.json").write_text(json.dumps(manifest))
+    overwrite(package.path / "manifest.json", json.dumps(manifest).encode())
 
 
 def leave(path: str) -> Callable[[dict[str, Any]], None]:

@@ -12,16 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_pulls import assert_recovers
+from kills import empty, kill
 from local_hub import LocalHub
+from package_builder import overwrite
 from remote_builder import entry_of, make, noise, remote
+from signing_keys import make_pair
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
 from qeff_zoo.hub.index import INDEX_NAME, Index, encode
 from qeff_zoo.hub.pull import bundle
 from qeff_zoo.hub.pull.bundle import export_bundle, import_bundle
+from qeff_zoo.hub.pull.repair import repair
+from qeff_zoo.hub.trust import sign
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store import Store
 
 WEIGHTS = noise(300_000)
@@ -147,6 +153,141 @@ def test_on_the_command_line(
     assert [one["build_key"] for one in answer] == [each.build_key for each in packages]
     assert [Path(one["path"]).parent for one in answer] == [tmp_path / "elsewhere/packages"] * 2
     assert hub.log == []
+
+
+# --- packages that are there already, and damaged --------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    content = path.read_bytes()
+    overwrite(path, content[:-1] + bytes([content[-1] ^ 1]))
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "weights": lambda path: flip(path / "model.onnx.data"),
+    "gone": lambda path: (path / "model.onnx").unlink(),
+    "manifest": lambda path: flip(path / MANIFEST_NAME),
+    "no-manifest": lambda path: (path / MANIFEST_NAME).unlink(),
+    "signature": lambda path: overwrite(path / SIGNATURE_NAME, b"{"),
+    "stranger": lambda path: (path / "stranger.txt").write_text("x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_importing_again_mends_what_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
+    package = make(tmp_path / "signed", {"model.onnx.data": WEIGHTS})
+    signature = sign(package, key=make_pair(tmp_path, "acme").private).read_bytes()
+    file = str(tmp_path / "zoo.tar")
+    export_bundle([package], Path(file))
+    (there,) = (each.package for each in import_bundle(Path(file)))
+    DAMAGE[damage](there.path)
+
+    assert cli.main(["bundle", "import", file]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == str(there.path)
+    assert "The store's copy was damaged, and is mended: " in shown.err
+    assert contents(there) == contents(package)
+    assert (there.path / SIGNATURE_NAME).read_bytes() == signature
+    assert there.verify() == []
+    (again,) = import_bundle(Path(file))
+    assert (again.hit, again.bytes_transferred) == (True, 0)
+    assert not any("mended" in warning for warning in again.warnings)
+
+
+def test_only_what_is_damaged_is_copied(packages: list[Package], tmp_path: Path) -> None:
+    export_bundle(packages, tmp_path / "zoo.tar")
+    first, second = (each.package for each in import_bundle(tmp_path / "zoo.tar"))
+    flip(second.path / "config.json")  # where packages share files by links, it is damaged in both
+    outcomes = import_bundle(tmp_path / "zoo.tar")
+    size = second.file("config.json").stat().st_size
+    assert sum(each.bytes_transferred for each in outcomes) == size
+    assert first.verify() == second.verify() == []
+
+
+def test_one_that_was_built_here_stays_ours_when_it_is_mended(tmp_path: Path) -> None:
+    with Store().stage("build") as folder:
+        make(folder, {"model.onnx.data": WEIGHTS})
+        built = Store().promote(folder, Package.open(folder).build_key)
+    export_bundle([built], tmp_path / "zoo.tar")
+    flip(built.file("model.onnx.data"))
+    assert import_bundle(tmp_path / "zoo.tar")[0].package == built
+    assert built.verify() == []
+    assert Store().is_built_here(built.build_key)
+
+
+def test_another_build_of_the_key_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
+    with Store().stage("build") as folder:
+        make(folder, {"model.onnx.data": WEIGHTS})
+        built = Store().promote(folder, Package.open(folder).build_key)
+    other = make(tmp_path / "other", {"model.onnx.data": noise(300_000, 1)})
+    export_bundle([other], tmp_path / "zoo.tar")
+    assert import_bundle(tmp_path / "zoo.tar")[0].package == built  # as good, while it is whole
+    flip(built.file("model.onnx.data"))
+    (imported,) = import_bundle(tmp_path / "zoo.tar")
+    assert contents(imported.package) == contents(other)
+    assert not Store().is_built_here(built.build_key)
+
+
+@pytest.mark.usefixtures("no_sockets")
+def test_a_repair_names_the_bundle_to_import_again(
+    packages: list[Package], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QEFF_ZOO_STORES", "hf://acme/zoo")
+    monkeypatch.setenv("QEFF_ZOO_OFFLINE", "1")
+    file = tmp_path / "the zoo.tar"
+    export_bundle(packages[:1], file)
+    flip(import_bundle(file)[0].package.file("model.onnx.data"))
+    (outcome,) = repair([])
+    assert f"run `qeff-zoo bundle import '{file}'` again" in (outcome.error or "")
+    assert import_bundle(file)[0].bytes_transferred == len(WEIGHTS)
+    assert repair([])[0].problems == []
+
+
+def test_a_bundle_that_is_damaged_too_changes_nothing(
+    packages: list[Package], tmp_path: Path
+) -> None:
+    export_bundle(packages[1:], tmp_path / "zoo.tar")
+    there = import_bundle(tmp_path / "zoo.tar")[0].package
+    flip(there.file("model.onnx.data"))
+    damaged = contents(there)
+    bad = changed("model.onnx.data", lambda content: content[:-1] + b"x")(good(packages[1]))
+    write(tmp_path / "bad.tar", bad)
+    with pytest.raises(RemoteError, match="also when fetched again"):
+        import_bundle(tmp_path / "bad.tar")
+    assert contents(there) == damaged
+
+
+# --- killed ----------------------------------------------------------------------------------------
+
+
+def test_an_import_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, package = tmp_path / "zoo.tar", make(tmp_path / "one", {"model.onnx.data": WEIGHTS})
+    export_bundle([package], file)
+    argv, sizes = ["bundle", "import", str(file)], [100_000, 299_999]
+    runs = kill(argv, empty(tmp_path), tmp_path / "places", most=30, sizes=sizes)
+    assert len(runs) == 33
+    for run in runs:
+        monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
+        assert_recovers(package, lambda: import_bundle(file)[0])
+
+
+def test_an_export_that_is_killed(packages: list[Package], tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    old = tmp_path / "before" / "zoo.tar"
+    export_bundle(packages[:1], old)
+    argv = ["bundle", "export", str(packages[1].path), "-o", "{place}/zoo.tar"]
+    whole, *killed = kill(argv, tmp_path / "before", tmp_path / "places", sizes=[20_000, 200_000])
+    assert {run.at for run in killed} >= {"open", "os.rename", "size"}
+    new = (whole.place / "zoo.tar").read_bytes()
+    for run in killed:
+        file = run.place / "zoo.tar"
+        assert file.read_bytes() in (old.read_bytes(), new)
+        export_bundle(packages[1:], file)
+        assert file.read_bytes() == new
+        assert [path.name for path in run.place.iterdir()] == ["zoo.tar"]
 
 
 # --- bundles that anyone may have made -------------------------------------------------------------

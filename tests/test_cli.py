@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
+from package_builder import overwrite
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import arguments, cli, pipeline, registry, scaffold
@@ -320,7 +321,7 @@ def test_inspect_answers_in_json(places: Places, capsys: pytest.CaptureFixture[s
     assert (found["intact"], found["problems"]) == (True, [])
 
     weights = places.package.file("weights")
-    weights.write_bytes(b"\1" + weights.read_bytes()[1:])
+    overwrite(weights, b"\1" + weights.read_bytes()[1:])
     code, out, err = run(places.argv("inspect {package} --verify --json"), capsys)
     assert (code, err) == (1, "")
     assert json.loads(out)["intact"] is False

@@ -16,6 +16,7 @@ from typing import Any
 import onnx_ir
 import pytest
 from fixtures_builds import TIMEOUT, Models, files_below, kept
+from kills import kill as kill_at
 
 import qeff_zoo
 from qeff_zoo import package
@@ -132,68 +133,18 @@ def test_killed_without_a_graph(models: Models, home: Path, moment: str) -> None
     assert_recovers(home, models.llama)
 
 
-_KILL_AT_EVERY_CHANGE = """
-import os, shutil, signal, sys
-from pathlib import Path
-
-checkpoint, warm, folder = sys.argv[1:]
-import onnx_ir
-from qeff_zoo import cli, pipeline, validation
-
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
-
-
-def die_before(number, home):
-    changes = []
-
-    def hook(event, arguments):
-        if event in CHANGES or event == "open" and arguments[2] and arguments[2] & WRITES:
-            if str(arguments[0]).startswith(home + "/"):
-                changes.append(event)
-                if len(changes) == number:
-                    os.write(killed, f"{event}\\n".encode())
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-
-
-killed = os.open(folder + ".changes", os.O_CREAT | os.O_WRONLY)
-number, code = 0, None
-while code != 0:
-    number += 1
-    home = os.path.join(folder, f"{number:03}")
-    shutil.copytree(warm, home)
-    os.environ["QEFF_HOME"] = home
-    child = os.fork()
-    if not child:
-        sys.stdout = sys.stderr = open(os.devnull, "w")
-        die_before(number, home)
-        os._exit(cli.main(["build", checkpoint, "--no-validate"]))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL), code
-"""
-
-
 def test_killed_before_every_single_change_of_the_store(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models.trace(models.llama, tmp_path / "warm")
-    homes = tmp_path / "homes"
-    homes.mkdir()
-    arguments = [str(models.llama), str(tmp_path / "warm"), str(homes)]
-    command = [sys.executable, "-c", _KILL_AT_EVERY_CHANGE, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-    changes = homes.with_suffix(".changes").read_text().split()
-    assert len(changes) == len(list(homes.iterdir())) - 1  # the last build was not killed
-    assert len(changes) > 20
-    assert {*changes} >= {"open", "os.mkdir", "os.rename", "os.remove"}
-    for home in sorted(homes.iterdir()):
-        monkeypatch.setenv("QEFF_HOME", str(home))
-        assert_recovers(home, models.llama)
-        shutil.rmtree(home)
+    models.trace(models.llama, tmp_path / "warm" / "home")
+    argv = ["build", str(models.llama), "--no-validate"]
+    runs = kill_at(argv, tmp_path / "warm", tmp_path / "places")
+    assert len(runs) > 20
+    assert {run.at for run in runs} >= {"open", "os.mkdir", "os.rename", "os.remove", "os.chmod"}
+    for run in runs:
+        monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
+        assert_recovers(run.place / "home", models.llama)
+        shutil.rmtree(run.place)
 
 
 # --- SIGINT ---------------------------------------------------------------------------------------

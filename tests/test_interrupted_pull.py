@@ -12,7 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fixtures_pulls import REPO, URL, WEIGHTS, content_bytes, is_clean, is_same, partial_bytes, pull
+from fixtures_pulls import (
+    REPO,
+    URL,
+    WEIGHTS,
+    assert_recovers,
+    content_bytes,
+    is_clean,
+    is_same,
+    partial_bytes,
+    pull,
+)
+from kills import empty, kill
 from local_hub import LocalHub
 from remote_builder import make, noise, remote
 
@@ -124,143 +135,43 @@ def test_what_another_process_writes_is_left_alone(zoo: LocalHub, published: Pac
         assert theirs.read_bytes() == WEIGHTS[:-1]
 
 
-_KILLED = """
-import os, signal, sys, threading
-
-url, folder, *moments = sys.argv[1:]
-from qeff_zoo import cli
-from qeff_zoo.hub import hub_remote, pulling, retries, transfer
-import huggingface_hub, jsonschema
-huggingface_hub.get_session, jsonschema.Draft202012Validator
-retries._FIRST_PAUSE = 0.0
-
-once = threading.Lock()
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link")
-
-
-def die(what):
-    once.acquire()  # another thread may get here before the end
-    os.write(killed, f"{what}\\n".encode())
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_after_bytes(limit):
-    advance, count = transfer.Transfer._advance, [0]
-
-    def counted(self, amount, *, received=False):
-        count[0] += amount if received else 0
-        if count[0] >= limit:
-            die("bytes")
-        advance(self, amount, received=received)
-
-    transfer.Transfer._advance = counted
-
-
-def die_before_change(number, home):
-    count = [0]
-
-    def hook(event, arguments):
-        if event in CHANGES or event == "open" and arguments[2] and arguments[2] & WRITES:
-            if str(arguments[0]).startswith(home + "/"):
-                count[0] += 1
-                if count[0] == number:
-                    die(event)
-
-    sys.addaudithook(hook)
-
-
-def run(moment):
-    home = os.environ["QEFF_HOME"] = os.path.join(folder, moment)
-    child = os.fork()
-    if not child:
-        sys.stdout = sys.stderr = open(os.devnull, "w")
-        kind, number = moment[0], int(moment[1:])
-        die_after_bytes(number) if kind == "b" else die_before_change(number, home)
-        os._exit(cli.main(["pull", url]))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, -signal.SIGKILL), (moment, code)
-    return code
-
-
-killed = os.open(folder + ".killed", os.O_CREAT | os.O_WRONLY)
-for moment in moments:
-    run(moment)
-number = 1
-while not moments and run(f"c{number:03}"):
-    number += 1
-"""
-
-
-def kill(folder: Path, *moments: str) -> list[str]:
-    """Kill a pull for each moment, of a store of its own below `folder`; give what each was killed at.
-
-    Args:
-        folder: Empty.
-        moments: "b1000" for once 1,000 bytes have come. None for before every single change of the store.
-    """
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, URL, str(folder), *moments],
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    return folder.with_suffix(".killed").read_text().split()
-
-
-def assert_recovers(home: Path, published: Package) -> int:
-    """Check what a killed pull left, pull again, and check that all is as if nothing had happened; give what came."""
-    store = Store()
-    assert store.root == home
-    assert {entry.state for entry in store.entries()} <= {"complete", "abandoned"}
-    assert all(problems == [] for problems in store.verify().values())
-    complete = store.lookup(published.build_key) is not None
-    before = partial_bytes(home)
-
-    pulled = pull()
-
-    assert is_same(pulled.package, published)
-    assert pulled.hit == complete
-    # Not a byte that had come and was written comes again.
-    assert pulled.bytes_transferred == (0 if complete else content_bytes(published) - before)
-    store.gc()
-    assert not any((home / "staging").iterdir())
-    assert not any((home / "partials").iterdir())
-    assert [(entry.kind, entry.state) for entry in store.entries()] == [("package", "complete")]
-    return pulled.bytes_transferred
-
-
-def test_killed_at_random_moments(
-    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights = {"model.onnx.data": noise(3_000_000), "model.onnx": noise(400_000, 1)}
-    package = make(tmp_path / "large", weights)
-    hub.commit(REPO, remote(package))
-    dice = random.Random(SEED)
-    moments = [f"b{dice.randint(1, package.size - 1)}" for _ in range(30)]
-    assert kill(tmp_path / "homes", *moments) == ["bytes"] * 30
-    received = []
-    for moment in moments:
-        monkeypatch.setenv("QEFF_HOME", str(tmp_path / "homes" / moment))
-        received.append(assert_recovers(tmp_path / "homes" / moment, package))
-        shutil.rmtree(tmp_path / "homes" / moment)
-    assert sum(received) < 0.8 * 30 * package.size  # what came before was of use
-
-
 def test_killed_before_every_single_change_of_the_store(
     hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = dict.fromkeys(("tokenizer.json", "config.json", "LICENSE"))
     package = make(tmp_path / "few", {"model.onnx.data": WEIGHTS, **few})
     hub.commit(REPO, remote(package))
-    changes = kill(tmp_path / "homes")
-    homes = sorted((tmp_path / "homes").iterdir())
-    assert homes[-1].name == f"c{len(changes) + 1:03}"  # which was not killed
-    assert len(changes) > 40
-    assert {*changes} >= {"open", "os.mkdir", "os.rename", "os.remove", "os.link"}
-    for home in homes:
-        monkeypatch.setenv("QEFF_HOME", str(home))
-        assert_recovers(home, package)
+    runs = kill(["pull", URL], empty(tmp_path), tmp_path / "places")
+    assert len(runs) > 40
+    assert {run.at for run in runs} >= {
+        "open",
+        "os.mkdir",
+        "os.rename",
+        "os.remove",
+        "os.link",
+        "os.chmod",
+    }
+    for run in runs:
+        monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
+        assert_recovers(package)
+
+
+def test_killed_within_files(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {"model.onnx.data": noise(3_000_000), "model.onnx": noise(400_000, 1)}
+    package = make(tmp_path / "large", weights)
+    hub.commit(REPO, remote(package))
+    dice = random.Random(SEED)
+    sizes = [dice.randint(10_000, 2_999_999) for _ in range(15)]
+    runs = kill(["pull", URL], empty(tmp_path), tmp_path / "places", most=0, sizes=sizes)
+    received = []
+    for run in runs[1:]:
+        assert run.at == "size"
+        monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
+        received.append(assert_recovers(package))
+        shutil.rmtree(run.place)
+    assert sum(received) < 0.8 * len(sizes) * package.size  # what came before was of use
 
 
 def test_interrupted_it_ends_and_keeps_what_came(
@@ -281,4 +192,4 @@ def test_interrupted_it_ends_and_keeps_what_came(
         assert "interrupted" in err
         assert is_clean(home)
         assert partial_bytes(home) >= 150_000
-    assert_recovers(home, published)
+    assert_recovers(published)

@@ -17,6 +17,7 @@ from queue import Queue
 import package_builder
 import pytest
 from fixtures_builds import TIMEOUT
+from kills import kill
 from local_hub import LocalHub
 from publications import (
     REPO,
@@ -323,70 +324,31 @@ def test_killed_at_a_random_moment(
     assert outcomes["nothing"] > 10
 
 
-_KILLED_AT_CHANGES = """
-import os, random, shutil, signal, sys
-
-package, before, folder, seed = sys.argv[1:]
-from qeff_zoo import cli
-import qeff_zoo.hub.publish
-
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
-
-
-def die_before(number, zoo, count):
-    changes = []
-
-    def hook(event, arguments):
-        if event in CHANGES or event == "open" and arguments[2] and arguments[2] & WRITES:
-            if str(arguments[0]).startswith(zoo + "/"):
-                changes.append(event)
-                os.write(count, b".")
-                if len(changes) == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-
-
-def publish(number):
-    zoo = os.path.join(folder, f"{number:03}")
-    shutil.copytree(before, zoo)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        sys.stdout = sys.stderr = open(os.devnull, "w")
-        die_before(number, zoo, writing)
-        os._exit(cli.main(["publish", package, "file://" + zoo]))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code == (-signal.SIGKILL if number else 0), code
-    return len(os.read(reading, 1 << 16))
-
-
-changes = publish(0)
-for number in random.Random(int(seed)).sample(range(1, changes + 1), 30):
-    publish(number)
-"""
-
-
-def test_killed_at_30_random_changes_of_a_folder(make_package: Make, tmp_path: Path) -> None:
+def test_killed_at_changes_of_a_folder_or_within_a_file(make_package: Make, tmp_path: Path) -> None:
     first, second = make_package(1024), make_package(2048)
-    go(first, f"file://{tmp_path}/before")
-    zoos = tmp_path / "zoos"
-    arguments = [str(second.path), f"{tmp_path}/before", str(zoos), str(SEED)]
-    command = [sys.executable, "-c", _KILLED_AT_CHANGES, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    go(first, f"file://{tmp_path}/before/zoo")
+    argv = ["publish", str(second.path), "file://{place}/zoo"]
+    sizes = [1000, len(package_builder.FILES["model.onnx.data"]) // 2]
+    whole, *killed = kill(argv, tmp_path / "before", tmp_path / "zoos", most=40, sizes=sizes)
 
-    whole, *killed = sorted(zoos.iterdir())
-    assert_whole(folder_files(whole), first, second)
-    assert len(killed) == 30
+    assert_whole(folder_files(whole.place / "zoo"), first, second)
+    assert len(killed) == 42
+    assert {run.at for run in killed} >= {
+        "open",
+        "os.mkdir",
+        "os.rename",
+        "os.remove",
+        "os.rmdir",
+        "size",
+    }
     published = []
-    for zoo in killed:
+    for run in killed:
+        zoo = run.place / "zoo"
         listed = len(decode((zoo / INDEX_NAME).read_bytes()).entries) == 2
         assert_listed(folder_files(zoo), *([first, second] if listed else [first]))
         published.append(listed)
         go(second, f"file://{zoo}")
         assert_whole(folder_files(zoo), first, second)
         assert not any((zoo / ".staging").iterdir())
-    assert published == sorted(published)  # from one change on
+    assert published[:40] == sorted(published[:40])  # from one change on
     assert {*published} == {False, True}

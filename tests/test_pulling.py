@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from fixtures_pulls import REPO, URL, WEIGHTS, content_bytes, is_clean, is_same, partial_bytes, pull
 from local_hub import LocalHub
-from package_builder import fill
+from package_builder import fill, overwrite
 from remote_builder import entry_of, make, noise, remote, write_remote
 
 import qeff_zoo
@@ -347,7 +347,7 @@ def test_a_damaged_neighbour_gives_nothing(
 ) -> None:
     longer = make(tmp_path / "longer", {"model.onnx.data": WEIGHTS}, ctx_len=8192)
     hub.commit(REPO, remote(published, longer))
-    (pull().package.path / "model.onnx.data").write_bytes(corrupt(WEIGHTS))
+    overwrite(pull().package.path / "model.onnx.data", corrupt(WEIGHTS))
     second = pull(number=1)
     assert is_same(second.package, longer)
     assert second.bytes_transferred > len(WEIGHTS)
@@ -578,7 +578,7 @@ def test_what_no_remote_lists_any_more_is_still_here(
     configured.commit(REPO, {INDEX_NAME: encode(Index(serial=7))})
     assert command("pull", "org/tiny", capsys=capsys)[0] == out
     manifest = Path(out.strip()) / MANIFEST_NAME
-    manifest.write_bytes(manifest.read_bytes().replace(b"2026-11-20", b"2026-11-21"))
+    overwrite(manifest, manifest.read_bytes().replace(b"2026-11-20", b"2026-11-21"))
     _, err = command("pull", "org/tiny", capsys=capsys, code=1)
     assert f"qeff-zoo repair {published.build_key[:16]}" in err
 

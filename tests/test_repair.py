@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_pulls import assert_clean, partial_bytes
+from kills import kill
 from local_hub import LocalHub
+from package_builder import overwrite
 from remote_builder import entry_of, make, noise, remote, write_remote
 
 from qeff_zoo import cli
+from qeff_zoo.disk import staging
 from qeff_zoo.errors import PackageError
+from qeff_zoo.hub.pull.bundle import export_bundle, import_bundle
 from qeff_zoo.hub.pull.repair import Repaired, repair
 from qeff_zoo.hub.remotes import http
 from qeff_zoo.package import Package
@@ -81,7 +86,7 @@ def test_intact_packages_are_left_alone(pulled: Package, hub: LocalHub) -> None:
 
 def same_size(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    overwrite(path, content[:-1] + bytes([content[-1] ^ 1]))
 
 
 def link(path: Path) -> None:
@@ -92,8 +97,8 @@ def link(path: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "of-the-same-size": same_size,
     "gone": Path.unlink,
-    "shorter": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "longer": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "shorter": lambda path: overwrite(path, path.read_bytes()[:-1]),
+    "longer": lambda path: overwrite(path, path.read_bytes() + b"x"),
     "a-link": link,
 }
 
@@ -132,8 +137,8 @@ def can_link(folder: Path) -> bool:
 @pytest.mark.parametrize(
     "damage",
     [
-        same_size, Path.unlink, lambda path: path.write_bytes(b"{}"),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"2026-11-20", b"2026-11-21")),
+        same_size, Path.unlink, lambda path: overwrite(path, b"{}"),
+        lambda path: overwrite(path, path.read_bytes().replace(b"2026-11-20", b"2026-11-21")),
         lambda path: path.with_name("manifest.json.sigstore").unlink(),
     ],
     ids=["same-size", "gone", "another", "plausible", "no-signature"],
@@ -252,3 +257,42 @@ def test_the_answer_in_json(pulled: Package, capsys: pytest.CaptureFixture[str])
     assert answer["path"] == str(pulled.path)
     assert (answer["bytes_transferred"], answer["error"]) == (len(CONFIG), None)
     assert entry_of(pulled).signed
+
+
+def can_exchange(folder: Path) -> bool:
+    (folder / "three").mkdir()
+    (folder / "four").mkdir()
+    return staging._exchange(folder / "three", folder / "four")
+
+
+@pytest.mark.parametrize("source", ["remote", "bundle"])
+def test_a_repair_that_is_killed(
+    pulled: Package,
+    published: Package,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+) -> None:
+    """The package keeps its name: it is as damaged as it was, or whole."""
+    if not can_exchange(tmp_path):
+        pytest.skip("a folder cannot take another's place at once on this file system")
+    argv, file = ["repair"], tmp_path / "zoo.tar"
+    if source == "bundle":
+        export_bundle([published], file)
+        argv = ["bundle", "import", str(file)]
+    same_size(pulled.path / "model.onnx.data")
+    damaged = pulled.verify()
+    (tmp_path / "before").mkdir()
+    Store().root.rename(tmp_path / "before" / "home")
+    runs = kill(argv, tmp_path / "before", tmp_path / "places", most=30, sizes=[200_000])
+    assert len(runs) == 32
+    for run in runs:
+        monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
+        store = Store()
+        (found,) = store.verify().values()
+        assert found in ([], damaged) if run.at else found == []
+        before = partial_bytes(store.root)
+        again = import_bundle(file)[0] if source == "bundle" else only()
+        assert again.bytes_transferred == (len(WEIGHTS) - before if found else 0)
+        assert is_whole(Package.open(store.folder(published.build_key)), published)
+        assert_clean(store)

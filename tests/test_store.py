@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from package_builder import FILES, SPEC, draft, fill
+from package_builder import FILES, SPEC, draft, fill, overwrite
 
 from qeff_zoo.disk import digests, staging
 from qeff_zoo.disk.processes import Owner
@@ -159,7 +160,7 @@ def test_a_damaged_entry_is_replaced(store: Store, damage: str, tmp_path: Path) 
     path = build(store).path
     if damage in ("missing", "truncated", "no manifest"):
         name = "manifest.json" if damage == "no manifest" else "model.onnx"
-        (path / name).write_bytes(b"") if damage == "truncated" else (path / name).unlink()
+        overwrite(path / name, b"") if damage == "truncated" else (path / name).unlink()
     else:
         shutil.rmtree(path)
         if damage == "empty":
@@ -488,7 +489,7 @@ def test_verify_reads_everything(store: Store) -> None:
     done: list[int] = []
     assert store.verify(done.append) == {KEY: [], GRAPH: []}
     assert sum(done) == package.size + len(b"graph")
-    package.file("weights").write_bytes(bytes(len(FILES["model.onnx.data"])))
+    overwrite(package.file("weights"), bytes(len(FILES["model.onnx.data"])))
     assert "has digest" in store.verify()[KEY][0]
     package.file("weights").unlink()
     assert "is damaged" in store.verify()[KEY][0]
@@ -611,6 +612,18 @@ def test_copies_overwrite_nothing_else(store: Store, tmp_path: Path, there: str)
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_what_a_killed_copy_left_is_removed(store: Store, tmp_path: Path) -> None:
+    package, target = build(store), tmp_path / "out[1].d"
+    ours, theirs = tmp_path / f".{target.name}-{'0' * 16}", tmp_path / f".{target.name}-mine.owner"
+    ours.mkdir()
+    dead = {**vars(Owner.current()), "pid": 2**22 + 1, "started": "1"}
+    staging.owner_note(ours).write_text(json.dumps(dead))
+    theirs.write_text("")
+    os.utime(theirs, (0, 0))
+    copy_out(package, target)
+    assert names(tmp_path) == sorted([theirs.name, target.name, "store"])
+
+
 def test_a_copy_onto_itself_is_itself(store: Store) -> None:
     package = build(store)
     assert copy_out(package, package.path) == package
@@ -715,13 +728,55 @@ def test_a_pulled_package_does_not_take_the_place_of_one_that_was_built_here(sto
     assert store.is_built_here(KEY)
 
 
-def test_a_package_may_be_replaced_whatever_the_store_has(store: Store) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_package_may_be_replaced_whatever_the_store_has(
+    store: Store, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    if not at_once:
+        monkeypatch.setattr(staging, "_exchange", lambda *_: False)
     first = build(store)
-    (first.path / "tokenizer.json").write_bytes(b"[]")  # damaged unseen: as long as it was
+    overwrite(first.path / "tokenizer.json", b"[]")  # damaged unseen: as long as it was
     with store.stage("repair") as folder:
         fill(folder)
         store.promote(folder, KEY, adopt=False)
     assert first.verify() == []
+    assert left_in_staging(store) == []
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_of_a_package_are_read_only(store: Store, tmp_path: Path) -> None:
+    """Packages share files by links, so an editor that writes in place would change another package too."""
+    with store.stage("build") as folder:
+        fill(folder)
+        (folder / "tokenizer.json").chmod(0o777)
+        (folder / "LICENSE").chmod(0o640)
+        package = store.promote(folder, KEY)
+    assert modes(package.path) == {0o444, 0o440}
+    assert stat.S_IMODE((package.path / "LICENSE").stat().st_mode) == 0o440
+    assert os.access(package.path, os.W_OK)  # for its removal
+    resealed = package.with_validation([], "none")
+    assert resealed.verify() == []
+    assert store.gc(older_than=timedelta(seconds=-60)) != []
+    assert not package.path.exists()
+
+
+def test_copies_for_users_may_be_written_to(store: Store, tmp_path: Path) -> None:
+    copy = copy_out(build(store), tmp_path / "copy")
+    assert all(mode & stat.S_IWUSR for mode in modes(copy.path))
+
+
+def test_a_file_system_without_permissions_will_do(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    monkeypatch.setattr(os, "chmod", refuse)
+    assert build(store).verify() == []
 
 
 def test_files_are_found_by_digest(store: Store) -> None:
@@ -730,7 +785,7 @@ def test_files_are_found_by_digest(store: Store) -> None:
     assert store.files_by_digest()[digest] == [package.path / "model.onnx.data"]
     (package.path / "model.onnx").unlink()
     assert digest in store.files_by_digest()  # of a damaged package too
-    (package.path / "manifest.json").write_bytes(b'{"files": [3]}')
+    overwrite(package.path / "manifest.json", b'{"files": [3]}')
     assert store.files_by_digest() == {}
 
 
@@ -765,7 +820,7 @@ def test_a_program_of_others_or_an_altered_one_is_compiled_again(store: Store, w
     else:
         package = build(store)
         path = package.file("model.onnx")
-        path.write_bytes(b"x" * path.stat().st_size)
+        overwrite(path, b"x" * path.stat().st_size)
     assert store.program(package.programs[0].key) is None
 
 

@@ -2,6 +2,7 @@
 """Files of a source, which may give anything, onto the disk, where only the right bytes may end."""
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,6 +170,28 @@ def test_what_is_there_whole_is_not_asked_for(tmp_path: Path) -> None:
     script = Script()
     assert fetch(script, tmp_path / "a") == (0, len(CONTENT))
     assert script.offsets == []
+
+
+@pytest.mark.parametrize("size", [len(CONTENT), 5000, len(CONTENT) + 1])
+def test_nothing_is_written_through_the_name_of_a_package(tmp_path: Path, size: int) -> None:
+    """Whoever fetched it was killed once a package had it too; then something changed its size."""
+    shared = tmp_path / "of a package"
+    shared.write_bytes((CONTENT + b"x")[:size])
+    shared.chmod(0o444)
+    before = shared.stat()
+    os.link(shared, tmp_path / "a")
+    received, progress = fetch(Script(), tmp_path / "a")
+    assert (received, progress) == (0 if size == len(CONTENT) else len(CONTENT), len(CONTENT))
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert (shared.stat().st_size, shared.stat().st_mtime_ns) == (size, before.st_mtime_ns)
+
+
+def test_what_another_user_began_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(CONTENT[:5000])
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert fetch(Script(), tmp_path / "a") == (len(CONTENT), len(CONTENT))
 
 
 def test_an_empty_file_needs_no_request(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ files, after one atomic rename. Beside each staging folder lies a note of the pr
 written before the folder is made, so that what a killed process left behind can be told apart.
 """
 
+import ctypes
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -24,6 +26,7 @@ _OWNER = ".owner"
 # for this long is taken to be abandoned.
 _IDLE_SECONDS = 24 * 3600.0
 _ATTEMPTS = 10
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 
 
 @contextmanager
@@ -44,6 +47,21 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
     finally:
         remove(folder)
         owner.unlink(missing_ok=True)
+
+
+@contextmanager
+def staged_beside(target: Path) -> Iterator[Path]:
+    """Yield a private new folder beside what comes of it, having removed those that killed processes left there.
+
+    Args:
+        target: What is to be made; its folder is made when it is absent.
+    """
+    prefix = f".{target.name}"
+    ours = re.compile(rf"{re.escape(prefix)}-[0-9a-f]{{16}}")
+    found = [path for path in staging_folders(target.parent) if ours.fullmatch(path.name)]
+    sweep(path for path in found if owner_note(path).exists())
+    with staged(target.parent, prefix) as folder:
+        yield folder
 
 
 def owner_note(path: Path) -> Path:
@@ -166,8 +184,19 @@ def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -
         if adopt():
             remove(folder)
             return False
+        if _exchange(folder, final):
+            sync(final.parent)
+            remove(folder)
+            return True
         retire(final, trash)
     raise OSError(errno.EBUSY, "other processes keep taking the name", str(final))
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names at once, so that a kill leaves nobody without either; False where the system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
+    return renameat2 is not None and renameat2(*names, _RENAME_EXCHANGE) == 0
 
 
 def retire(path: Path, trash: Path) -> None:

@@ -25,6 +25,7 @@ from qeff_zoo.disk.digests import DigestCache, Progress
 from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
+from qeff_zoo.package.files import walk
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.store import housekeeping
 from qeff_zoo.store.housekeeping import NO_ROOM, Entry, Layout
@@ -32,6 +33,7 @@ from qeff_zoo.store.origins import BUILT_HERE, BuiltHere, Provenance, read_origi
 from qeff_zoo.store.partials import Partials
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{7,99}")
+_READ = 0o444
 
 
 def default_root() -> Path:
@@ -116,7 +118,7 @@ class Store:
 
         If another process was first, its package is returned and ours removed. A damaged package,
         one validated to a lower level, or one of changed sources where ours is not, is replaced;
-        by one that was built here also any that was not.
+        by one that was built here also any that was not. Its files become read-only.
 
         Args:
             folder: From `stage`, completed by `write_manifest`.
@@ -143,6 +145,7 @@ class Store:
         final = self._layout.packages / _checked(build_key)
         try:
             write_origin(folder, origin)
+            _protect(folder)
             if not publish(folder, final, self._layout.staging, is_as_good):
                 return winners[-1]
         except OSError as error:
@@ -337,6 +340,15 @@ class Store:
             Problems by key; an empty list for what is intact.
         """
         return housekeeping.verify(self._layout, progress)
+
+
+def _protect(folder: Path) -> None:
+    """Make a package's files read-only: packages share files, so who writes to one would change others."""
+    for name in walk(folder):
+        path = folder / name
+        with suppress(OSError):  # of another user, or on a file system without permissions
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & _READ)
 
 
 def _checked(key: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qeff_zoo.disk.staging import publish, staged, sweep
+from qeff_zoo.disk.staging import publish, staged_beside
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
@@ -33,11 +33,8 @@ def copy_out(package: Package, destination: Path) -> Package:
     files = [file["path"] for file in package.manifest["files"]]
     beside = [SIGNATURE_NAME] if (package.path / SIGNATURE_NAME).is_file() else []
     Store.require_space(target, package.size, f"package {package.name!r}")
-    prefix = f".{target.name}"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        sweep([note.with_suffix("") for note in target.parent.glob(f"{prefix}-*.owner")])
-        with staged(target.parent, prefix) as folder:
+        with staged_beside(target) as folder:
             for name in (*files, *beside, MANIFEST_NAME):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(package.path / name, folder / name)
@@ -64,8 +61,7 @@ def new_folder(destination: Path) -> Iterator[Path]:
             "another folder, or remove that one."
         )
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with staged(target.parent, f".{target.name}") as folder:
+        with staged_beside(target) as folder:
             yield folder
             publish(folder, target, target.parent, lambda: False)
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fixtures_builds import Models
 from fixtures_pulls import pull
-from package_builder import SOURCE, made_from
+from package_builder import SOURCE, made_from, overwrite
 from remote_builder import entry_of, make, origin_of, write_remote
 from signing_keys import KeyPair, make_pair
 
@@ -93,7 +93,7 @@ def test_it_is_not_published_as_ones_own(
 
 
 def test_without_a_whole_note_it_is_nobody_s(pulled: Package, tmp_path: Path) -> None:
-    (pulled.path / NOTE).write_bytes(b"{")
+    overwrite(pulled.path / NOTE, b"{")
     with pytest.raises(PublishError, match="It is from nobody knows where"):
         plan_publication(pulled, (tmp_path / "ours").as_uri())
 
@@ -107,7 +107,7 @@ def test_what_the_policy_refuses_is_not_used(
 ) -> None:
     """It was pulled before anybody was pinned; and a damaged note is no proof that it was built here."""
     if note is not None:
-        (pulled.path / NOTE).write_bytes(note)
+        overwrite(pulled.path / NOTE, note)
     trusting(make_pair(tmp_path, "ours"))
     with pytest.raises(TrustError, match="signed by a key that is not pinned"):
         qeff_zoo.load(pulled)

@@ -161,7 +161,7 @@ def pull(
 
     Args:
         reference: Model id, Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
-        wishes: What the package must be; see `qeff_zoo.hub.resolver.resolve`.
+        wishes: What the package must be; see `qeff_zoo.hub.resolve.resolve`.
         revision: Of the checkpoint.
         key: Build key, or its beginning, of the one package that will do.
         build: Makes a package where there is none to pull and one can be built.

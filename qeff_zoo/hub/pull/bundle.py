@@ -8,19 +8,20 @@ bundle as a pull reads a remote, and opens no socket.
 import hashlib
 import io
 import os
-import secrets
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, encode
 from qeff_zoo.hub.pull import Pulled, Puller
-from qeff_zoo.hub.pull.fetch import origin_of
+from qeff_zoo.hub.pull.fetch import download_description, origin_of, require_as_indexed
+from qeff_zoo.hub.pull.repair import Mender
 from qeff_zoo.hub.trust import require_usable
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, unsafe_path
@@ -57,24 +58,22 @@ def export_bundle(
     chosen = list({package.build_key: package for package in packages}.values())
     total = sum(package.size for package in chosen)
     Store.require_space(output.parent, total, "the bundle")
-    scratch = output.with_name(f".{output.name}.{secrets.token_hex(8)}")
     try:
         with (
             Stopwatch(reporter or Silent()).stage("bundle", total) as advance,
-            scratch.open("xb") as file,
+            staged_beside(output) as folder,
+            (folder / output.name).open("xb") as file,
         ):
             with tarfile.TarFile(fileobj=file, mode="w", copybufsize=_BLOCK) as tar:
                 _write(tar, chosen, advance)
             file.flush()
             os.fsync(file.fileno())
-        scratch.replace(output)
+            (folder / output.name).replace(output)
     except OSError as error:
         raise StoreError(
             f"Cannot write the bundle {str(output)!r}: {error.strerror or error}; expected a folder that this user may "
             "write, with room. Give another file."
         ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
     return output.stat().st_size
 
 
@@ -136,6 +135,8 @@ def import_bundle(
 ) -> list[Pulled]:
     """Bring a bundle's packages into the store, each checked as if it were pulled.
 
+    Every byte is read of those that the store has. What is damaged of them is replaced, and a warning says so.
+
     Args:
         path: The bundle.
         store: Where they go; None for the one `QEFF_HOME` names.
@@ -148,9 +149,26 @@ def import_bundle(
     """
     snapshot = open_bundle(path)
     puller = Puller(store or Store(), reporter or Silent())
-    return [
-        puller.pull(snapshot, origin_of(snapshot, entry), entry) for entry in snapshot.index.entries
-    ]
+    return [_import(puller, snapshot, entry) for entry in snapshot.index.entries]
+
+
+def _import(puller: Puller, snapshot: "BundleSnapshot", entry: Entry) -> Pulled:
+    origin = origin_of(snapshot, entry)
+    described = download_description(snapshot, origin)
+    require_as_indexed(described, origin, entry)
+    folder, mended = puller.store.folder(described.build_key), None
+    if folder.is_dir():
+        mended = Mender(puller.store, puller.reporter, (snapshot, origin)).mend(folder)
+    pulled = puller.pull(snapshot, origin, entry)
+    if mended is None or not mended.problems:
+        return pulled
+    found = "; ".join(mended.problems[:5])
+    return replace(
+        pulled,
+        hit=False,
+        bytes_transferred=mended.bytes_transferred + pulled.bytes_transferred,
+        warnings=(*pulled.warnings, f"The store's copy was damaged, and is mended: {found}."),
+    )
 
 
 @dataclass(frozen=True)

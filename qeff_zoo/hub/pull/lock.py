@@ -114,7 +114,7 @@ def lock(
     """Choose a package for each model, and pin it.
 
     Args:
-        models: Each as for `qeff_zoo.hub.pulling.pull`.
+        models: Each as for `qeff_zoo.hub.pull.pull`.
         wishes: What each package must be.
         revision: Of the checkpoint.
         store: Of this machine; None for the one `QEFF_HOME` names.

@@ -7,6 +7,7 @@ takes the damaged one's place in one step.
 
 import hashlib
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from qeff_zoo.hub.pull.fetch import (
     read_manifest,
 )
 from qeff_zoo.hub.remotes import open_remote, remotes_for
+from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.identity import is_key
 from qeff_zoo.package import Package
@@ -33,6 +35,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
 
 _BUILD_KEY = re.compile("qz1-[0-9a-f]{64}")
+_Place = tuple[Snapshot, Origin]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ def repair(
         PackageError: The store has no such package.
     """
     store = store or Store()
-    mender = _Mender(store, reporter or Silent())
+    mender = Mender(store, reporter or Silent())
     return [mender.mend(folder) for folder in _chosen(store, references)]
 
 
@@ -97,12 +100,25 @@ def _is_named(folder: Path, reference: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Mender:
+class Mender:
+    """Makes packages of a store whole.
+
+    Args:
+        store: Where they are.
+        reporter: Shows progress.
+        place: Has the package, and is the only place to ask; None for all that are known.
+    """
+
     store: Store
     reporter: Reporter
+    place: _Place | None = None
 
     def mend(self, folder: Path) -> Repaired:
-        """Find what is wrong with a package, and put it right."""
+        """Find what is wrong with a package, and put it right.
+
+        Raises:
+            ZooError: It cannot be had from the only place to ask; elsewhere `Repaired.error` says why.
+        """
         outcome = Repaired(build_key=folder.name, path=folder)
         origin = self.store.origin(folder.name)
         described = _described_here(folder, origin)
@@ -120,18 +136,22 @@ class _Mender:
         try:
             received = self._rebuild(origin, described)
         except ZooError as error:
+            if self.place is not None:
+                raise
             return replace(outcome, error=str(error))
         return replace(outcome, bytes_transferred=received)
 
     def _rebuild(self, origin: Provenance | None, described: Description | None) -> int:
         """Put a package together again, from the first remote that has what is missing; give the bytes received."""
-        failure = RemoteError(
-            "No remote is known that has this package; expected the one that it came from, or a configured one with "
-            "the same manifest. Set QEFF_ZOO_STORES to where it was published, or remove it and build it again."
-        )
+        failure: RemoteError | None = None
         assembler = Assembler(self.store, self.reporter)
+        candidates = _candidates(origin, described)
+        if self.place is not None:
+            candidates = iter([lambda: self.place])
+            if described is not None and _digest(described) != self.place[1].manifest:
+                described = None  # the place has another package of this key
         built_here = described is not None and isinstance(origin, BuiltHere)
-        for find in _candidates(origin, described):
+        for find in candidates:
             try:
                 if (found := find()) is None:
                     continue
@@ -143,10 +163,17 @@ class _Mender:
                     snapshot, described, there, adopt=False, built_here=built_here
                 )
             except RemoteError as error:
-                failure = error
+                failure = failure or error  # of where it came from
             else:
                 return received + more
-        raise failure
+        raise failure or RemoteError(
+            "No remote is known that has this package; expected the one that it came from, or a configured one with "
+            "the same manifest. Set QEFF_ZOO_STORES to where it was published, or remove it and build it again."
+        )
+
+
+def _digest(described: Description) -> str:
+    return hashlib.sha256(described.content).hexdigest()
 
 
 def _described_here(folder: Path, origin: Provenance | None) -> Description | None:
@@ -168,9 +195,6 @@ def _described_here(folder: Path, origin: Provenance | None) -> Description | No
     return Description(content=content, manifest=manifest, signature=signature, warnings=())
 
 
-_Place = tuple[Snapshot, Origin]
-
-
 def _candidates(
     origin: Provenance | None, described: Description | None
 ) -> Iterator[Callable[[], _Place | None]]:
@@ -182,15 +206,21 @@ def _candidates(
     if described is not None:
         source = source_in(described.manifest)
         model_id = source.get("model_id") or described.manifest["name"]
-        digest = hashlib.sha256(described.content).hexdigest()
+        digest = _digest(described)
     if digest:
         for remote in remotes_for(model_id):
             yield partial(_with_manifest, remote, digest)
 
 
 def _at(remote: Remote, origin: Origin) -> _Place | None:
-    snapshot = remote.snapshot()
-    return (snapshot, origin) if snapshot else None
+    if snapshot := remote.snapshot():
+        return snapshot, origin
+    if isinstance(remote, FolderRemote) and not remote.folder.is_dir():
+        raise RemoteError(
+            f"Cannot repair from {remote.path!r}, where the package came from: it is no folder; expected one with "
+            f"packages. Of a bundle, run `qeff-zoo bundle import {shlex.quote(remote.path)}` again, which mends it."
+        )
+    return None
 
 
 def _with_manifest(remote: Remote, digest: str) -> _Place | None:

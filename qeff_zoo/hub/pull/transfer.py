@@ -7,13 +7,14 @@ once more and then refused.
 """
 
 import hashlib
+import os
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.errors import RemoteError
@@ -103,7 +104,7 @@ class Transfer:
     def _continue(self, file: Wanted) -> tuple[str | None, int]:
         """Go on from what is there to the end; say what is wrong with it, if anything, and how many bytes it has."""
         state, count = hashlib.sha256(), 0
-        with file.target.open("a+b") as output:
+        with _opened(file) as output:
             output.seek(0)
             while block := output.read(_BLOCK):
                 state.update(block)
@@ -146,6 +147,21 @@ class Transfer:
         with self._lock:
             self.received += amount if received else 0
             self.progress(amount)
+
+
+def _opened(file: Wanted) -> BinaryIO:
+    """Open what is there of a file, to go on with it.
+
+    A package has it too if whoever fetched it was killed then, and nothing may be written through a shared name.
+    So what has all bytes is only read, and what has not, or is another user's, is begun anew.
+    """
+    with suppress(FileNotFoundError):
+        found = file.target.stat()
+        if found.st_size == file.size:
+            return file.target.open("rb")
+        if found.st_nlink > 1 or not os.access(file.target, os.W_OK):
+            file.target.unlink()
+    return file.target.open("a+b")
 
 
 class _Stopped(Exception):  # noqa: N818 -- another file could not be had, so this one is not needed
