@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from fixtures_builds import Models
 from fixtures_serving import (
     KEY,
     MODEL,
@@ -458,14 +457,8 @@ def test_figures(url: str, client: openai.OpenAI) -> None:
 # --- embeddings -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def encoder(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    home = tmp_path_factory.mktemp("embeddings")
-    return models.build(models.bert, home, seq_lens=(16, 40), batch_size=3)
-
-
-def test_embeddings(encoder: Package) -> None:
-    session: Any = qeff_zoo.load(encoder, threads=1)
+def test_embeddings(encoder_package: Package) -> None:
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
     texts = ["the lazy dog", "fox", "a text of words that are there twice or thrice"]
     expected = session.embed(texts)
     with (
@@ -491,12 +484,12 @@ def test_embeddings(encoder: Package) -> None:
 
 @pytest.fixture
 def held(
-    encoder: Package, monkeypatch: pytest.MonkeyPatch
+    encoder_package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Any, threading.Event]]:
     """Give a session, and an event without which it embeds nothing."""
-    session: Any = qeff_zoo.load(encoder, threads=1)
-    gate, embed = threading.Event(), session.embed
-    monkeypatch.setattr(session, "embed", lambda rows: gate.wait(TIMEOUT) and embed(rows))
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
+    gate, run = threading.Event(), session.run
+    monkeypatch.setattr(session, "run", lambda *a, **k: gate.wait(TIMEOUT) and run(*a, **k))
     yield session, gate
     gate.set()
 
@@ -513,7 +506,9 @@ def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
         running(queue) as url,
         ThreadPoolExecutor() as clients,
     ):
-        taken = [clients.submit(embed, url) for _ in range(2)]
+        taken = [clients.submit(embed, url)]
+        wait_until(lambda: active(queue) == (1, 0))
+        taken.append(clients.submit(embed, url))  # which is not in the call that runs
         wait_until(lambda: active(queue) == (1, 1))
         assert embed(url) == 429
         gate.set()
@@ -526,12 +521,14 @@ def test_embeddings_end_with_the_server(held: tuple[Any, threading.Event]) -> No
     queue = EmbeddingQueue(session, max_waiting=1)
 
     def release_at_end() -> None:
-        wait_until(lambda: queue._worker._shutdown)
+        wait_until(lambda: queue._closing)
         gate.set()
 
     with ThreadPoolExecutor() as clients:
         with running(queue, queue.close) as url:
-            taken = [clients.submit(embed, url) for _ in range(2)]
+            taken = [clients.submit(embed, url)]
+            wait_until(lambda: active(queue) == (1, 0))
+            taken.append(clients.submit(embed, url))  # which is not in the call that runs
             wait_until(lambda: active(queue) == (1, 1))
             clients.submit(release_at_end)
         assert sorted(one.result(TIMEOUT) for one in taken) == [200, 503]
