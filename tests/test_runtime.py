@@ -239,6 +239,25 @@ def test_templates_are_rendered_as_in_transformers(models: Models, name: str) ->
     assert rendered == expected
 
 
+@pytest.mark.parametrize("key", ["content", "reasoning", "thinking", "reasoning_content"])
+def test_keys_of_messages_are_those_of_transformers(models: Models, key: str) -> None:
+    """One that is null is absent, so that no template writes "None"; and reasoning has one name for all templates."""
+    template = (
+        "{% for m in messages %}<{{ m.content }}{% if m.tool_calls is defined %}tools{% endif %}"
+        "{{ m.reasoning_content }}|{{ m.thinking }}>{% endfor %}"
+    )
+    messages = [
+        {"role": "user", "content": "hi", "tool_calls": None},
+        {"role": "assistant", "content": None, "tool_calls": None} | {key: "x"},
+        {"role": "assistant", "content": None, key: None},
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    expected = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
+    assert ChatTemplate(template, {}).render(messages) == expected
+    assert "None" not in expected
+    assert expected == ("<hi|><x|><|>" if key == "content" else "<hi|><x|x><|>")
+
+
 def test_chat_tokens_are_those_of_transformers(
     sessions: dict[str, TextGenerationSession], models: Models
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from fixtures_builds import Models
 from fixtures_serving import (
     KEY,
     MODEL,
@@ -35,8 +36,11 @@ from fixtures_serving import (
 
 import qeff_zoo
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Engine, Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime.answers import Answer
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.objects import Reply
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -205,6 +209,64 @@ def test_completion_logprobs(client: openai.OpenAI, stream: bool) -> None:
         assert [max(top, key=lambda token: top[token]) for top in tops] == tokens  # greedy
         assert [top[token] for top, token in zip(tops, tokens, strict=True)] == values
         assert {len(top) for top in tops} == {2}
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize("stop", ["", "好c", "b"])
+def test_logprobs_index_the_text(models: Models, kind: Any, stop: str) -> None:
+    """Each token is a byte here. What is said of tokens is said when their text is, and only of those that it has."""
+    tokenizer = Tokenizer(models.llama)
+    ids = [*tokenizer.encode("aé你b好c", special_tokens=False), 256]
+    request = Request(
+        prompt=(5,),
+        limit=50,
+        sampling=Sampling(logprobs=1),
+        stop=(stop,) if stop else (),
+        eos_token_ids=frozenset({256}),
+    )
+    reply = Reply(kind, MODEL, "", tokenizer, logprobs=True)
+    chunks: list[Any] = []
+    answer = Answer(
+        request, tokenizer, lambda delta: chunks.append(delta and reply.chunk(0, delta))
+    )
+    for token in ids:
+        if not answer.ended:
+            answer.extend(np.eye(257, dtype=np.float32)[token])
+    text = {"": "aé你b好c", "好c": "aé你b", "b": "aé你"}[stop]
+    assert (answer.ended, answer.text) == (True, text)
+    spelled = len(text.encode())
+    shown = ids[:spelled]
+    offsets = [place for place, one in enumerate(text) for _ in one.encode()]
+    length, tokens = 0, []
+    for chunk in filter(None, chunks):
+        (choice,) = chunk["choices"]
+        if kind == "completion":
+            places = choice["logprobs"]["text_offset"]
+            assert places == offsets[len(tokens) : len(tokens) + len(places)]
+            assert all(length <= place < length + len(choice["text"]) for place in places)
+            length += len(choice["text"])
+            tokens += choice["logprobs"]["tokens"]
+        else:
+            content = choice["delta"].get("content", "")
+            entries = choice["logprobs"]["content"]
+            assert len(entries) == len(content.encode())
+            tokens += [one["token"] for one in entries]
+    assert tokens == [tokenizer.piece(token) for token in shown]
+
+
+def test_logprobs_end_with_the_text(client: openai.OpenAI) -> None:
+    whole = complete(client).choices[0].text
+    for stop in (whole[4:6], whole[-3:]):
+        for stream in (False, True):
+            found = complete(client, stop=stop, logprobs=1, stream=stream)
+            choices = [chunk.choices[0] for chunk in (found if stream else [found])]
+            text = "".join(one.text for one in choices)
+            assert text == whole[: whole.index(stop)]
+            places = [place for one in choices for place in one.logprobs.text_offset]
+            tokens = [token for one in choices for token in one.logprobs.tokens]
+            for place, token in zip(places, tokens, strict=True):
+                assert place < len(text)
+                assert whole.startswith(token, place)
 
 
 def test_tokens_have_the_text_that_they_add(alone: TextGenerationSession) -> None:
@@ -480,6 +542,28 @@ def test_embeddings(encoder_package: Package) -> None:
         with pytest.raises(openai.NotFoundError):
             complete(client)
         assert figures(url)["prompt_tokens_total"] == 2 * found.usage.prompt_tokens + len(tokens[0])
+
+
+def test_an_embedding_says_that_its_text_was_cut(encoder_package: Package) -> None:
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
+    with (
+        closing(EmbeddingQueue(session, max_waiting=4)) as queue,
+        running(queue) as url,
+        connect(url) as client,
+    ):
+
+        def ask(*texts: str, **choices: Any) -> Any:
+            return client.embeddings.create(model=MODEL, input=[*texts], extra_body=choices)
+
+        found = ask("fox", "the lazy dog " * 20, "the")
+        assert [one.model_extra for one in found.data] == [{}, {"truncated": True}, {}]
+        assert ask("the lazy dog " * 20, truncate="END").usage.total_tokens == 40
+        assert ask("fox", truncate="NONE").data
+        with pytest.raises(openai.BadRequestError, match="Text 1 has more than 40 tokens") as long:
+            ask("fox", "the lazy dog " * 20, truncate="NONE")
+        assert (long.value.param, long.value.code) == ("input", "context_length_exceeded")
+        with pytest.raises(openai.BadRequestError, match="expected 'END' or 'NONE'"):
+            ask("fox", truncate="START")
 
 
 @pytest.fixture
