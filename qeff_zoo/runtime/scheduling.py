@@ -123,7 +123,8 @@ class Scheduler:
 
     def submit(self, *answers: Answer) -> None:
         """Take requests in that share rows as one client's; they begin as soon as it is their turn to have a row."""
-        self._groups.append(_Group(deque(answers)))
+        if answers:
+            self._groups.append(_Group(deque(answers)))
 
     def cancel(self, answer: Answer) -> None:
         """End a request as it is, wherever it has got to; one that has ended stays so."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's connection: what it sends of a request before that is complete is bounded, in bytes and in time."""
+"""A client's connection: a request that is not complete is bounded, in bytes and in time."""
 
 import asyncio
 

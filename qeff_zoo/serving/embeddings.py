@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings: one thread that owns the session and serves all clients at once, and OpenAI's object of the results."""
+"""Embeddings: one thread that serves all clients at once, and OpenAI's object of what it returns."""
 
 import asyncio
 import base64

@@ -99,8 +99,8 @@ class BodyLimit:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
-            body += message["body"]
-            more = message["more_body"]
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
             if len(body) > self._most or (not more and _is_manifold(body)):
                 await too_large().response(scope, receive, send)
                 return

@@ -33,8 +33,8 @@ def rest(opened: socket.socket) -> bytes:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give requests a third of a second to be sent."""
-    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.3)
+    """Give requests a second to be sent."""
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 1.0)
 
 
 @pytest.mark.parametrize(
