@@ -7,9 +7,9 @@ import json
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -29,14 +29,14 @@ class _Job:
     Args:
         texts: All of them.
         left: Numbers of those without an embedding, the shortest last.
-        found: Embeddings by number.
         future: Of all embeddings, (texts, hidden); done as well when the client has left.
+        found: Embeddings by number.
     """
 
     texts: Sequence[Encoded]
     left: list[int]
+    future: asyncio.Future[Array]
     found: dict[int, Array] = field(default_factory=dict)
-    future: Future[Array] = field(default_factory=Future)
 
 
 class EmbeddingQueue:
@@ -49,12 +49,11 @@ class EmbeddingQueue:
 
     def __init__(self, session: EmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._max_waiting = session, max_waiting
-        self._changed = threading.Condition()
+        self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
         self._jobs: deque[_Job] = deque()  # whose turn it is comes first
-        self._closing = False
+        self._serving: asyncio.Task[None] | None = None  # as long as there are jobs
+        self._closing, self._lock = False, threading.Lock()
         self._active = self._running = self._ended = self._tokens = 0
-        self._thread = threading.Thread(target=self._run, name="qeff-zoo embeddings", daemon=True)
-        self._thread.start()
 
     async def embed(self, texts: Sequence[Text], *, cut: bool) -> tuple[list[Encoded], Array]:
         """Return the tokens of texts, and an embedding of each: (texts, hidden). To cancel this ends its calls.
@@ -78,15 +77,13 @@ class EmbeddingQueue:
             read = await asyncio.to_thread(self.session.read, texts)
             if not cut:
                 self._check_lengths(read)
-            left = sorted(range(len(read)), key=lambda number: -len(read[number].ids))
-            job = _Job(read, left)
-            with self._changed:
-                if self._closing:
-                    raise shutting_down()
-                self._jobs.append(job)
-                self._changed.notify()
             self._tokens += sum(len(text.ids) for text in read)
-            return read, await asyncio.wrap_future(job.future)
+            left = sorted(range(len(read)), key=lambda number: -len(read[number].ids))
+            job = _Job(read, left, asyncio.get_running_loop().create_future())
+            self._jobs.append(job)
+            if self._serving is None:
+                self._serving = asyncio.create_task(self._serve())
+            return read, await job.future
         finally:
             self._active -= 1
             self._ended += 1
@@ -104,11 +101,10 @@ class EmbeddingQueue:
         )
 
     def close(self) -> None:
-        """Finish the call that runs, and begin no more."""
-        with self._changed:
+        """Finish the call that runs, and begin no more. Not for the thread of the event loop while it runs."""
+        with self._lock:
             self._closing = True
-            self._changed.notify()
-        self._thread.join()
+        self._worker.shutdown()
 
     def _check_lengths(self, texts: Sequence[Encoded]) -> None:
         number = next((number for number, text in enumerate(texts) if text.cut), None)
@@ -118,27 +114,26 @@ class EmbeddingQueue:
                 "expected none that has to be cut. Shorten it, or let it be cut."
             )
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._closing)
-                self._jobs = deque(job for job in self._jobs if not job.future.done())
-                if self._closing:
-                    break
-                call = self._next_call()
-                self._running = len({job for job, _ in call})
-            if call:
-                self._call(call)
+    async def _serve(self) -> None:
+        """Make calls until there is nothing to do."""
+        while call := self._next_call():
+            if (running := self._begin(call)) is None:
+                break
+            self._running = len({job for job, _ in call})
+            await asyncio.wait([running])
             self._running = 0
-        for job in self._jobs:
-            with suppress(InvalidStateError):  # its client has left just now
-                job.future.set_exception(shutting_down())
+            _deliver(call, running)
+        for job in self._jobs:  # there are some where the server ends
+            job.future.set_exception(shutting_down())
+        self._jobs.clear()
+        self._serving = None
 
     def _next_call(self) -> list[tuple[_Job, int]]:
         """Choose the texts of the next call: of every request in turn, as long as they are not longer than the first.
 
         A request's texts come by their length: like lengths together, for less padding.
         """
+        self._jobs = deque(job for job in self._jobs if not job.future.done())
         if not self._jobs:
             return []
         first, sizes = self._jobs[0], self.session.sizes
@@ -153,22 +148,27 @@ class EmbeddingQueue:
         self._jobs.rotate(-1)
         return call
 
-    def _call(self, call: Sequence[tuple[_Job, int]]) -> None:
+    def _begin(self, call: Sequence[tuple[_Job, int]]) -> asyncio.Future[Array] | None:
+        """Begin a call in the worker's thread; None where the server ends."""
         texts = [job.texts[number] for job, number in call]
-        try:
-            rows = self.session.run(
-                [text.ids for text in texts], types=[text.type_ids for text in texts]
-            )
-        except Exception as error:  # whatever it is, it is to reach who waits, in another thread
-            for job, _ in call:
-                with suppress(InvalidStateError):
-                    job.future.set_exception(error)
-            return
-        for (job, number), row in zip(call, rows, strict=True):
-            job.found[number] = row
-            if len(job.found) == len(job.texts):
-                with suppress(InvalidStateError):
-                    job.future.set_result(np.stack([job.found[n] for n in range(len(job.texts))]))
+        ids, types = [text.ids for text in texts], [text.type_ids for text in texts]
+        with self._lock:
+            if self._closing:
+                return None
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(self._worker, partial(self.session.run, ids, types=types))
+
+
+def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> None:
+    """Hand on what came of a call: embeddings, or what went wrong."""
+    if error := ended.exception():
+        for job in {job for job, _ in call if not job.future.done()}:
+            job.future.set_exception(error)
+        return
+    for (job, number), row in zip(call, ended.result(), strict=True):
+        job.found[number] = row
+        if len(job.found) == len(job.texts) and not job.future.done():  # the client may have left
+            job.future.set_result(np.stack([job.found[n] for n in range(len(job.texts))]))
 
 
 def embedding_list(body: EmbeddingRequest, texts: Sequence[Encoded], vectors: Array) -> str:

@@ -144,6 +144,25 @@ def test_nothing_is_embedded_for_who_has_left(queue: tuple[EmbeddingQueue, Steps
         assert steps.begun == 2
 
 
+def test_a_failure_is_told_to_all_of_a_call_and_ends_nothing(
+    queue: tuple[EmbeddingQueue, Steps],
+    clients: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened, steps = queue
+    with running(opened) as url:
+        with monkeypatch.context() as patch:
+            patch.setattr(steps, "_act", lambda *_, **__: [][0])
+            asked = [clients.submit(embed, url, ["fox"] * 30) for _ in range(2)]
+            wait_until(lambda: sum(active(opened)) == 2 and steps.begun == 1)
+            steps.permit(2)
+            assert [one.result(TIMEOUT)[0] for one in asked] == [500, 500]
+        assert "IndexError" in caplog.text
+        steps.permit(1)
+        assert embed(url, ["fox"])[0] == 200
+
+
 def test_the_end_waits_for_one_call(
     queue: tuple[EmbeddingQueue, Steps], clients: ThreadPoolExecutor
 ) -> None:
