@@ -11,7 +11,8 @@ ZooError                    the user can act on it; the command line prints it a
 ├── PackageError            a package that is damaged, foreign, or not what was asked for
 ├── StoreError              no room, no permission, or another process in the way
 ├── GenerationError         a request that the package cannot serve
-│   └── BusyError           more requests than are allowed at a time
+│   ├── BusyError           more requests than are allowed at a time
+│   └── ContextLengthError  a prompt that the context cannot hold
 ├── ServingError            a server that cannot start
 ├── SettingsError           a settings file or variable with a value that is not allowed
 ├── RemoteError             a place where packages are shared cannot be reached, or is not what it claims
@@ -71,6 +72,10 @@ class GenerationError(ZooError):
 
 class BusyError(GenerationError):
     """More requests wait than are allowed; the same request can be served later."""
+
+
+class ContextLengthError(GenerationError):
+    """A prompt has more tokens than the context holds."""
 
 
 class ServingError(ZooError):

@@ -40,6 +40,13 @@ def trained(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package
 
 
 @pytest.fixture(scope="session")
+def encoder_package(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """Give a package of the tiny BERT, for three texts at a time."""
+    home = tmp_path_factory.mktemp("embeddings")
+    return models.build(models.bert, home, seq_lens=(16, 40), batch_size=3)
+
+
+@pytest.fixture(scope="session")
 def alone(trained: Package) -> "TextGenerationSession":
     """Give a session of the same package that serves nobody else."""
     return qeff_zoo.load(trained, threads=1, prefix_cache_bytes=0)  # type: ignore[return-value]
@@ -85,6 +92,26 @@ def pause(session: "TextGenerationSession", monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(session.decoder, "decode", wait)
     return gate
+
+
+class Steps:
+    """Lets a function be called as often as is permitted, and counts its calls.
+
+    Args:
+        act: The function.
+    """
+
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self._act, self._permits = act, threading.Semaphore(0)
+        self.begun = 0
+
+    def permit(self, count: int) -> None:
+        self._permits.release(count)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self.begun += 1
+        assert self._permits.acquire(timeout=TIMEOUT)
+        return self._act(*given, **named)
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def test_the_second_text_of_a_pair_has_its_own_token_type(sessions: dict[str, An
     session = sessions["classifier"]
     assert session.has_token_types
     assert not sessions["reranker"].has_token_types
-    (encoded,) = session._encode(PAIRS[:1])
+    (encoded,) = session.read(PAIRS[:1])
     assert set(encoded.type_ids) == {0, 1}
     told, untold = (session.run([encoded.ids], types=types) for types in ([encoded.type_ids], None))
     assert np.abs(told - untold).max() > 1e-2
@@ -157,7 +157,7 @@ def test_the_longer_text_of_a_pair_is_cut(
         *pair, truncation=True, max_length=40
     )
     assert session.encode([pair]) == [tokens["input_ids"]]
-    assert session._encode([pair])[0].type_ids == tokens["token_type_ids"]
+    assert session.read([pair])[0].type_ids == tokens["token_type_ids"]
     cut = expected(checkpoints["classifier"], [LONG], truncation=True, max_length=40)
     assert_same(scores_of(session.classify([LONG])), cut)
 
@@ -178,7 +178,7 @@ def test_a_tokenizer_that_tells_no_types_is_believed(
     folder = models.copy(built["classifier"].path, tmp_path / "package")
     edit_json(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
     session = TextClassificationSession(folder, opened(built["classifier"]))
-    assert set(session._encode(PAIRS[:1])[0].type_ids) == {0}
+    assert set(session.read(PAIRS[:1])[0].type_ids) == {0}
     copied = models.copy(checkpoints["classifier"], tmp_path / "checkpoint")
     edit_json(copied / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
     asked = [{"text": text, "text_pair": pair} for text, pair in PAIRS]

@@ -142,6 +142,87 @@ def test_a_long_prompt_holds_up_the_others_by_one_chunk_a_step() -> None:
     assert decoder.calls[-1] == ([0, 1, 2], 1)
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    groups=st.lists(st.lists(clients(), min_size=1, max_size=6), min_size=1, max_size=6),
+    rows=st.integers(1, 5),
+    length=st.sampled_from([1, 8, 40]),
+    blocks=st.sampled_from([0, 3, 1000]),
+)
+def test_rows_that_are_given_to_others_change_no_answer(
+    groups: list[list[Client]], rows: int, length: int, blocks: int
+) -> None:
+    """Requests that were submitted together give rows up, and go on later as if nothing had been."""
+    decoder = ToyDecoder(rows, CTX_LEN, length)
+    scheduler = Scheduler(decoder, PrefixCache(decoder, blocks * 2 * BLOCK_BYTES))
+    answers = [[Answer(client.request, None) for client in group] for group in groups]
+    step, busy = 0, True
+    while busy or step <= 12:
+        for group, found in zip(groups, answers, strict=True):
+            if group[0].joins == step:
+                scheduler.submit(*found)
+            if group[0].leaves is not None and max(group[0].leaves, group[0].joins) == step:
+                scheduler.cancel(found[0])
+        busy = scheduler.step()
+        step += 1
+        assert step < 10_000
+    for group, found in zip(groups, answers, strict=True):
+        for client, answer in zip(group, found, strict=True):
+            expected = alone(client, length)
+            assert answer.token_ids == expected[: len(answer.token_ids)]
+            assert answer.reused_tokens < len(client.prompt)
+            if answer.finish_reason != "cancelled":
+                assert answer.token_ids == expected
+
+
+@pytest.mark.parametrize(("rows", "length"), [(4, 4), (4, 70), (2, 30), (3, 4)])
+def test_whoever_asks_for_much_leaves_a_row_to_others(rows: int, length: int) -> None:
+    """A second client has its first token after two steps, and a third one too, where there are rows for them."""
+    scheduler = scheduler_of(ToyDecoder(rows, CTX_LEN, 8))
+    much = [
+        Answer(Request(prompt=(number % VOCAB,) * length, limit=CTX_LEN - length), None)
+        for number in range(20)
+    ]
+    scheduler.submit(*much)
+    for _ in range(5):
+        scheduler.step()
+    others = [submit(scheduler, 5, limit=3, first=first) for first in range(2, rows + 1)]
+    for _ in range(2 * len(others)):
+        scheduler.step()
+    assert all(other.token_ids for other in others)
+    while scheduler.step():
+        pass
+    for answer in [*much, *others]:
+        assert answer.token_ids == greedy_answer(answer.request.prompt, answer.request.limit, -1)
+
+
+def test_a_free_row_is_for_who_has_the_fewest() -> None:
+    scheduler = scheduler_of(ToyDecoder(2, CTX_LEN, 8))
+    first, second = (
+        [Answer(Request(prompt=(one,) * 4, limit=4), None) for _ in range(4)] for one in (1, 2)
+    )
+    scheduler.submit(*first)
+    scheduler.submit(*second)
+    ends: list[int] = []
+    while scheduler.step():
+        ends.append(sum(one.ended for one in first) - sum(one.ended for one in second))
+    assert {*ends} <= {-1, 0, 1}
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_nor_hold_it_up() -> None:
+    scheduler = scheduler_of(ToyDecoder(3, CTX_LEN, 2))
+    long = submit(scheduler, 40, limit=2)
+    scheduler.step()
+    short = submit(scheduler, 3, limit=2)
+    for _ in range(4):
+        scheduler.step()
+    assert short.token_ids
+    for _ in range(60):  # whatever comes
+        submit(scheduler, 3, limit=1)
+        scheduler.step()
+    assert long.ended
+
+
 def test_prompts_that_begin_together_share_calls() -> None:
     decoder = ToyDecoder(3, CTX_LEN, 8)
     scheduler = scheduler_of(decoder)

@@ -36,8 +36,11 @@ from fixtures_serving import (
 
 import qeff_zoo
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Engine, Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime.answers import Answer
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.objects import Reply
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -206,6 +209,64 @@ def test_completion_logprobs(client: openai.OpenAI, stream: bool) -> None:
         assert [max(top, key=lambda token: top[token]) for top in tops] == tokens  # greedy
         assert [top[token] for top, token in zip(tops, tokens, strict=True)] == values
         assert {len(top) for top in tops} == {2}
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize("stop", ["", "好c", "b"])
+def test_logprobs_index_the_text(models: Models, kind: Any, stop: str) -> None:
+    """Each token is a byte here. What is said of tokens is said when their text is, and only of those that it has."""
+    tokenizer = Tokenizer(models.llama)
+    ids = [*tokenizer.encode("aé你b好c", special_tokens=False), 256]
+    request = Request(
+        prompt=(5,),
+        limit=50,
+        sampling=Sampling(logprobs=1),
+        stop=(stop,) if stop else (),
+        eos_token_ids=frozenset({256}),
+    )
+    reply = Reply(kind, MODEL, "", tokenizer, logprobs=True)
+    chunks: list[Any] = []
+    answer = Answer(
+        request, tokenizer, lambda delta: chunks.append(delta and reply.chunk(0, delta))
+    )
+    for token in ids:
+        if not answer.ended:
+            answer.extend(np.eye(257, dtype=np.float32)[token])
+    text = {"": "aé你b好c", "好c": "aé你b", "b": "aé你"}[stop]
+    assert (answer.ended, answer.text) == (True, text)
+    spelled = len(text.encode())
+    shown = ids[:spelled]
+    offsets = [place for place, one in enumerate(text) for _ in one.encode()]
+    length, tokens = 0, []
+    for chunk in filter(None, chunks):
+        (choice,) = chunk["choices"]
+        if kind == "completion":
+            places = choice["logprobs"]["text_offset"]
+            assert places == offsets[len(tokens) : len(tokens) + len(places)]
+            assert all(length <= place < length + len(choice["text"]) for place in places)
+            length += len(choice["text"])
+            tokens += choice["logprobs"]["tokens"]
+        else:
+            content = choice["delta"].get("content", "")
+            entries = choice["logprobs"]["content"]
+            assert len(entries) == len(content.encode())
+            tokens += [one["token"] for one in entries]
+    assert tokens == [tokenizer.piece(token) for token in shown]
+
+
+def test_logprobs_end_with_the_text(client: openai.OpenAI) -> None:
+    whole = complete(client).choices[0].text
+    for stop in (whole[4:6], whole[-3:]):
+        for stream in (False, True):
+            found = complete(client, stop=stop, logprobs=1, stream=stream)
+            choices = [chunk.choices[0] for chunk in (found if stream else [found])]
+            text = "".join(one.text for one in choices)
+            assert text == whole[: whole.index(stop)]
+            places = [place for one in choices for place in one.logprobs.text_offset]
+            tokens = [token for one in choices for token in one.logprobs.tokens]
+            for place, token in zip(places, tokens, strict=True):
+                assert place < len(text)
+                assert whole.startswith(token, place)
 
 
 def test_tokens_have_the_text_that_they_add(alone: TextGenerationSession) -> None:
@@ -458,14 +519,8 @@ def test_figures(url: str, client: openai.OpenAI) -> None:
 # --- embeddings -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def encoder(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    home = tmp_path_factory.mktemp("embeddings")
-    return models.build(models.bert, home, seq_lens=(16, 40), batch_size=3)
-
-
-def test_embeddings(encoder: Package) -> None:
-    session: Any = qeff_zoo.load(encoder, threads=1)
+def test_embeddings(encoder_package: Package) -> None:
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
     texts = ["the lazy dog", "fox", "a text of words that are there twice or thrice"]
     expected = session.embed(texts)
     with (
@@ -489,14 +544,36 @@ def test_embeddings(encoder: Package) -> None:
         assert figures(url)["prompt_tokens_total"] == 2 * found.usage.prompt_tokens + len(tokens[0])
 
 
+def test_an_embedding_says_that_its_text_was_cut(encoder_package: Package) -> None:
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
+    with (
+        closing(EmbeddingQueue(session, max_waiting=4)) as queue,
+        running(queue) as url,
+        connect(url) as client,
+    ):
+
+        def ask(*texts: str, **choices: Any) -> Any:
+            return client.embeddings.create(model=MODEL, input=[*texts], extra_body=choices)
+
+        found = ask("fox", "the lazy dog " * 20, "the")
+        assert [one.model_extra for one in found.data] == [{}, {"truncated": True}, {}]
+        assert ask("the lazy dog " * 20, truncate="END").usage.total_tokens == 40
+        assert ask("fox", truncate="NONE").data
+        with pytest.raises(openai.BadRequestError, match="Text 1 has more than 40 tokens") as long:
+            ask("fox", "the lazy dog " * 20, truncate="NONE")
+        assert (long.value.param, long.value.code) == ("input", "context_length_exceeded")
+        with pytest.raises(openai.BadRequestError, match="expected 'END' or 'NONE'"):
+            ask("fox", truncate="START")
+
+
 @pytest.fixture
 def held(
-    encoder: Package, monkeypatch: pytest.MonkeyPatch
+    encoder_package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Any, threading.Event]]:
     """Give a session, and an event without which it embeds nothing."""
-    session: Any = qeff_zoo.load(encoder, threads=1)
-    gate, embed = threading.Event(), session.embed
-    monkeypatch.setattr(session, "embed", lambda rows: gate.wait(TIMEOUT) and embed(rows))
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
+    gate, run = threading.Event(), session.run
+    monkeypatch.setattr(session, "run", lambda *a, **k: gate.wait(TIMEOUT) and run(*a, **k))
     yield session, gate
     gate.set()
 
@@ -513,7 +590,9 @@ def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
         running(queue) as url,
         ThreadPoolExecutor() as clients,
     ):
-        taken = [clients.submit(embed, url) for _ in range(2)]
+        taken = [clients.submit(embed, url)]
+        wait_until(lambda: active(queue) == (1, 0))
+        taken.append(clients.submit(embed, url))  # which is not in the call that runs
         wait_until(lambda: active(queue) == (1, 1))
         assert embed(url) == 429
         gate.set()
@@ -526,12 +605,14 @@ def test_embeddings_end_with_the_server(held: tuple[Any, threading.Event]) -> No
     queue = EmbeddingQueue(session, max_waiting=1)
 
     def release_at_end() -> None:
-        wait_until(lambda: queue._worker._shutdown)
+        wait_until(lambda: queue._closing)
         gate.set()
 
     with ThreadPoolExecutor() as clients:
         with running(queue, queue.close) as url:
-            taken = [clients.submit(embed, url) for _ in range(2)]
+            taken = [clients.submit(embed, url)]
+            wait_until(lambda: active(queue) == (1, 0))
+            taken.append(clients.submit(embed, url))  # which is not in the call that runs
             wait_until(lambda: active(queue) == (1, 1))
             clients.submit(release_at_end)
         assert sorted(one.result(TIMEOUT) for one in taken) == [200, 503]

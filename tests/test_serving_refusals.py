@@ -38,6 +38,15 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
     "text for a number": ("completions", {"top_p": "0.5"}, 400, "top_p", "invalid_value"),
     "more than all": ("completions", {"top_p": 1.5}, 400, "top_p", "invalid_value"),
     "penalty": ("completions", {"presence_penalty": -3}, 400, "presence_penalty", "invalid_value"),
+    "unknown stream option": (
+        "completions", {"stream": True, "stream_options": {"continuous": True}},
+        400, "stream_options", "unsupported_parameter",
+    ),
+    "stream options without a stream": (
+        "chat/completions", {"stream_options": {"include_usage": True}}, 400, "stream_options", "invalid_value",
+    ),
+    "large seed": ("completions", {"seed": 1 << 63}, 400, "seed", "invalid_value"),
+    "small seed": ("chat/completions", {"seed": -(1 << 63) - 1}, 400, "seed", "invalid_value"),
     "no choice": ("completions", {"n": 0}, 400, "n", "invalid_value"),
     "many choices": ("completions", {"n": 129}, 400, "n", "invalid_value"),
     "many stops": ("completions", {"stop": [*"abcde"]}, 400, "stop", "invalid_value"),
@@ -75,6 +84,7 @@ def test_what_cannot_be_served_is_refused(url: str, case: str) -> None:
     error = answer["error"]
     assert (found, error["param"], error["code"]) == (status, param, code)
     assert error["message"].endswith(".")
+    assert "--" not in error["message"]  # a client has no command line
     assert error["type"] == ("invalid_request_error" if status == 400 else "not_found_error")
 
 

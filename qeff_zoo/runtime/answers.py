@@ -2,7 +2,7 @@
 """One request and its answer so far, token by token."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
@@ -79,6 +79,7 @@ class Answer:
         self._stream = TextStream(tokenizer) if tokenizer else None
         self._stops = StopStrings(request.stop)
         self._pieces: list[str] = []
+        self._offset = 0  # where the next token begins
         self._listen = listen
 
     @property
@@ -103,7 +104,7 @@ class Answer:
             self.fail(error)
             return
         logprobs = self._sampler.logprobs(logits, token)
-        added = () if logprobs is None else (logprobs,)
+        added = () if logprobs is None else (replace(logprobs, offset=self._offset),)
         self.token_ids.append(token)
         self.logprobs += added
         if token in self.request.eos_token_ids:
@@ -111,7 +112,9 @@ class Answer:
             text = ""
         else:
             reason = "length" if len(self.token_ids) >= self.request.limit else None
-            text = self._stops.push(self._stream.push(token) if self._stream else "")
+            piece = self._stream.push(token) if self._stream else ""
+            self._offset += len(piece)
+            text = self._stops.push(piece)
         if reason and not self._stops.found:
             text += self._rest()
         if self._stops.found:

@@ -21,6 +21,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 Message = Mapping[str, Any]
 _T = TypeVar("_T")
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients have for it
 
 
 class _Generation(Extension):
@@ -76,20 +77,30 @@ class ChatTemplate:
         """Write messages as a prompt that asks for the assistant's answer.
 
         Args:
-            messages: Each with `role` and `content`.
+            messages: Each with `role` and `content`. A key that is None counts as absent, and reasoning may go by any
+                of its names.
 
         Raises:
             GenerationError: The template refuses them.
         """
         return _guarded(
             lambda: self._template.render(
-                messages=list(messages),
+                messages=[_plain(message) for message in messages],
                 tools=None,
                 documents=None,
                 add_generation_prompt=True,
                 **self._tokens,
             )
         )
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """Return a message as transformers hands it to a template."""
+    given = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((given[key] for key in _REASONING if key in given), None)
+    if reasoning is not None:  # gpt-oss reads `thinking`
+        given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
+    return given
 
 
 def _content(token: object) -> str | None:
@@ -105,7 +116,7 @@ def _guarded(act: Callable[[], _T]) -> _T:
     except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise GenerationError(
             f"The chat template fails: {str(error)!r}. Expected messages that the model's template "
-            "takes. Change them, or give the whole prompt as plain text, without --chat."
+            "takes. Change them, or give the whole prompt as plain text."
         ) from error
 
 

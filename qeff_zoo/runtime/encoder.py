@@ -49,16 +49,8 @@ class EncoderSession:
         self.vocab_size = int(self.config.get("vocab_size", 0))
 
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
-        """Turn texts into token ids, as every request does.
-
-        Args:
-            texts: Texts and pairs, cut to `max_length` tokens; or token ids as they are.
-
-        Raises:
-            GenerationError: A list of token ids is empty, too long, or not of this vocabulary; or there is a pair,
-                and the task knows none.
-        """
-        return [encoded.ids for encoded in self._encode(texts)]
+        """Turn texts into token ids, as every request does; `read` says more."""
+        return [encoded.ids for encoded in self.read(texts)]
 
     def run(
         self,
@@ -77,7 +69,7 @@ class EncoderSession:
             float32, (rows, …): what the graph returns for each.
         """
         longest = max(map(len, rows))
-        seq_len = seq_len or next(size for size in self.sizes.seq_lens if size >= longest)
+        seq_len = seq_len or self.sizes.covering(longest)
         shape = (self.sizes.batch_size, seq_len)
         input_ids = np.full(shape, self.config.get("pad_token_id") or 0, np.int64)
         feeds = {"input_ids": input_ids, "attention_mask": np.zeros(shape, np.int64)}
@@ -105,7 +97,16 @@ class EncoderSession:
             rows.update(zip(numbers, found, strict=True))
         return [rows[number] for number in range(len(encoded))]
 
-    def _encode(self, texts: Sequence[Texts]) -> list[Encoded]:
+    def read(self, texts: Sequence[Texts]) -> list[Encoded]:
+        """Turn texts into tokens. Any thread may do this at any time.
+
+        Args:
+            texts: Texts and pairs, cut to `max_length` tokens; or token ids as they are.
+
+        Raises:
+            GenerationError: A list of token ids is empty, too long, or not of this vocabulary; or there is a pair,
+                and the task knows none.
+        """
         if not texts:
             raise GenerationError(
                 "There is nothing to read in []; expected at least one text. Give one."

@@ -5,7 +5,7 @@ import asyncio
 import atexit
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -168,8 +168,10 @@ class Engine:
         self.session = session
         #: Requests that may run and wait.
         self.capacity = session.decoder.sizes.rows + max_waiting
+        #: Requests that a client should submit together at most: half of the queue is left to others.
+        self.share = self.capacity - max_waiting // 2
         self._changed = threading.Condition()
-        self._joining: list[Answer] = []
+        self._joining: list[list[Answer]] = []
         self._leaving: list[Answer] = []
         self._active: list[Answer] = []  # all that have not ended
         self._finished: Counter[str] = Counter()
@@ -191,23 +193,38 @@ class Engine:
             GenerationError: It cannot be served, or the engine is closed.
             BusyError: Too many wait already.
         """
-        if not isinstance(request, Request):
-            request = self.session.request(request)
-        handle = Handle(self, request)
+        (handle,) = self.submit_together([request])
+        return handle
+
+    def submit_together(self, requests: Sequence[Prompt | Request]) -> list[Handle]:
+        """Take all of one client's requests, or none. However many they are, others' requests get rows beside them.
+
+        Args:
+            requests: As for `submit`.
+
+        Raises:
+            GenerationError: One cannot be served, or the engine is closed.
+            BusyError: There is no room for all of them.
+        """
+        handles = [
+            Handle(self, one if isinstance(one, Request) else self.session.request(one))
+            for one in requests
+        ]
         with self._changed:
             if self._closing:
                 raise GenerationError(
                     "The engine is closed; expected an open one. Make another one of the session."
                 )
-            if len(self._active) >= self.capacity:
+            if len(self._active) + len(handles) > self.capacity:
                 raise BusyError(
                     f"{len(self._active):,} requests run or wait; expected fewer than "
-                    f"{self.capacity:,}. Try again later."
+                    f"{self.capacity + 1 - len(handles):,}. Try again later."
                 )
-            self._active.append(handle._answer)
-            self._joining.append(handle._answer)
+            answers = [handle._answer for handle in handles]
+            self._active += answers
+            self._joining.append(answers)
             self._changed.notify()
-        return handle
+        return handles
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
@@ -262,8 +279,8 @@ class Engine:
             self._changed.wait_for(lambda: self._active or self._leaving or self._closing)
             joining, self._joining = self._joining, []
             leaving, self._leaving = self._leaving, []
-        for answer in joining:
-            self._scheduler.submit(answer)
+        for answers in joining:
+            self._scheduler.submit(*answers)
         for answer in leaving:
             self._scheduler.cancel(answer)
         return bool(self._active) or not self._closing

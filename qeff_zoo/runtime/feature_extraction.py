@@ -33,7 +33,7 @@ class EmbeddingSession(EncoderSession):
         Raises:
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
         """
-        encoded = self._encode([texts] if isinstance(texts, str) else texts)
+        encoded = self.read([texts] if isinstance(texts, str) else texts)
         return np.stack(self._answer(encoded))
 
     def similarity(self, embeddings: Array, others: Array | None = None) -> Array:

@@ -78,11 +78,14 @@ class TokenLogprobs:
         token_id: The chosen token.
         logprob: Its own.
         top: The likeliest tokens, best first, as pairs of token id and logarithm.
+        offset: Where the token begins in the answer's text, in characters; beyond its end for a token that the text
+            does not show, such as those of a stop string.
     """
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    offset: int = 0
 
 
 class Sampler:

@@ -3,10 +3,14 @@
 
 A request takes a row as soon as one is free, however far the others are, and leaves it when its answer ends. A step is
 at most one call of prefill and one of decode, so that a long prompt delays decoding by one call at a time.
+
+Requests of one client are submitted together and share the rows fairly with those of others: a free row is for the
+client that has the fewest, and a client that has none takes one from a client that has several. What was computed in
+that row is computed again later, in the same calls, so that an answer does not depend on who else is there.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,31 +44,56 @@ class Timings:
 
 
 @dataclass(eq=False)
+class _Group:
+    """What was submitted together.
+
+    Args:
+        waiting: Requests without a row.
+    """
+
+    waiting: deque[Answer]
+
+
+@dataclass(eq=False)
 class _Seat:
     """A request that has a row.
 
     Args:
         answer: Of the request.
+        group: That it was submitted in.
         row: Of the decoder.
         keys: Of its prompt's blocks in the prefix cache.
         done: Tokens whose states the row has.
     """
 
     answer: Answer
+    group: _Group
     row: int
     keys: Sequence[bytes]
     done: int = 0
 
     @property
+    def left(self) -> int:
+        """Tokens of the prompt that are left to run; not above 0 where none are."""
+        return len(self.answer.request.prompt) - self.done
+
+    @property
     def prefills(self) -> bool:
         """Whether tokens of the prompt are left to run."""
-        return self.done < len(self.answer.request.prompt)
+        return self.left > 0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all tokens have run, so that the next one can be chosen; not so after the row was lost."""
+        return self.left + len(self.answer.token_ids) == 0
 
     def next_piece(self, length: int) -> Piece:
-        """Return what is to run next: at most `length` tokens of the prompt, or the newest token."""
-        tokens = self.answer.request.prompt if self.prefills else self.answer.token_ids[-1:]
-        start = self.done if self.prefills else 0
-        return Piece(tokens[start : start + length], self.done)
+        """Return what is to run next: at most `length` tokens of the prompt, or one token of the answer."""
+        if self.prefills:
+            tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
+        else:
+            tokens = [self.answer.token_ids[-self.left]]
+        return Piece(tokens, self.done)
 
 
 class Scheduler:
@@ -77,37 +106,42 @@ class Scheduler:
 
     def __init__(self, decoder: Decoder, prefixes: PrefixCache) -> None:
         self._decoder, self._prefixes = decoder, prefixes
-        self._waiting: deque[Answer] = deque()
+        self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
         self._seats: list[_Seat] = []  # in the order of joining
+        self._shortest_next = False
         self.timings = Timings()
 
     @property
     def waiting(self) -> int:
         """Requests without a row."""
-        return len(self._waiting)
+        return sum(len(group.waiting) for group in self._groups)
 
     @property
     def running(self) -> int:
         """Requests with a row."""
         return len(self._seats)
 
-    def submit(self, answer: Answer) -> None:
-        """Take a request in; it begins when those before it have begun and a row is free."""
-        self._waiting.append(answer)
+    def submit(self, *answers: Answer) -> None:
+        """Take requests in that share rows as one client's; they begin as soon as it is their turn to have a row."""
+        if answers:
+            self._groups.append(_Group(deque(answers)))
 
     def cancel(self, answer: Answer) -> None:
         """End a request as it is, wherever it has got to; one that has ended stays so."""
         if not answer.ended:
             answer.cancel()
-        self._waiting = deque(one for one in self._waiting if not one.ended)
+        for group in self._groups:
+            group.waiting = deque(one for one in group.waiting if not one.ended)
+        self._groups = [group for group in self._groups if group.waiting]
         self._leave()
 
     def fail(self, error: Exception) -> None:
         """End all requests with an error."""
-        for answer in [*self._waiting, *(seat.answer for seat in self._seats)]:
+        waiting = [answer for group in self._groups for answer in group.waiting]
+        for answer in [*waiting, *(seat.answer for seat in self._seats)]:
             if not answer.ended:
                 answer.fail(error)
-        self._waiting.clear()
+        self._groups.clear()
         self._seats.clear()
 
     def step(self) -> bool:
@@ -122,25 +156,61 @@ class Scheduler:
         if decoding := [seat for seat in self._seats if not seat.prefills]:
             self._pack(decoding)
             self._decode(decoding)
-        return bool(self._waiting or self._seats)
+        return bool(self._groups or self._seats)
 
     def _admit(self) -> None:
-        """Give waiting requests the free rows, the shortest prompt first: it is the first to decode."""
+        """Give rows to groups that wait, first to the one that has the fewest.
+
+        Of those that join at a time the shortest prompt is first: it is the first to decode.
+        """
         taken = {seat.row for seat in self._seats}
         free = [row for row in range(self._decoder.sizes.rows) if row not in taken]
-        joined = [self._waiting.popleft() for _ in free[: len(self._waiting)]]
-        joined.sort(key=lambda answer: len(answer.request.prompt))
-        for row, answer in zip(free, joined, strict=False):
+        rows = Counter(seat.group for seat in self._seats)
+        joined: list[tuple[Answer, _Group]] = []
+        while self._groups:
+            group = min(self._groups, key=lambda one: rows[one])  # the oldest of equals
+            if len(joined) == len(free) and not rows[group] and (seat := self._spare(rows)):
+                self._evict(seat)
+                rows[seat.group] -= 1
+                free.append(seat.row)
+            if len(joined) == len(free):
+                break
+            joined.append((group.waiting.popleft(), group))
+            rows[group] += 1
+            if not group.waiting:
+                self._groups.remove(group)
+        joined.sort(key=lambda one: len(one[0].request.prompt))
+        for row, (answer, group) in zip(free, joined, strict=False):
             keys = self._prefixes.keys(answer.request.prompt)
-            self._seats.append(_Seat(answer, row, keys))
+            self._seats.append(_Seat(answer, group, row, keys))
+
+    def _spare(self, rows: Counter[_Group]) -> _Seat | None:
+        """Choose what gives its row up to a group without any: of the group with most rows, what has run least."""
+        group, count = rows.most_common(1)[0]
+        seats = [seat for seat in self._seats if seat.group is group]
+        return min(seats, key=lambda seat: seat.done) if count > 1 else None
+
+    def _evict(self, seat: _Seat) -> None:
+        """Take a request's row away; it waits, before all others of its group."""
+        self._seats.remove(seat)
+        seat.answer.reused_tokens = 0
+        seat.group.waiting.appendleft(seat.answer)
+        if seat.group not in self._groups:
+            self._groups.append(seat.group)
 
     def _next_chunk(self) -> list[_Seat]:
-        """Choose the prompts of the next prefill call: the oldest, and others that have run as many tokens.
+        """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
-        While others decode, the call is no longer than a chunk of one prompt. At most half of it is padding.
+        The one is by turns the oldest, which therefore ends, and the one that is nearest to its end: a short prompt
+        does not wait for a long one. While others decode, the call is no longer than a chunk of one prompt. At most
+        half of it is padding.
         """
         length = self._decoder.sizes.prefill_seq_len
         prefilling = [seat for seat in self._seats if seat.prefills]
+        if prefilling and self._shortest_next:
+            shortest = min(prefilling, key=lambda seat: seat.left)
+            prefilling.sort(key=lambda seat: seat is not shortest)
+        self._shortest_next = not self._shortest_next
         most = length * (len(prefilling) if len(prefilling) == self.running else 1)
         chunk: list[_Seat] = []
         widths: list[int] = []
@@ -181,7 +251,7 @@ class Scheduler:
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
             self._prefixes.save(seat.keys, seat.row, seat.done)
-        self._extend([seat for seat in chunk if not seat.prefills], logits)
+        self._extend(chunk, logits)
 
     def _decode(self, decoding: Sequence[_Seat]) -> None:
         pieces = {seat.row: seat.next_piece(1) for seat in decoding}
@@ -195,9 +265,10 @@ class Scheduler:
 
     def _extend(self, seats: Sequence[_Seat], logits: Mapping[int, Array]) -> None:
         """Give answers their next token."""
-        for seat in seats:
+        current = [seat for seat in seats if seat.is_current]
+        for seat in current:
             seat.answer.extend(logits[seat.row])
-        if seats:
+        if current:
             self.timings.first = self.timings.first or time.perf_counter()
         self._leave()
 

@@ -68,6 +68,10 @@ class EncoderSizes:
     batch_size: int
     seq_lens: tuple[int, ...]
 
+    def covering(self, tokens: int) -> int:
+        """Return the shortest sequence length that holds that many tokens."""
+        return next(length for length in self.seq_lens if length >= tokens)
+
     @classmethod
     def read(cls, specializations: Specializations) -> "EncoderSizes":
         """Read one specialization per sequence length."""

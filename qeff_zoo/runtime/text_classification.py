@@ -69,7 +69,7 @@ class TextClassificationSession(EncoderSession):
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        answers = self._answer(self._encode(given))
+        answers = self._answer(self.read(given))
         return [
             self._classification(text, [float(score) for score in self._activate(logits)])
             for text, logits in zip(given, answers, strict=True)

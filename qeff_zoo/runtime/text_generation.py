@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
@@ -251,12 +251,15 @@ class TextGenerationSession:
         Args:
             prompt: Text, or token ids as they are.
             chat: The prompt is a user's message: apply the chat template.
+
+        Raises:
+            GenerationError: It cannot be served.
         """
         if not isinstance(prompt, str):
             return [int(token) for token in prompt]
         if chat:
             return self.encode_chat([{"role": "user", "content": prompt}])
-        return self._tokenizer_for(prompt).encode(prompt)
+        return self._encode(prompt)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Turn a conversation into the token ids of a prompt that asks for the assistant's answer.
@@ -266,16 +269,16 @@ class TextGenerationSession:
 
         Raises:
             GenerationError: The package has no chat template, or it refuses them.
+            ContextLengthError: They are too long.
         """
         newest = str(messages[-1].get("content")) if messages else ""
-        tokenizer = self._tokenizer_for(newest)
         if self.chat_template is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no chat template for {_brief(newest)}; expected "
-                "one from its checkpoint. Run without --chat: a base model continues plain text."
+                "one from its checkpoint. Give the prompt as plain text: a base model continues it."
             )
         text = self.chat_template.render(messages)
-        return tokenizer.encode(text, special_tokens=False)  # the template has written them
+        return self._encode(text, special_tokens=False)  # the template has written them
 
     def answer(
         self, request: Request, listen: Callable[[Delta | None], None] | None = None
@@ -339,13 +342,26 @@ class TextGenerationSession:
             )
         return self.tokenizer
 
+    def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """Turn text into token ids; no more is read of one that is too long than it takes to know that."""
+        tokenizer, ctx_len = self._tokenizer_for(text), self.decoder.sizes.ctx_len
+        if len(tokenizer.beginning(text, ctx_len)) < len(text):
+            raise self._too_long(f"at least {2 * ctx_len:,}")
+        return tokenizer.encode(text, special_tokens=special_tokens)
+
+    def _too_long(self, tokens: str) -> ContextLengthError:
+        ctx_len = self.decoder.sizes.ctx_len
+        return ContextLengthError(
+            f"A prompt has {tokens} tokens; expected at most {ctx_len - 1:,}, which leaves one of ctx_len {ctx_len:,} "
+            "to generate. Shorten it, or build the package with a larger ctx_len."
+        )
+
     def _limit(self, tokens: Sequence[int], generation_len: int | None) -> int:
         """Check a request; return how many tokens it may generate."""
         ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
         if generation_len is not None and generation_len < 1:
             raise GenerationError(
-                f"Cannot generate {generation_len!r} tokens; expected at least 1. Change "
-                "--generation-len."
+                f"Cannot generate {generation_len!r} tokens; expected at least 1. Change how many are asked for."
             )
         if not tokens:
             raise GenerationError(
@@ -353,11 +369,7 @@ class TextGenerationSession:
                 "package's tokenizer adds none of its own. Give it some text."
             )
         if len(tokens) + 1 > ctx_len:
-            raise GenerationError(
-                f"A prompt has {len(tokens):,} tokens; expected at most {ctx_len - 1:,}, which "
-                f"leaves one of ctx_len {ctx_len:,} to generate. Shorten it, or build the package "
-                "with a larger --ctx-len."
-            )
+            raise self._too_long(f"{len(tokens):,}")
         foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
         if foreign is not None:
             raise GenerationError(

@@ -58,7 +58,7 @@ class TokenClassificationSession(EncoderSession):
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
         """
         given = [texts] if isinstance(texts, str) else list(texts)
-        encoded = self._encode(given)
+        encoded = self.read(given)
         found = []
         for text, one, logits in zip(given, encoded, self._answer(encoded), strict=True):
             probabilities = labels.softmax(logits[: len(one.ids)])  # (tokens, labels)

@@ -12,6 +12,7 @@ import tokenizers
 from qeff_zoo.errors import GenerationError
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+_CHARACTERS = 16  # of a token, at most, unless a text is unusual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +24,14 @@ class Encoded:
         type_ids: For every token, 1 in the second text of a pair where the tokenizer tells them apart, else 0.
         offsets: For every token, where it begins and ends in its text, in characters.
         special: For every token, whether it was added to the text.
+        cut: Whether tokens were left out.
     """
 
     ids: list[int]
     type_ids: list[int]
     offsets: list[tuple[int, int]]
     special: list[bool]
+    cut: bool = False
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
@@ -51,6 +54,8 @@ class Tokenizer:
         # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        #: By length, tokenizers that cut; those never change, so that any number of threads may use them.
+        self._cutting: dict[int, tokenizers.Tokenizer] = {}
         settings = read_json(folder / "tokenizer_config.json")
         self._cut_on = str(settings.get("truncation_side", "right"))
         # transformers hands a model only what its tokenizer lists.
@@ -81,7 +86,22 @@ class Tokenizer:
             GenerationError: It is half of a character.
         """
         _check(text)
-        return list(self._tokenizer.encode(text, add_special_tokens=special_tokens).ids)
+        # Of a batch, since `encode` stops all other threads for as long as it takes.
+        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
+        return list(found.ids)
+
+    def beginning(self, text: str, tokens: int) -> str:
+        """Return a beginning of a text that has twice as many tokens as that, or more; all of a text that has fewer.
+
+        So that a long text can be refused, or cut, without being read: no number of characters says how many tokens
+        there are at least, since a tokenizer may drop or merge any number of them, such as spaces.
+        """
+        length = _CHARACTERS * tokens
+        while length < len(text):
+            if len(self.encode(text[:length], special_tokens=False)) >= 2 * tokens:
+                return text[:length]
+            length *= 2
+        return text
 
     def encode_batch(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Turn texts into token ids, special tokens added, none longer than `max_length`."""
@@ -98,20 +118,31 @@ class Tokenizer:
         for text in texts:
             for part in (text,) if isinstance(text, str) else text:
                 _check(part)
-        self._tokenizer.enable_truncation(max_length, direction=self._cut_on)
-        try:
-            found = self._tokenizer.encode_batch(list(texts))
-        finally:
-            self._tokenizer.no_truncation()
+        if self._cut_on == "right":
+            texts = [
+                self.beginning(text, max_length)
+                if isinstance(text, str)
+                else (self.beginning(text[0], max_length), self.beginning(text[1], max_length))
+                for text in texts
+            ]
+        found = self._cutting_at(max_length).encode_batch(list(texts))
         return [
             Encoded(
                 ids=list(one.ids),
                 type_ids=list(one.type_ids) if self._has_types else [0] * len(one.ids),
                 offsets=list(one.offsets),
                 special=[bool(mark) for mark in one.special_tokens_mask],
+                cut=bool(one.overflowing),
             )
             for one in found
         ]
+
+    def _cutting_at(self, max_length: int) -> tokenizers.Tokenizer:
+        if max_length not in self._cutting:
+            cutting = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+            cutting.enable_truncation(max_length, direction=self._cut_on)
+            self._cutting[max_length] = cutting
+        return self._cutting[max_length]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Turn token ids into text, special tokens left out."""

@@ -3,13 +3,15 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from qeff_zoo.errors import BusyError, GenerationError
+from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.serving import errors
@@ -17,9 +19,9 @@ from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
-from qeff_zoo.serving.middleware import ApiKey, BodyLimit, ResponseCount
+from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.objects import Reply
-from qeff_zoo.serving.prompts import chat_requests, completion_requests
+from qeff_zoo.serving.prompts import blaming, chat_requests, completion_requests
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
 
@@ -31,6 +33,7 @@ PATHS = (
     "/metrics",
 )
 MAX_BODY_BYTES = 8 << 20
+MAX_INPUTS = 2048  # texts to embed, as OpenAI's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,7 @@ def create_app(
     app.include_router(_operations(metrics))
     limited = BodyLimit(app, max_body_bytes)
     guarded = limited if api_key is None else ApiKey(limited, api_key, API)
-    return ResponseCount(guarded, metrics, PATHS)
+    return ResponseCount(Framing(guarded), metrics, PATHS)
 
 
 def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
@@ -107,19 +110,27 @@ def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
     async def answer(
         request: Request,
         body: ChatRequest | CompletionRequest,
-        asked: list[RuntimeRequest],
+        choices: int,
+        prepare: Callable[[], list[RuntimeRequest]],
         reply: Reply,
     ) -> Response:
-        if len(asked) > engine.capacity:
+        if body.stream_options and not body.stream:
             raise ApiError(
                 400,
-                f"The request has {len(asked):,} choices; expected at most {engine.capacity:,}. Ask for fewer.",
+                "Parameter 'stream_options' is given, and 'stream' is not true; expected both or neither. Change one.",
+                param="stream_options",
+                code="invalid_value",
+            )
+        if choices > engine.share:
+            raise ApiError(
+                400,
+                f"The request has {choices:,} choices; expected at most {engine.share:,}. Ask for fewer.",
                 param="n",
                 code="invalid_value",
             )
-        handles = submit(engine, asked)
+        handles = submit(engine, await asyncio.to_thread(prepare))
         if body.stream:
-            usage = body.stream_options.include_usage
+            usage = bool(body.stream_options and body.stream_options.include_usage)
             chunks = events(reply, handles, metrics, n=body.n, include_usage=usage)
             return EventStream(chunks, handles)
         with cancelling(handles):
@@ -129,17 +140,17 @@ def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
     @router.post(f"{API}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
         model.check(body.model)
-        asked = await asyncio.to_thread(chat_requests, session, body)
         reply = Reply("chat", model.name, model.fingerprint, session.tokenizer, body.logprobs)
-        return await answer(request, body, asked, reply)
+        prepare = partial(chat_requests, session, body)
+        return await answer(request, body, body.n, prepare, reply)
 
     @router.post(f"{API}completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
         model.check(body.model)
-        asked = await asyncio.to_thread(completion_requests, session, body)
         shown = body.logprobs is not None
         reply = Reply("completion", model.name, model.fingerprint, session.tokenizer, shown)
-        return await answer(request, body, asked, reply)
+        prepare = partial(completion_requests, session, body)
+        return await answer(request, body, len(listed(body.prompt)) * body.n, prepare, reply)
 
     return router
 
@@ -151,13 +162,21 @@ def _embedding(queue: EmbeddingQueue, model: Model) -> APIRouter:
     @router.post(f"{API}embeddings")
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         model.check(body.model)
+        texts = listed(body.input)
+        if len(texts) > MAX_INPUTS:
+            raise ApiError(
+                400,
+                f"The request has {len(texts):,} inputs; expected at most {MAX_INPUTS:,}. Send the others apart.",
+                param="input",
+                code="invalid_value",
+            )
         try:
-            found = await unless_gone(request, queue.embed(listed(body.input)))
+            with blaming("input"):
+                found = await unless_gone(request, queue.embed(texts, cut=body.truncate != "NONE"))
         except BusyError as error:
             raise ApiError(429, str(error), code="queue_full") from error
-        except GenerationError as error:
-            raise ApiError(400, str(error), param="input", code="invalid_value") from error
-        return JSONResponse(embedding_list(body, *found))
+        content = await asyncio.to_thread(embedding_list, body, *found)
+        return Response(content, media_type="application/json")
 
     return router
 
@@ -189,11 +208,11 @@ def _operations(metrics: Metrics) -> APIRouter:
     """Return the endpoints for who runs the server."""
     router = APIRouter()
 
-    @router.get("/health")
+    @router.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         return JSONResponse({"status": "ok"})
 
-    @router.get("/metrics")
+    @router.api_route("/metrics", methods=["GET", "HEAD"])
     async def figures() -> Response:
         return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE)
 

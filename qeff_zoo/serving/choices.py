@@ -20,23 +20,12 @@ def submit(engine: Engine, requests: Sequence[Request]) -> list[Handle]:
     Raises:
         ApiError: There is no room, or the server is about to end.
     """
-    handles: list[Handle] = []
     try:
-        for request in requests:
-            handles.append(engine.submit(request))
+        return engine.submit_together(requests)
     except BusyError as error:
-        cancel(handles)
         raise ApiError(429, str(error), code="queue_full") from error
     except GenerationError as error:  # requests are checked, so the engine must be closed
-        cancel(handles)
         raise shutting_down() from error
-    return handles
-
-
-def cancel(handles: Sequence[Handle]) -> None:
-    """Free the rows of what has not ended."""
-    for handle in handles:
-        handle.cancel()
 
 
 @contextmanager
@@ -45,7 +34,8 @@ def cancelling(handles: Sequence[Handle]) -> Iterator[None]:
     try:
         yield
     finally:
-        cancel(handles)
+        for handle in handles:
+            handle.cancel()
 
 
 async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tuple[int, Delta]]:

@@ -1,21 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings: one thread that owns the session, and OpenAI's object of what it returns."""
+"""Embeddings: one thread that serves all clients at once, and OpenAI's object of what it returns."""
 
 import asyncio
 import base64
+import json
+import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
 
-from qeff_zoo.errors import BusyError
+import numpy as np
+
+from qeff_zoo.errors import BusyError, ContextLengthError
 from qeff_zoo.runtime import EmbeddingSession, Stats
+from qeff_zoo.runtime.encoder import Text
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.errors import shutting_down
 from qeff_zoo.serving.schemas import EmbeddingRequest
 
 
+@dataclass(eq=False)
+class _Job:
+    """The texts of one request.
+
+    Args:
+        texts: All of them.
+        left: Numbers of those without an embedding, the shortest last.
+        future: Of all embeddings, (texts, hidden); done as well when the client has left.
+        found: Embeddings by number.
+    """
+
+    texts: Sequence[Encoded]
+    left: list[int]
+    future: asyncio.Future[Array]
+    found: dict[int, Array] = field(default_factory=dict)
+
+
 class EmbeddingQueue:
-    """Requests for embeddings, one after the other: a request's texts share calls, those of two do not.
+    """Embeds texts of any number of requests: those that wait share calls, each request having its part of every call.
 
     Args:
         session: Its own from now on.
@@ -25,15 +50,22 @@ class EmbeddingQueue:
     def __init__(self, session: EmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._max_waiting = session, max_waiting
         self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
-        self._closing = False
+        self._jobs: deque[_Job] = deque()  # whose turn it is comes first
+        self._serving: asyncio.Task[None] | None = None  # as long as there are jobs
+        self._closing, self._lock = False, threading.Lock()
         self._active = self._running = self._ended = self._tokens = 0
 
-    async def embed(self, texts: Sequence[str | Sequence[int]]) -> tuple[Array, int]:
-        """Return an embedding for each text, and how many tokens they have together.
+    async def embed(self, texts: Sequence[Text], *, cut: bool) -> tuple[list[Encoded], Array]:
+        """Return the tokens of texts, and an embedding of each: (texts, hidden). To cancel this ends its calls.
+
+        Args:
+            texts: Text, or token ids.
+            cut: Whether long texts may be cut.
 
         Raises:
-            BusyError: Too many wait already.
+            BusyError: Too many requests wait already.
             GenerationError: A text cannot be embedded.
+            ContextLengthError: A text is too long, and must not be cut.
             ApiError: The server ends.
         """
         if self._active > self._max_waiting:
@@ -42,11 +74,16 @@ class EmbeddingQueue:
             )
         self._active += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, self._run, texts)
-        except (asyncio.CancelledError, RuntimeError) as error:
-            if self._closing:
-                raise shutting_down() from error
-            raise
+            read = await asyncio.to_thread(self.session.read, texts)
+            if not cut:
+                self._check_lengths(read)
+            self._tokens += sum(len(text.ids) for text in read)
+            left = sorted(range(len(read)), key=lambda number: -len(read[number].ids))
+            job = _Job(read, left, asyncio.get_running_loop().create_future())
+            self._jobs.append(job)
+            if self._serving is None:
+                self._serving = asyncio.create_task(self._serve())
+            return read, await job.future
         finally:
             self._active -= 1
             self._ended += 1
@@ -54,7 +91,7 @@ class EmbeddingQueue:
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
         return Stats(
-            rows=1,
+            rows=self.session.sizes.batch_size,
             running=self._running,
             waiting=max(0, self._active - self._running),
             finished={"done": self._ended},
@@ -64,35 +101,97 @@ class EmbeddingQueue:
         )
 
     def close(self) -> None:
-        """Finish what runs, and begin no more."""
-        self._closing = True
-        self._worker.shutdown(cancel_futures=True)
+        """Finish the call that runs, and begin no more. Not for the thread of the event loop while it runs."""
+        with self._lock:
+            self._closing = True
+        self._worker.shutdown()
 
-    def _run(self, texts: Sequence[str | Sequence[int]]) -> tuple[Array, int]:
-        self._running = 1
-        try:
-            rows = self.session.encode(texts)
-            tokens = sum(map(len, rows))
-            self._tokens += tokens
-            return self.session.embed(rows), tokens
-        finally:
+    def _check_lengths(self, texts: Sequence[Encoded]) -> None:
+        number = next((number for number, text in enumerate(texts) if text.cut), None)
+        if number is not None:
+            raise ContextLengthError(
+                f"Text {number:,} has more than {self.session.max_length:,} tokens, which is all that the model reads; "
+                "expected none that has to be cut. Shorten it, or let it be cut."
+            )
+
+    async def _serve(self) -> None:
+        """Make calls until there is nothing to do."""
+        while call := self._next_call():
+            if (running := self._begin(call)) is None:
+                break
+            self._running = len({job for job, _ in call})
+            await asyncio.wait([running])
             self._running = 0
+            _deliver(call, running)
+        for job in self._jobs:  # there are some where the server ends
+            job.future.set_exception(shutting_down())
+        self._jobs.clear()
+        self._serving = None
+
+    def _next_call(self) -> list[tuple[_Job, int]]:
+        """Choose the texts of the next call: of every request in turn, as long as they are not longer than the first.
+
+        A request's texts come by their length: like lengths together, for less padding.
+        """
+        self._jobs = deque(job for job in self._jobs if not job.future.done())
+        if not self._jobs:
+            return []
+        first, sizes = self._jobs[0], self.session.sizes
+        longest = sizes.covering(len(first.texts[first.left[-1]].ids))
+        call: list[tuple[_Job, int]] = []
+        turns = deque(self._jobs)
+        while turns and len(call) < sizes.batch_size:
+            job = turns.popleft()
+            if job.left and len(job.texts[job.left[-1]].ids) <= longest:
+                call.append((job, job.left.pop()))
+                turns.append(job)
+        self._jobs.rotate(-1)
+        return call
+
+    def _begin(self, call: Sequence[tuple[_Job, int]]) -> asyncio.Future[Array] | None:
+        """Begin a call in the worker's thread; None where the server ends."""
+        texts = [job.texts[number] for job, number in call]
+        ids, types = [text.ids for text in texts], [text.type_ids for text in texts]
+        with self._lock:
+            if self._closing:
+                return None
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(self._worker, partial(self.session.run, ids, types=types))
 
 
-def embedding_list(body: EmbeddingRequest, vectors: Array, tokens: int) -> dict[str, Any]:
-    """Return OpenAI's object of embeddings.
+def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> None:
+    """Hand on what came of a call: embeddings, or what went wrong."""
+    if error := ended.exception():
+        for job in {job for job, _ in call if not job.future.done()}:
+            job.future.set_exception(error)
+        return
+    for (job, number), row in zip(call, ended.result(), strict=True):
+        job.found[number] = row
+        if len(job.found) == len(job.texts) and not job.future.done():  # the client may have left
+            job.future.set_result(np.stack([job.found[n] for n in range(len(job.texts))]))
+
+
+def embedding_list(body: EmbeddingRequest, texts: Sequence[Encoded], vectors: Array) -> str:
+    """Return OpenAI's object of embeddings, as JSON. Each text that was cut says `"truncated": true`.
 
     Args:
         body: What was asked.
+        texts: All of them.
         vectors: (texts, hidden), float32.
-        tokens: Of all texts.
     """
-    data = [
-        {"object": "embedding", "index": number, "embedding": _written(row, body.encoding_format)}
-        for number, row in enumerate(vectors)
-    ]
+    # One by one, so that other threads have their turn: a number takes a microsecond, and there may be millions.
+    data = ",".join(
+        json.dumps(
+            {"object": "embedding", "index": number, "embedding": _written(row, body.encoding_format)}
+            | ({"truncated": True} if text.cut else {}),
+            allow_nan=False,
+        )
+        for number, (text, row) in enumerate(zip(texts, vectors, strict=True))
+    )  # fmt: skip
+    tokens = sum(len(text.ids) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": data, "model": body.model, "usage": usage}
+    rest = json.dumps({"object": "list", "model": body.model, "usage": usage})
+    return f'{rest[:-1]}, "data": [{data}]}}'
 
 
 def _written(vector: Array, encoding: str) -> str | list[float]:

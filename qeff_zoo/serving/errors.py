@@ -138,6 +138,10 @@ def _invalid(problems: Sequence[Any]) -> ApiError:
     by_param: dict[str, list[Any]] = {}
     for problem in problems:
         by_param.setdefault(str(problem["loc"][1]), []).append(problem)
+    if first["type"] == "extra_forbidden":
+        refusal = unknown_parameter(".".join(map(str, place)), first["input"])
+        refusal.param = str(place[0])
+        return refusal
     missing = first["type"] == "missing" and len(place) == 1
     return ApiError(
         400,
@@ -174,6 +178,4 @@ def _http(request: Request, error: HTTPException) -> ApiError:
         return ApiError(
             405, f"{asked} is not possible; expected another method.", code="method_not_supported"
         )
-    if error.status_code == 413:
-        return too_large()
     return ApiError(error.status_code, f"{error.detail}. Correct the request.", code="invalid_body")

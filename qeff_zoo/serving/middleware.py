@@ -1,17 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to every request before its endpoint: its response is counted, its key and its size are checked."""
+"""What happens to every request before its endpoint: it is counted, and its framing, key and body are checked."""
 
+import re
 import secrets
 from collections.abc import Collection
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.serving.errors import ApiError, too_large
 from qeff_zoo.serving.metrics import Metrics
 
 _SCHEME = "bearer "
+_MAX_CONTAINERS = 200_000  # lists and objects of a body: Python takes seconds for millions of them
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without an end
+
+
+class Framing:
+    """Refuses requests whose end a proxy may see elsewhere: they say in two ways how long they are.
+
+    Args:
+        app: What it guards.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it and end its connection."""
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            if "content-length" in headers and "transfer-encoding" in headers:
+                refusal = ApiError(
+                    400,
+                    "The request has the headers Content-Length and Transfer-Encoding; expected one of them. Leave one "
+                    "out.",
+                    code="invalid_body",
+                ).response
+                refusal.headers["Connection"] = "close"
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class ApiKey:
@@ -46,7 +75,7 @@ class ApiKey:
 
 
 class BodyLimit:
-    """Takes no more of a body than fits.
+    """Takes a whole body, and no more than fits.
 
     Args:
         app: What reads it.
@@ -58,21 +87,38 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it: at once where it says how long it is."""
-        length = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length) > self._most:
             await too_large().response(scope, receive, send)
             return
-        taken = 0
-
-        async def limited() -> Message:
-            nonlocal taken
+        body, more = bytearray(), True
+        while more:
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self._most:
-                raise HTTPException(413)  # FastAPI takes any other for a body that it cannot parse
-            return message
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._most or (not more and _is_manifold(body)):
+                await too_large().response(scope, receive, send)
+                return
+        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
-        await self._app(scope, limited, send)
+        async def replayed() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self._app(scope, replayed, send)
+
+
+def _is_manifold(body: bytearray) -> bool:
+    """Tell whether JSON has more lists and objects than a request can mean."""
+
+    def count(text: bytes | bytearray) -> int:
+        return text.count(b"[") + text.count(b"{")
+
+    return count(body) > _MAX_CONTAINERS and count(_STRING.sub(b"", body)) > _MAX_CONTAINERS
 
 
 class ResponseCount:

@@ -37,8 +37,9 @@ class Reply:
     tokenizer: Tokenizer | None
     logprobs: bool
     _frame: Object = field(init=False)
-    #: Of completions, where the next token begins, by choice.
-    _offsets: dict[int, int] = field(init=False, default_factory=dict)
+    #: By choice, how long its text is so far, and tokens that are not yet in it.
+    _lengths: dict[int, int] = field(init=False, default_factory=dict)
+    _held: dict[int, list[TokenLogprobs]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         prefix = "chatcmpl" if self.kind == "chat" else "cmpl"
@@ -71,7 +72,8 @@ class Reply:
 
     def chunk(self, number: int, delta: Delta) -> Object | None:
         """Return the chunk of what was added to a choice; None where nothing can be said yet."""
-        if not (delta.text or delta.finish_reason or self.logprobs):
+        if not (delta.text or delta.finish_reason):
+            self._held.setdefault(number, []).extend(delta.logprobs)
             return None
         content = {"content": delta.text} if delta.text else {}
         text = {"delta": content} if self.kind == "chat" else {"text": delta.text}
@@ -93,14 +95,19 @@ class Reply:
     def _beside(
         self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
     ) -> Object:
-        """Return the fields beside the text of a choice."""
-        if said.finish_reason == "eos":
-            logprobs = logprobs[:-1]  # that token is not part of the text
+        """Return the fields beside the text of a choice: log-probabilities are of the tokens that begin in it.
+
+        Such are neither an EOS token nor what follows a stop string.
+        """
+        length = self._lengths.get(number, 0) + len(said.text)
+        known = [*self._held.get(number, ()), *logprobs]
+        shown = [one for one in known if one.offset < length or self.tokenizer is None]
+        self._lengths[number], self._held[number] = length, known[len(shown) :]
         found = None
         if self.logprobs and self.kind == "chat":
-            found = {"content": [self._chat_logprob(one) for one in logprobs], "refusal": None}
+            found = {"content": [self._chat_logprob(one) for one in shown], "refusal": None}
         elif self.logprobs:
-            found = self._completion_logprobs(number, logprobs)
+            found = self._completion_logprobs(shown)
         return {"logprobs": found, "finish_reason": _FINISH_REASONS[said.finish_reason]}
 
     def _chat_logprob(self, token: TokenLogprobs) -> Object:
@@ -113,18 +120,13 @@ class Reply:
         data = None if _INCOMPLETE in text else [*text.encode()]
         return {"token": text, "logprob": _finite(logprob), "bytes": data}
 
-    def _completion_logprobs(self, number: int, logprobs: Sequence[TokenLogprobs]) -> Object:
-        texts = [self._text(one.token_id) for one in logprobs]
-        offsets = []
-        for text in texts:
-            offsets.append(self._offsets.get(number, 0))
-            self._offsets[number] = offsets[-1] + len(text)
+    def _completion_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Object:
         pairs = [(*one.top, (one.token_id, one.logprob)) for one in logprobs]
         return {
-            "tokens": texts,
+            "tokens": [self._text(one.token_id) for one in logprobs],
             "token_logprobs": [_finite(one.logprob) for one in logprobs],
             "top_logprobs": [{self._text(token): _finite(value) for token, value in one} for one in pairs],
-            "text_offset": offsets,
+            "text_offset": [one.offset for one in logprobs],
         }  # fmt: skip
 
     def _text(self, token_id: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import BusyError, ContextLengthError, GenerationError
 from qeff_zoo.runtime import Request, Sampling, TextGenerationSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
@@ -32,7 +32,7 @@ def chat_requests(session: TextGenerationSession, body: ChatRequest) -> list[Req
             param="messages",
             code="no_chat_template",
         )
-    with _blaming("messages"):
+    with blaming("messages"):
         tokens = session.encode_chat([message.as_template_input() for message in body.messages])
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -47,7 +47,7 @@ def completion_requests(session: TextGenerationSession, body: CompletionRequest)
     """
     found: list[Request] = []
     for prompt in listed(body.prompt):
-        with _blaming("prompt"):
+        with blaming("prompt"):
             tokens = session.encode(prompt)
         found += _choices(session, body, tokens, body.max_tokens, body.logprobs, "prompt")
     return found
@@ -63,7 +63,7 @@ def _choices(
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
     _check_length(session, len(tokens), limit, param)
-    with _blaming(param):
+    with blaming(param):
         sampling = Sampling(
             temperature=body.temperature,
             top_k=body.top_k,
@@ -104,9 +104,13 @@ def _check_length(
 
 
 @contextmanager
-def _blaming(param: str) -> Iterator[None]:
+def blaming(param: str) -> Iterator[None]:
     """Turn what the runtime refuses into an answer that names the parameter."""
     try:
         yield
+    except BusyError:
+        raise
+    except ContextLengthError as error:
+        raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
     except GenerationError as error:
         raise ApiError(400, str(error), param=param, code="invalid_value") from error

@@ -17,7 +17,7 @@ Texts: TypeAlias = (
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
-Stop: TypeAlias = Annotated[str, Field(min_length=1)]
+Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 #: Parameters that say who asks, or how to account for it: accepted and ignored.
@@ -42,6 +42,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "tool_choice": ("none", "auto"),
     }
 )
+
+
+_INT64 = 1 << 63
+#: Of a chat. A template may take a time that grows with their square.
+MAX_MESSAGES = 8192
 
 
 class _Body(BaseModel):
@@ -73,7 +78,7 @@ class _Body(BaseModel):
 class StreamOptions(BaseModel):
     """How a stream is to be."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool = False
     include_obfuscation: bool = False  # padding against eavesdroppers; there is none
@@ -83,14 +88,14 @@ class _Generating(_Body):
     """What chats and completions share. The last group is not OpenAI's; vLLM has it by the same names."""
 
     n: int = Field(1, ge=1, le=128)
-    seed: int | None = None
+    seed: int | None = Field(None, ge=-_INT64, lt=_INT64)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: Share = 1.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
     stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
+    stream_options: StreamOptions | None = None
 
     top_k: int = Field(0, ge=0)
     min_p: Share = 0.0
@@ -126,7 +131,9 @@ class ChatMessage(BaseModel):
 class ChatRequest(_Generating):
     """Body of /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
+    messages: Annotated[
+        list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+    ]
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: int | None = Field(None, ge=1)  # its name before
     logprobs: bool = False
@@ -146,6 +153,7 @@ class EmbeddingRequest(_Body):
 
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
+    truncate: Literal["END", "NONE"] = "END"  # not OpenAI's; Cohere and NVIDIA have it by this name
 
 
 def listed(texts: Texts) -> list[str | list[int]]:

@@ -16,8 +16,10 @@ from starlette.types import ASGIApp
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import EmbeddingSession, Engine, Session, TextGenerationSession
 from qeff_zoo.serving.app import create_app
+from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
 
+_KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 
@@ -74,6 +76,12 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Of connections too: a client whose machine is gone would be waited for for ever.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # where the system's own is two hours
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE // 4)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
         listener.bind(address)
     except (OSError, OverflowError) as error:
         if listener:
@@ -155,6 +163,8 @@ class Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
+            http=Connection,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             lifespan="off",
             ws="none",
             log_config=None,  # warnings and errors go to stderr; stdout is the command's

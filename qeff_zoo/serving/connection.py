@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's connection: a request that is not complete is bounded, in bytes and in time."""
+
+import asyncio
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: Of a request's line and headers; one that is longer is refused, at the latest when it is twice as long.
+MAX_HEAD_BYTES = 16 << 10
+#: For a request to be there as a whole, its body included.
+REQUEST_SECONDS = 60.0
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Connection(H11Protocol):
+    """uvicorn's, which by itself waits for ever for the rest of a request, and takes any head that comes at once."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing."""
+        super().connection_lost(exc)
+        self._forget()
+
+    def data_received(self, data: bytes) -> None:
+        """Take data, in pieces: h11 looks at the length of a head only where its end is missing."""
+        for start in range(0, len(data), MAX_HEAD_BYTES):
+            if self.transport.is_closing():
+                break
+            super().data_received(data[start : start + MAX_HEAD_BYTES])
+        self._watch()
+
+    def _watch(self) -> None:
+        """Begin to wait for the rest of a request, or stop: it is there."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._forget()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._expire)
+
+    def _forget(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        if not self.transport.is_closing():
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # nothing is answered yet
+                self.transport.write(_TOO_SLOW)
+            self.transport.close()

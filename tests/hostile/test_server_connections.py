@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client may do to its connection: keep it open, say two things about its length, send endless headers."""
+
+import http.client
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+from fixtures_serving import MODEL, PROMPT, TIMEOUT, active, dial, post, running, wait_until
+
+from qeff_zoo import serving
+from qeff_zoo.runtime import Engine
+from qeff_zoo.serving import connection
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n"
+
+
+def rest(opened: socket.socket) -> bytes:
+    """Read until the server closes the connection."""
+    opened.settimeout(TIMEOUT)
+    found = b""
+    try:
+        while data := opened.recv(1 << 16):
+            found += data
+    except ConnectionResetError:  # it closed before it had read everything
+        pass
+    return found
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give requests a second to be sent."""
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 1.0)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /heal",
+        HEALTH,
+        b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{",
+        b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ],
+    ids=["nothing", "line", "head", "body", "chunks"],
+)
+@pytest.mark.usefixtures("hasty")
+def test_a_connection_that_sends_half_a_request_ends(url: str, sent: bytes) -> None:
+    with closing(dial(url)) as opened:
+        opened.sendall(sent)
+        assert rest(opened).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_connection_that_sends_half_of_its_second_request_ends(url: str) -> None:
+    with closing(dial(url)) as opened:
+        opened.sendall(HEALTH + b"\r\n")
+        assert opened.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        opened.sendall(HEALTH)
+        assert b"HTTP/1.1 408 " in rest(opened)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_request_that_is_there_may_take_its_time(
+    url: str, engine: Engine, paused: threading.Event
+) -> None:
+    body = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 3}).encode()
+    with ThreadPoolExecutor() as clients:
+        asked = clients.submit(post, url, "completions", body)
+        wait_until(lambda: active(engine) == (1, 0))
+        for _ in range(2):  # one after the other, begun after the request
+            with closing(dial(url)) as opened:
+                rest(opened)
+        assert not asked.done()
+        paused.set()
+        assert asked.result(TIMEOUT)[0] == 200
+
+
+def test_clients_that_are_gone_are_noticed() -> None:
+    with serving.bind("127.0.0.1", 0) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as _, listener.accept()[0] as taken:
+            assert taken.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+
+
+@pytest.mark.parametrize("key", [None, "sesame"])
+def test_two_lengths_are_refused_and_the_connection_ends(engine: Engine, key: str | None) -> None:
+    """What one server takes for the body's end is for another the beginning of the next request."""
+    body = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(body)
+    with running(engine, api_key=key) as url, closing(dial(url)) as opened:
+        opened.sendall(head + body)
+        found = rest(opened)
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert found.count(b"HTTP/1.1") == 1
+    assert b"Content-Length and Transfer-Encoding" in found
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"X-A: " + b"a" * 60_000 + b"\r\n", b"X-A: a\r\n" * 7000, b"X-A: a\r\n" * 500_000],
+    ids=["long", "many", "endless"],
+)
+def test_headers_are_bounded(url: str, headers: bytes) -> None:
+    with closing(dial(url)) as opened:
+        try:
+            opened.sendall(HEALTH + headers + b"\r\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return  # refused before all of it was sent
+        assert not rest(opened).startswith(b"HTTP/1.1 200 ")
+    with closing(dial(url)) as opened:
+        opened.sendall(HEALTH + b"X-A: " + b"a" * 8000 + b"\r\nConnection: close\r\n\r\n")
+        assert rest(opened).startswith(b"HTTP/1.1 200 ")
+
+
+def test_head_of_health(url: str) -> None:
+    place = urlsplit(url)
+    assert place.hostname is not None
+    with closing(http.client.HTTPConnection(place.hostname, place.port, timeout=TIMEOUT)) as opened:
+        for path in ("/health", "/metrics"):
+            for method, has_body in (("HEAD", False), ("GET", True)):
+                opened.request(method, path)
+                answer = opened.getresponse()
+                assert (answer.status, bool(answer.read())) == (200, has_body)
