@@ -47,10 +47,11 @@ def _perplexity(arguments: argparse.Namespace) -> int:
         raise GenerationError(
             "--record does not apply to --perplexity, which is not evidence about a package. Leave it out."
         )
+    text = read_text(arguments.perplexity)
     package = find_usable(arguments.package)
     scoring = perplexity.prepare(
         package,
-        read_text(arguments.perplexity),
+        text,
         window=arguments.window,
         stride=arguments.stride,
         batch_size=arguments.batch_size,

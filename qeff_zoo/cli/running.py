@@ -19,9 +19,8 @@ from qeff_zoo.tasks import NAMES, find
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts or texts."""
-    from qeff_zoo.api import find_package, load
+    from qeff_zoo.api import find_usable
 
-    package = find_package(arguments.package)
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
@@ -29,12 +28,15 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
         )
+    package = find_usable(arguments.package)
     pairs = package.task in NAMES and find(package.task).session().takes_pairs
     if arguments.pair and not pairs:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
-    session = load(package, threads=arguments.threads)
+    from qeff_zoo.runtime import open_session
+
+    session = open_session(package, threads=arguments.threads)
     task = find(package.task)
     run = _label_tokens if task.by_token else _RUNS[task.answers]
     run(session, prompts, arguments)
@@ -162,9 +164,10 @@ _RUNS: dict[str, Callable[[Any, list[str], argparse.Namespace], None]] = {
 def serve_command(arguments: argparse.Namespace) -> None:
     """Serve a package until interrupted."""
     from qeff_zoo import serving
-    from qeff_zoo.api import find_package, load
+    from qeff_zoo.api import find_usable
+    from qeff_zoo.runtime import open_session
 
-    package = find_package(arguments.package)
+    package = find_usable(arguments.package)
     key = arguments.api_key
     choices = serving.Choices(
         name=arguments.model_name or package.name,
@@ -188,7 +191,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
                 f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
                 file=sys.stderr,
             )
-        session = load(
+        session = open_session(
             package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
         )
         serving.serve(session, listener, choices, announce)

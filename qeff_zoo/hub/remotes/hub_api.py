@@ -99,6 +99,25 @@ class HubRemote:
         url = f"hf://{self.repo}@{found.commit}"
         return HubSnapshot(url, found.index, resolve_url(self.repo, found.commit))
 
+    def is_there(self) -> bool:
+        """Ask whether the Hub has the repository, as far as this user may know.
+
+        Raises:
+            RemoteError: The Hub cannot be asked.
+        """
+        from huggingface_hub import HfApi, errors
+
+        def ask() -> bool:
+            try:
+                HfApi(library_name="qeff-zoo").model_info(self.repo)
+            except errors.RepositoryNotFoundError as error:
+                if status_of(error) in (401, 404) and not isinstance(error, errors.GatedRepoError):
+                    return False
+                raise
+            return True
+
+        return hub_call(f"look at {self.repo!r}", ask)
+
     def _fetch(self, before: Seen | None) -> Seen | None:
         return retried(lambda: self._ask(before))
 
