@@ -562,15 +562,21 @@ def test_what_a_remote_has_is_listed(
 
 
 def test_remote_without_packages_or_index_says_so(
-    stores: Callable[..., None], hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    stores: Callable[..., None], hub: LocalHub, tmp_path: Path, no_waiting: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     (tmp_path / INDEX_NAME).write_bytes(encode(Index()))
-    hub.commit("acme/no-index", {"config.json": b"{}"})
+    for name in ("no-index", "secret", "unsure"):
+        hub.commit(f"acme/{name}", {"config.json": b"{}"})
+    hub.models["acme/secret"].private = True
+    hub.fault("GET", "/api/models/acme/unsure", status=503, times=100)
     for remote_url, code, said in (
         (tmp_path.as_uri(), 0, "has no packages"),
         (f"{tmp_path.as_uri()}/none", 1, "has no index"),
         ("acme/no-index", 1, "hf://acme/no-index has no index"),
         ("acme/typo", 1, "The Hub has no repository 'acme/typo', or it is private"),
+        ("acme/secret", 1, "The Hub has no repository 'acme/secret', or it is private"),
+        ("acme/unsure", 1, "hf://acme/unsure has no index"),
     ):
         assert main(["ls", remote_url]) == code
         out, err = capsys.readouterr()

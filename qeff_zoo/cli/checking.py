@@ -5,7 +5,7 @@ import argparse
 
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json
-from qeff_zoo.cli.reading import read_text
+from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.errors import GenerationError
 
 
@@ -40,7 +40,6 @@ def validate_command(arguments: argparse.Namespace) -> int:
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:
-    from qeff_zoo.api import find_usable
     from qeff_zoo.validation import perplexity
 
     if arguments.record:
@@ -48,7 +47,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
             "--record does not apply to --perplexity, which is not evidence about a package. Leave it out."
         )
     text = read_text(arguments.perplexity)
-    package = find_usable(arguments.package)
+    package = usable_package(arguments.package)
     scoring = perplexity.prepare(
         package,
         text,

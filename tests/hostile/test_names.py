@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is nearly a name, a key or a number is refused, and never stands for something that begins like it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from fixtures_builds import Models
 
 from qeff_zoo import cli
 from qeff_zoo.api import find_here
+from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
 
@@ -29,6 +31,22 @@ def test_what_a_key_or_a_name_begins_with_opens_nothing(
     package = models.build(models.llama, home)
     assert find_here(reference) is None
     assert find_here(package.build_key[:12]) == package
+
+
+@pytest.mark.parametrize(
+    "reference", ["", " ", ".", "..", "/", "~", "STORE", "STORE/packages", "COPY", "*", "q", "l", "qz1-",
+                  "packages", "packages/", "STORE/packages/../packages/nothing", "· ", "/{key}", "x/{key}"],
+)  # fmt: skip
+def test_what_is_removed_is_a_package_of_the_store_by_its_own_name(
+    home: Path, models: Models, tmp_path: Path, reference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = models.build(models.llama, home)
+    copy = shutil.copytree(package.path, tmp_path / "copy")
+    named = reference.replace("STORE", str(home)).replace("COPY", str(copy))
+    assert cli.main(["cache", "rm", named.format(key=package.build_key[4:12])]) == 1
+    assert "in the store. Expected a folder, model, key" in capsys.readouterr().err
+    assert Package.open(package.path) == package
+    assert Package.open(copy).verify() == []
 
 
 @pytest.mark.parametrize("reference", ["", "  "])

@@ -116,6 +116,9 @@ def look_up(
     absent, notes = "", claim.notes
     if claim.silent:
         absent = "" if candidates else _absence(claim.silent)
+        absent += (
+            " There is no such folder here either." if absent and not is_url(reference) else ""
+        )
         notes = notes if absent else (*notes, f"{claim.silent.url} has no index.")
     return Found(
         model=claim.model,
