@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fixtures_builds import Models
+from remote_builder import make, write_remote
 
 from qeff_zoo import cli
 from qeff_zoo.api import find_here
@@ -57,3 +58,15 @@ def test_nothing_is_no_model(
     assert cli.main([command, reference]) != 0
     assert "No model is named" in capsys.readouterr().err
     assert not home.exists()
+
+
+def test_an_empty_key_or_remote_is_not_any(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a variable of a script that was never set."""
+    url = write_remote(tmp_path / "zoo", make(tmp_path / "package"))
+    assert cli.main(["pull", url, "--key", ""]) == 20
+    assert "No package has the key ''" in capsys.readouterr().err
+    assert cli.main(["pull", "org/tiny", "--from", ""]) == 1
+    assert "'' names no remote" in capsys.readouterr().err
+    assert not Store().entries()

@@ -146,12 +146,12 @@ def resolve(
 
 def _require_one(key: str | None, candidates: tuple[Candidate, ...]) -> None:
     """Refuse a name that several packages have."""
-    named = {
-        one.entry.path: one.entry for one in candidates if key and is_named(key, one.entry.path)
-    }
-    if key and len(named) > 1:
-        names = (full_name(one.model, one.path) for one in named.values())
-        raise ResolutionError(ambiguity(key, names))
+    if key is None:
+        return
+    entries = (candidate.entry for candidate in candidates)
+    named = {one.path: full_name(one.model, one.path) for one in entries if is_named(key, one.path)}
+    if len(named) > 1:
+        raise ResolutionError(ambiguity(key, named.values()))
 
 
 def _verdict(

@@ -193,7 +193,7 @@ class _Judge:
         refused, warnings = [], []
         wanted = self._wanted
         pinned = wanted.key is not None and is_named(wanted.key, entry.path)
-        if wanted.key and not pinned:
+        if wanted.key is not None and not pinned:
             refused.append(Refusal(_KEY, f"it is another one, asked for {wanted.key}"))
         if wanted.revision and not (entry.revision or "").startswith(wanted.revision):
             reason = f"revision is {entry.revision or 'not known'}, asked for {wanted.revision}"

@@ -109,7 +109,7 @@ def look_up(
     )
     fits = _is_of_folder(claim.folder, store) if claim.folder else _is_of_model(claim.model)
     found = _merged(_in_store(store, fits, url), there)
-    if remote or is_url(reference) or claim.model != reference:
+    if remote is not None or is_url(reference) or claim.model != reference:
         # A remote was named: what it has alone.
         found = (candidate for candidate in found if candidate.remote or claim.folder)
     candidates = tuple(found)
@@ -190,7 +190,7 @@ def _absence(remote: Remote) -> str:
 
 
 def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
-    if remote:
+    if remote is not None:
         if is_url(reference):
             raise ResolutionError(
                 f"{reference!r} is a remote, and so is {remote!r}. Expected a model of one remote. Name the model."
@@ -261,9 +261,10 @@ def _only_model(snapshot: Snapshot, reference: str, key: str | None) -> str:
         models = tuple(entry.model for entry in named) or models
     if len(models) == 1:
         return models[0]
+    unknown = "" if key is None else f" None of them is {key!r}."
     raise ResolutionError(
-        f"{_has(snapshot)} Expected one model. Name it, with `--from {reference}`, or the key of a "
-        "package, with `--key`."
+        f"{_has(snapshot)}{unknown} Expected one model. Name it, with `--from {reference}`, or the key of a package, "
+        "with `--key`."
     )
 
 
