@@ -2,12 +2,12 @@
 """The Python API: `build`, `pull`, `load`, `find_package`. Light to import; the work imports what it needs."""
 
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import PackageError
-from qeff_zoo.identity import is_key
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
@@ -57,6 +57,7 @@ def pull(
     *,
     revision: str | None = None,
     key: str | None = None,
+    remote: str | None = None,
     output: str | os.PathLike[str] | None = None,
     **choices: Any,
 ) -> Package:
@@ -65,7 +66,8 @@ def pull(
     Args:
         model: Hub id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
         revision: Of the checkpoint that it was made from.
-        key: Build key, or its beginning, of the one package that will do.
+        key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or both.
+        remote: The only remote to ask, a URL or `org/repo` of the Hub; None for those of the settings.
         output: Also copy the package to this folder.
         **choices: What it must be, as for `build`.
 
@@ -79,7 +81,7 @@ def pull(
     from qeff_zoo.hub import pull
     from qeff_zoo.store.copies import copy_out
 
-    pulled = pull.pull(model, choices, revision=revision, key=key)
+    pulled = pull.pull(model, choices, revision=revision, key=key, remote=remote)
     for text in pulled.warnings:
         warnings.warn(f"{pulled.package.name}: {text}", stacklevel=2)
     return pulled.package if output is None else copy_out(pulled.package, Path(output))
@@ -94,8 +96,9 @@ def load(
     """Open a package for running; one that is not here is pulled first.
 
     Args:
-        package: A package, its folder, its build key or a prefix of it, or the name of its model. If the store has
-            none, what `pull` takes: a model id, a Hub repository of packages, or the URL of a remote.
+        package: A package, its folder, its model, its key (8 hex digits or more), its variant, or variant and key. If
+            the store has none, what `pull` takes: a model id, a Hub repository of packages, or the URL of a remote.
+            What is pulled is said on stderr, and progress is shown there to a person.
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
 
@@ -107,43 +110,69 @@ def load(
         >>> session = qeff_zoo.load("org/model")  # doctest: +SKIP
         >>> session.generate(["def main"], generation_len=16)[0].text  # doctest: +SKIP
     """
-    from qeff_zoo.hub.remotes import is_repository, is_url
     from qeff_zoo.runtime import open_session
 
-    if not isinstance(package, Package):
-        reference = os.fspath(package)
-        found = find_here(reference)
-        if found is None and (is_repository(reference) or is_url(reference)):
-            found = pull(reference)
-        package = found or find_package(reference)  # which says what was looked for
-    _require_usable(package)
+    if isinstance(package, Package):
+        _require_usable(package)
+    else:
+        package = find_usable(os.fspath(package))
     return open_session(package, threads=threads, prefix_cache_bytes=prefix_cache_bytes)
 
 
 def find_package(reference: str) -> Package:
-    """Open a package by its folder, or find one in the store by its build key, a prefix of it, or its model's name.
+    """Open a package by its folder, or find one in the store by its model, its key, its variant, or variant and key.
 
     Raises:
         PackageError: There is no such package, or several; or it is damaged.
     """
     if found := find_here(reference):
         return found
+    made = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
     raise PackageError(
-        f"No package at {reference!r}: neither a folder nor a build key or model name in the store. Run "
-        f"`qeff-zoo cache ls` to see what is there, or `qeff-zoo build MODEL` to make one."
+        f"No package at {reference!r}: neither a folder nor a key or model name in the store. Run `qeff-zoo cache ls` "
+        f"to see what is there, or {made}`qeff-zoo build MODEL` to have one."
     )
 
 
 def find_usable(reference: str) -> Package:
-    """Find a package as `find_package` does, to be run or measured.
+    """Find a package to be run or measured as `find_package` does, or pull it where the store has none.
+
+    What is pulled is said on stderr, and progress is shown there to a person.
+
+    Args:
+        reference: As for `find_package`; or as for `pull`.
 
     Raises:
         PackageError: There is no such package, or several; or it is damaged.
         TrustError: It was not built here, and the trust policy refuses it.
+        ZooError: It is to be pulled, and cannot be.
     """
-    package = find_package(reference)
+    package = find_here(reference)
+    if package is None and _is_elsewhere(reference):
+        package = _pull(reference)
+    package = package or find_package(reference)  # which says what was looked for
     _require_usable(package)
     return package
+
+
+def _is_elsewhere(reference: str) -> bool:
+    """Tell whether a reference can name something that is to be pulled."""
+    from qeff_zoo.hub.remotes import is_repository, is_url
+
+    return is_repository(reference) or is_url(reference)
+
+
+def _pull(reference: str) -> Package:
+    from qeff_zoo.bars import reporter
+    from qeff_zoo.hub import pull
+
+    def announce(line: str) -> None:
+        print(line, file=sys.stderr)  # noqa: T201 -- several GB, and nobody said `pull`
+
+    pulled = pull.pull(reference, puller=pull.Puller(Store(), reporter(), announce))
+    for text in pulled.warnings:
+        warnings.warn(f"{pulled.package.name}: {text}", stacklevel=4)
+    return pulled.package
 
 
 def _require_usable(package: Package) -> None:
@@ -159,20 +188,17 @@ def find_here(reference: str) -> Package | None:
     Raises:
         PackageError: There are several, or it is damaged.
     """
+    from qeff_zoo.hub.index import package_path
+    from qeff_zoo.hub.naming import ambiguity, full_name, is_called
+
     if reference and Path(reference).exists():
         return Package.open(reference)
     entries = [
         entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")
     ]
     packages = [Package.open(entry.path) for entry in entries]
-    matching = [
-        found for found in packages if is_key(reference, found.build_key) or found.name == reference
-    ]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        names = "\n".join(f"  {found.build_key}  {found.name}" for found in matching)
-        raise PackageError(
-            f"{reference!r} names {len(matching)} packages of the store. Expected one; give more of its key:\n{names}"
-        )
-    return None
+    matching = [found for found in packages if is_called(reference, found.manifest)]
+    if len(matching) > 1:
+        names = (full_name(one.name, package_path(one.manifest)) for one in matching)
+        raise PackageError(ambiguity(reference, names))
+    return matching[0] if matching else None

@@ -6,6 +6,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from qeff_zoo.progress import Reporter, Silent
+
 
 class Bars:
     """A `qeff_zoo.progress.Reporter` for people."""
@@ -39,3 +41,8 @@ class Bars:
         """Close the bar."""
         assert self._bar is not None
         self._bar.close()
+
+
+def reporter(*, quiet: bool = False) -> Reporter:
+    """Show progress bars to a person, and nothing to a pipe."""
+    return Silent() if quiet or not sys.stderr.isatty() else Bars()

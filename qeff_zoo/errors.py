@@ -23,7 +23,13 @@ ZooError                    the user can act on it; the command line prints it a
 
 
 class ZooError(Exception):
-    """Base of every error a user can act on."""
+    """Base of every error a user can act on.
+
+    Attributes:
+        exit_code: What the command line exits with.
+    """
+
+    exit_code = 1
 
 
 class UnsupportedModelError(ZooError):

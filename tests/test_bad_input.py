@@ -491,7 +491,7 @@ def test_a_flipped_byte_in_the_store_is_found(
     code, out, _ = run(["cache", "verify"], capsys)
 
     assert code == 1
-    assert f"{built.build_key}: 'weights.safetensors'" in out
+    assert f" · {built.build_key[4:12]}: 'weights.safetensors'" in out
 
 
 def manifest_of(package: Package, change: Callable[[dict[str, Any]], None]) -> None:
@@ -570,7 +570,9 @@ def test_a_prompt_longer_than_the_context(
     with pytest.raises(GenerationError) as caught:
         qeff_zoo.load(package, threads=1).generate(["fox", prompt])
 
-    assert_says(caught.value, "A prompt has", "161 tokens", "expected at most 127", "--ctx-len")
+    assert_says(
+        caught.value, "A prompt has", "161 tokens", "expected at most 127", "larger ctx_len"
+    )
     code, out, err = run(["run", str(package.path), "--prompt", prompt], capsys)
     assert (code, out) == (1, "")
     assert err == f"qeff-zoo: {caught.value}\n"

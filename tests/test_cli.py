@@ -29,10 +29,10 @@ from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
     ("list",), ("show",), ("plan",), ("build",), ("export",), ("run",), ("serve",), ("bench",),
-    ("validate",), ("inspect",), ("resolve",), ("pull",), ("lock",), ("repair",),
+    ("validate",), ("inspect",), ("ls",), ("resolve",), ("pull",), ("lock",), ("repair",),
     ("bundle", "export"), ("bundle", "import"), ("yank",), ("publish",), ("sign",),
     ("trust", "add"), ("trust", "ls"), ("trust", "rm"), ("copy",), ("serve-args",),
-    ("cache", "ls"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
+    ("cache", "ls"), ("cache", "rm"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
 )  # fmt: skip
 KEY = r"qz1-[0-9a-f]{64}"
 
@@ -119,6 +119,7 @@ TABLE = [
     ("run", "run {package} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at .* in all\n$"),
     ("run-pair", "run {package} --prompt a --pair b", 1, "", "--pair does not apply to text-gen"),
     ("run-key", "run {key} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at"),
+    ("run-variant", "run ort-fp32-pl128-cl128-bs1/{key} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at"),
     ("run-file", "run {package} --prompts-file {prompts} --generation-len 2", 0,
      r"^fox\n-> .*\n\nthe lazy dog\n-> ", "tokens at"),
     ("run-chat", "run {package} --prompt fox --chat --generation-len 4", 0, r".+\n$", "tokens at"),
@@ -136,9 +137,14 @@ TABLE = [
     ("inspect-verify", "inspect {package} --verify", 0, r"Every file is what the manifest says\.\n$", ""),
     ("inspect-nothing", "inspect {folder}", 1, "", "is not a package.*Check the path"),
     ("validate-nothing", "validate {folder}/absent", 1, "", "No package at "),
-    ("cache-ls", "cache ls", 0, r"package +complete +\d.* llama +qz1-", "Store: {home}\n"),
+    ("cache-ls", "cache ls", 0,
+     r"package +complete +\d.* llama +ort-fp32-pl128-cl128-bs1 · [0-9a-f]{{8}}\n", "Store: {home}\n"),
     ("cache-gc", "cache gc", 0, r"^kind", ""),
-    ("cache-verify", "cache verify", 0, r"^(q[zg]1-[0-9a-f]{{64}}: intact\n){{4}}$", ""),
+    ("cache-rm-dry", "cache rm {key} --dry-run", 0, r"package +complete .* llama +ort-", r"^\d+ kB to be freed\n$"),
+    ("cache-rm", "cache rm llama bert", 0, r"package .*\n.*package .*\n$", r"^1\.\d+ MB freed\n$"),
+    ("cache-rm-nothing", "cache rm llama nothing", 1, "", "No package 'nothing' in the store.*cache ls"),
+    ("cache-verify", "cache verify", 0,
+     r"^((llama|bert) ort-fp32-\S+ · [0-9a-f]{{8}}: intact\n){{2}}(qg1-[0-9a-f]{{8}}: intact\n){{2}}$", ""),
     ("doctor", "doctor", 0, r"python +.*\n.*onnxruntime", ""),
     ("new-known", "new {llama}", 1, "", "There is a recipe for model_type 'llama' already"),
 ]  # fmt: skip
@@ -344,6 +350,47 @@ def test_cache_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str
     gone = answer(["cache", "gc", "--older-than", "0"], capsys)
     assert [entry["key"] for entry in gone] == [entry["key"] for entry in going]
     assert kept(places.home) == []
+
+
+def test_packages_are_removed_by_name(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = places.folder / "shared"
+    os.link(places.package.file("weights"), shared)  # as another package would
+    argv = ["cache", "rm", places.package.build_key[4:12]]
+
+    would, done = answer([*argv, "--dry-run"], capsys), answer(argv, capsys)
+
+    assert would == done
+    ((package,), freed) = done["packages"], done["bytes_freed"]
+    assert package["key"] == places.package.build_key
+    assert freed == package["size"] - shared.stat().st_size
+    assert [entry.path for entry in kept(places.home, "package")] == [
+        Path(places.argv("{encoder}")[0])
+    ]
+
+
+def test_a_name_of_several_packages_removes_none(
+    places: Places, models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models.build(models.llama, places.home, ctx_len=64)
+    before = kept(places.home)
+    for command_ in (["cache", "rm", "bert", "llama"], ["inspect", "llama"]):
+        code, out, err = run(command_, capsys)
+        assert (code, out) == (1, "")
+        assert "'llama' names 2 packages. Expected one." in err
+        assert re.search(
+            rf"\n  llama ort-fp32-pl128-cl128-bs1 · {places.package.build_key[4:12]}\n", err
+        )
+    assert kept(places.home) == before
+
+
+def test_a_damaged_package_is_removed_by_its_key(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (places.package.path / "manifest.json").write_text("{")
+    assert run(["cache", "rm", "llama"], capsys)[0] == 1
+    key = places.package.build_key
+    assert run(["cache", "rm", key[:12]], capsys)[1].splitlines()[2].split()[-1] == key[:12]
+    assert not places.package.path.exists()
 
 
 def test_doctor_answers_in_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

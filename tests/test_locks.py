@@ -186,7 +186,7 @@ def test_notices_of_a_locked_package_are_shown(
     entry = entry_of(packages[0])
     index = Index().with_entry(entry).with_notice(entry.path, Notice("known_bad", "wrong"))
     (tmp_path / "remote" / INDEX_NAME).write_bytes(encode(index))
-    assert "known bad: wrong" in command("pull", "--locked")[1]
+    assert "known bad: wrong" in command("pull", "--locked", code=11)[1]
 
 
 def test_a_notice_that_came_after_the_lock_is_shown(
@@ -199,7 +199,7 @@ def test_a_notice_that_came_after_the_lock_is_shown(
     index = Index().with_entry(entry).with_notice(entry.path, Notice("known_bad", "wrong"))
     hub.commit(REPO, {INDEX_NAME: encode(index)})
     for _ in range(2):  # pulled, and here
-        assert "known bad: wrong" in command("pull", "--locked")[1]
+        assert "known bad: wrong" in command("pull", "--locked", code=11)[1]
 
 
 def test_what_is_published_nowhere_cannot_be_locked(

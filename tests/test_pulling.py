@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -26,8 +27,16 @@ import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.disk.sharing import share
 from qeff_zoo.disk.staging import remove
-from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, StoreError, TrustError
+from qeff_zoo.errors import (
+    GenerationError,
+    PackageError,
+    RemoteError,
+    ResolutionError,
+    StoreError,
+    TrustError,
+)
 from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, encode
+from qeff_zoo.hub.naming import full_name
 from qeff_zoo.hub.pull import fetch, transfer
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME
@@ -431,8 +440,9 @@ def test_pull_prints_the_path(
 ) -> None:
     out, err = command("pull", reference, capsys=capsys)
     assert is_same(Package.open(out.strip()), published)
-    assert "org/tiny: pulled, " in err
-    assert command("pull", reference, capsys=capsys)[0] == out
+    name = full_name("org/tiny", entry_of(published).path)
+    assert f"{name}: pulled, " in err
+    assert command("pull", reference, capsys=capsys) == (out, f"{name}: was in the store already\n")
 
 
 def test_pull_answers_in_json(
@@ -475,7 +485,7 @@ def test_choices_choose(
     for ctx_len, expected in ((4096, published), (5000, longer)):
         out, _ = command("pull", "org/tiny", "--ctx-len", str(ctx_len), capsys=capsys)
         assert Package.open(out.strip()).build_key == expected.build_key
-    _, err = command("pull", "org/tiny", "--ctx-len", "9000", capsys=capsys, code=1)
+    _, err = command("pull", "org/tiny", "--ctx-len", "9000", capsys=capsys, code=20)
     assert "ctx_len is 8192" in err
     out, _ = command("pull", "org/tiny", "--key", published.build_key[:20], capsys=capsys)
     assert Package.open(out.strip()).build_key == published.build_key
@@ -496,7 +506,7 @@ def test_what_is_not_there_is_built_with_the_same_choices(
     monkeypatch.setattr("qeff_zoo.pipeline.build", build)
     monkeypatch.setattr("qeff_zoo.hub.resolve._obstacles", lambda *_: [])
     argv = ("pull", "org/tiny", "--ctx-len", "9000", "--weights", "int4")
-    _, err = command(*argv, capsys=capsys, code=1)
+    _, err = command(*argv, capsys=capsys, code=10)
     assert "qeff-zoo build org/tiny" in err
     assert not asked
     out, _ = command(*argv, "--or-build", "--json", capsys=capsys)
@@ -517,27 +527,53 @@ def test_what_became_known_is_shown(
     index = Index().with_entry(entry).with_notice(entry.path, Notice(state, "wrong at 4096 tokens"))
     hub.commit(REPO, remote(published, index=index))
     if state == "superseded":
-        _, err = command("pull", "org/tiny", capsys=capsys)
+        _, err = command("pull", "org/tiny", capsys=capsys, code=11)
     else:
-        _, err = command("pull", "org/tiny", capsys=capsys, code=1)
+        _, err = command("pull", "org/tiny", capsys=capsys, code=20)
         assert not Store().entries()
     assert "wrong at 4096 tokens" in err
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "code", "message"),
     [
-        (["pull"], "Cannot pull 0 models"),
-        (["pull", "a/b", "c/d"], "Cannot pull 2 models"),
-        (["pull", "nobody/nothing"], "no package of 'nobody/nothing'"),
-        (["pull", "ftp://x/y"], "names no remote"),
-        (["pull", "--locked", "no-such.lock"], "Cannot read the lock"),
+        (["pull"], 1, "Cannot pull 0 models"),
+        (["pull", "a/b", "c/d"], 1, "Cannot pull 2 models"),
+        (
+            ["pull", "nobody/nothing"],
+            20,
+            "The Hub has no repository 'nobody/nothing', or it is private",
+        ),
+        (
+            ["pull", "hf://nobody/nothing"],
+            20,
+            "The Hub has no repository 'nobody/nothing', or it is",
+        ),
+        (
+            ["ls", "nobody/nothing"],
+            1,
+            "The Hub has no repository 'nobody/nothing', or it is private",
+        ),
+        (
+            ["pull", "a/b", "--from", "nobody/nothing"],
+            1,
+            "The Hub has no repository 'nobody/nothing'",
+        ),
+        (
+            ["run", "nobody/nothing", "--prompt", "x"],
+            1,
+            "The Hub has no repository 'nobody/nothing'",
+        ),
+        (["inspect", "nobody/nothing"], 1, "`qeff-zoo pull nobody/nothing`"),
+        (["pull", "ftp://x/y"], 1, "names no remote"),
+        (["pull", "hf://a/b", "--from", "hf://c/d"], 1, "Expected a model of one remote"),
+        (["pull", "--locked", "no-such.lock"], 1, "Cannot read the lock"),
     ],
 )
 def test_errors_say_what_to_do(
-    hub: LocalHub, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+    hub: LocalHub, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, message: str
 ) -> None:
-    _, err = command(*argv, capsys=capsys, code=1)
+    _, err = command(*argv, capsys=capsys, code=code)
     assert message in err
     assert err.count("\n") == 1
 
@@ -561,6 +597,55 @@ def test_load_pulls_what_is_not_here(
         with pytest.raises(PackageError, match="neither a folder"):
             qeff_zoo.load(nothing)
     assert configured.log == []
+
+
+@pytest.mark.parametrize("argv", [
+    ["run", "MODEL", "--prompt", "x"], ["serve", "MODEL", "--port", "0"], ["bench", "MODEL"],
+    ["validate", "MODEL", "--perplexity", __file__],
+], ids=lambda argv: argv[0])  # fmt: skip
+def test_what_is_run_is_pulled_as_it_is_loaded(
+    configured: LocalHub, published: Package, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], argv: list[str],
+) -> None:  # fmt: skip
+    def reach(*_: Any, **__: Any) -> None:
+        raise GenerationError("It is here.")
+
+    for name in ("runtime.open_session", "bench.plan", "validation.perplexity.prepare"):
+        monkeypatch.setattr(f"qeff_zoo.{name}", reach)
+    url = f"{URL}@{configured.models[REPO].branches['main']}"
+    name = full_name("org/tiny", entry_of(published).path)
+    said = f"Pulling {name}, 200 kB, from {url}\n"
+    for expected in (f"{said}qeff-zoo: It is here.\n", "qeff-zoo: It is here.\n"):
+        given = ["org/tiny" if part == "MODEL" else part for part in argv]
+        assert command(*given, capsys=capsys, code=1) == ("", expected)
+    assert is_same(Package.open(Store().root / "packages" / published.build_key), published)
+
+
+def test_progress_of_what_load_pulls_is_shown_to_a_person(
+    configured: LocalHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("qeff_zoo.runtime.open_session", lambda package, **_: package)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    qeff_zoo.load("org/tiny")
+    assert re.search(r"^Pulling org/tiny .*\rpull +100%", capsys.readouterr().err, re.DOTALL)
+
+
+def test_pull_asks_the_remote_that_is_named(
+    configured: LocalHub, published: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = make(tmp_path / "longer", ctx_len=8192)
+    url = write_remote(tmp_path / "other", longer)
+    for argv in (
+        ["pull", "org/tiny", "--from", url],
+        ["pull", url, "--key", longer.build_key[4:12]],
+    ):
+        out, _ = command(*argv, capsys=capsys)
+        assert Package.open(out.strip()).build_key == longer.build_key
+    assert qeff_zoo.pull("org/tiny", remote=REPO).build_key == published.build_key
+    _, err = command("lock", "org/tiny", "--from", url, "-o", str(tmp_path / "lock"), capsys=capsys)
+    assert f"org/tiny: ort-int4-pl128-cl8192-bs1 · {longer.build_key[4:12]} of {url}" in err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["pull", "org/tiny", "--from", url, "--locked", str(tmp_path / "lock")])
 
 
 def test_pull_of_the_api(configured: LocalHub, published: Package, tmp_path: Path) -> None:
@@ -615,7 +700,8 @@ def test_offline_what_is_here_is_found_without_a_socket(
         assert command("pull", "org/tiny", *argv, capsys=capsys)[0] == path
     _, err = command("pull", "org/tiny", "--offline", "--ctx-len", "8192", capsys=capsys, code=1)
     assert "OFFLINE" in err
-    _, err = command("pull", "org/other", "--offline", capsys=capsys, code=1)
+    _, err = command("pull", "org/other", "--offline", capsys=capsys, code=20)
+    assert "cannot be asked offline" in err
 
 
 _FRESH = """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.cli import main
 from qeff_zoo.errors import PlanError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice, encode
+from qeff_zoo.hub.naming import short_name
 from qeff_zoo.hub.resolve import axes, require, resolve
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide, doubts, obstacles
 from qeff_zoo.package import Package
@@ -215,11 +217,25 @@ def test_revision_is_exact_or_any() -> None:
 
 
 def test_key_names_one_package() -> None:
-    entries = [entry(1), entry(2)]
-    for key in (entries[1].path, entries[1].key16, f"qz1-{entries[1].key16}{'0' * 48}"):
-        assert numbers(order(entries, key=key)) == [2]
-    assert numbers(order(entries, key=f"qz1-{entries[1].key16[:8]}")) == []
-    assert numbers(order(entries, key=entries[1].key16, axes={"ctx_len": 9999})) == []
+    entries = [entry(1 << 32), entry(2 << 32)]
+    path, key16 = entries[1].path, entries[1].key16
+    short = short_name(path)
+    assert short == f"v · {key16[:8]}"
+    names = (
+        path,
+        key16,
+        f"qz1-{key16}{'0' * 48}",
+        key16[:8],
+        f"qz1-{key16[:8]}",
+        short,
+        f"v/{key16}",
+    )
+    for key in (*names, short.replace(" ", ""), f"v/{key16[:8]}"):
+        assert numbers(order(entries, key=key)) == [2 << 32]
+    for key in (key16[:7], f"w/{key16}", f"{key16[:-1]}f", f"{key16}x", "qz1-", "v/", " · ", "w"):
+        assert numbers(order(entries, key=key)) == []
+    assert numbers(order(entries, key="v")) == [1 << 32, 2 << 32]  # `resolve` asks for one
+    assert numbers(order(entries, key=key16, axes={"ctx_len": 9999})) == []
 
 
 def test_notices_are_heeded() -> None:
@@ -231,7 +247,7 @@ def test_notices_are_heeded() -> None:
     }
     found = order(entries, notices)
     assert numbers(found) == [3, 2]
-    assert found[1].warnings == (f"It is superseded: slow (take {entries[3].path}).",)
+    assert found[1].warnings == (f"It is superseded: slow (take {short_name(entries[3].path)}).",)
     assert {one.difference for one in found[2:]} == {
         "yanked: wrong tokenizer",
         "known bad: wrong answers",
@@ -377,7 +393,7 @@ def test_first_remote_that_has_the_model_is_the_only_one(
     stores: Callable[..., None], tmp_path: Path, package: Package
 ) -> None:
     long = make(tmp_path / "long", ctx_len=8192)
-    other = make(tmp_path / "other", spec=made_from({**SOURCE, "model_id": "org/other"}))
+    other = of_other(tmp_path / "other")
     urls = [
         f"opt+{(tmp_path / 'empty').as_uri()}",
         write_remote(tmp_path / "a", other),
@@ -443,12 +459,128 @@ def test_repository_of_the_model_itself_comes_last(
 def test_remote_of_several_models_asks_for_one(
     stores: Callable[..., None], tmp_path: Path, package: Package
 ) -> None:
-    spec = made_from({**SOURCE, "model_id": "org/other"})
-    url = write_remote(tmp_path / "zoo", package, make(tmp_path / "other", spec=spec))
+    url = write_remote(tmp_path / "zoo", package, of_other(tmp_path / "other"))
     with pytest.raises(ResolutionError, match=r"2 models: org/other, org/tiny\. Expected one"):
         resolve(url)
     stores(url)
     assert resolve("org/other").verdict == "USE"
+
+
+def test_remote_that_is_named_is_the_only_one(
+    stores: Callable[..., None], hub: LocalHub, tmp_path: Path, package: Package
+) -> None:
+    long, other = make(tmp_path / "long", ctx_len=8192), of_other(tmp_path / "other")
+    stores("http://127.0.0.1:1/not-asked", write_remote(tmp_path / "zoo", package))
+    keep(make(tmp_path / "short", ctx_len=1024))
+    hub.commit("acme/zoo", remote(long, other))
+    url = write_remote(tmp_path / "second", long, other)
+    for named in ("acme/zoo", "acme/zoo@main", "hf://acme/zoo", url):
+        found = resolve("org/tiny", remote=named)
+        assert [one.entry.axes["ctx_len"] for one in found.candidates] == [8192]
+    found = resolve("org/third", remote=url)
+    assert (found.candidates, found.notes) == (
+        (),
+        (f"{url} has packages of 2 models: org/other, org/tiny.",),
+    )
+    with pytest.raises(RemoteError, match=r"second/none has no index\. Expected a remote"):
+        resolve("org/tiny", remote=f"{url}/none")
+    with pytest.raises(RemoteError, match="names no remote"):
+        resolve("org/tiny", remote="./zoo")
+
+
+def of_other(folder: Path) -> Package:
+    return make(folder, spec=made_from({**SOURCE, "model_id": "org/other"}))
+
+
+def test_key_says_which_of_several_models(
+    stores: Callable[..., None], hub: LocalHub, tmp_path: Path, package: Package
+) -> None:
+    other = of_other(tmp_path / "other")
+    url = write_remote(tmp_path / "zoo", package, other)
+    hub.commit("acme/zoo", remote(package, other))
+    for reference in (url, "acme/zoo"):
+        for made, model in ((package, "org/tiny"), (other, "org/other")):
+            found = resolve(reference, key=made.build_key[4:12])
+            assert found.entry is not None
+            assert (found.model, found.entry.key16) == (model, made.build_key[4:20])
+        variant = "ort-int4-pl128-cl4096-bs1"
+        with pytest.raises(ResolutionError, match="names 2 packages") as caught:
+            resolve(reference, key=variant)
+        assert f"  org/other {variant} · {other.build_key[4:12]}" in str(caught.value)
+        for key in (None, "0" * 8):
+            with pytest.raises(ResolutionError, match=f"with `--from {reference}`, or the key"):
+                resolve(reference, key=key)
+
+
+def test_name_of_several_packages_is_refused_with_all_of_them(
+    stores: Callable[..., None],
+    tmp_path: Path,
+    package: Package,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = write_remote(tmp_path / "zoo", package)
+    entries = [entry(0x12345678 << 32 | n, model="org/tiny") for n in range(2)]
+    index = Index().with_entry(entries[0]).with_entry(entries[1])
+    (tmp_path / "zoo" / INDEX_NAME).write_bytes(encode(index))
+    stores(url)
+    for argv in (
+        ["resolve", "org/tiny", "--key", "12345678"],
+        ["resolve", url, "--key", "12345678"],
+        ["yank", url, "12345678", "--reason", "x"],
+        ["yank", url, entries[0].key16, "--reason", "x", "--superseded-by", "v"],
+    ):
+        assert main(argv) == 1
+        assert "names 2 packages. Expected one. Give the key" in capsys.readouterr().err
+    assert resolve("org/tiny", key=entries[1].key16).verdict != "FAIL"
+
+
+def test_what_a_remote_has_is_listed(
+    stores: Callable[..., None],
+    tmp_path: Path,
+    package: Package,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = of_other(tmp_path / "other")
+    url = write_remote(tmp_path / "zoo", package, other)
+    assert main(["yank", url, other.build_key[4:12], "--reason", "wrong tokenizer"]) == 0
+    kept = keep(package)
+    capsys.readouterr()
+    assert main(["ls", url]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    names = [f"ort-int4-pl128-cl4096-bs1 · {each.build_key[4:12]}" for each in (other, package)]
+    assert shown[0].split() == ["model", "package", "size", "validated", "signed", "status"]
+    assert [re.split(r" {2,}", line) for line in shown[2:]] == [
+        ["org/other", names[0], "16.7 kB", "checkpoint", "no", "yanked: wrong tokenizer"],
+        ["org/tiny", names[1], "16.7 kB", "checkpoint", "no", "here"],
+    ]
+    assert main(["ls", url, "org/tiny", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["model"], listed["here"], listed["notice"]) == ("org/tiny", str(kept.path), None)
+    assert listed["path"].endswith(package.build_key[4:20])
+    assert main(["ls", url, "org/third"]) == 1
+    assert "has packages of 2 models: org/other, org/tiny." in capsys.readouterr().err
+
+
+def test_remote_without_packages_or_index_says_so(
+    stores: Callable[..., None], hub: LocalHub, tmp_path: Path, no_waiting: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / INDEX_NAME).write_bytes(encode(Index()))
+    for name in ("no-index", "secret", "unsure"):
+        hub.commit(f"acme/{name}", {"config.json": b"{}"})
+    hub.models["acme/secret"].private = True
+    hub.fault("GET", "/api/models/acme/unsure", status=503, times=100)
+    for remote_url, code, said in (
+        (tmp_path.as_uri(), 0, "has no packages"),
+        (f"{tmp_path.as_uri()}/none", 1, "has no index"),
+        ("acme/no-index", 1, "hf://acme/no-index has no index"),
+        ("acme/typo", 1, "The Hub has no repository 'acme/typo', or it is private"),
+        ("acme/secret", 1, "The Hub has no repository 'acme/secret', or it is private"),
+        ("acme/unsure", 1, "hf://acme/unsure has no index"),
+    ):
+        assert main(["ls", remote_url]) == code
+        out, err = capsys.readouterr()
+        assert (out, said in err) == ("", True)
 
 
 def test_url_must_answer(stores: Callable[..., None], no_waiting: None) -> None:
@@ -571,7 +703,11 @@ def test_resolve_prints_what_to_do_and_why(
     stores(write_remote(tmp_path / "zoo", package, long))
     assert main(["resolve", "org/tiny", "--ctx-len", "4096"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "USE packages/ort-int4-pl128-cl4096-bs1/" + package.build_key[4:20]
+    assert lines[0] == "USE ort-int4-pl128-cl4096-bs1 · " + package.build_key[4:12]
+    rows = [line.split() for line in lines]
+    shown = "fits ort-int4-pl128-cl4096-bs1 · {} 16.7 kB checkpoint no"
+    assert ["package", "size", "validated", "signed", "status"] in rows
+    assert shown.format(package.build_key[4:12]).split() in rows
     assert main(["resolve", "org/tiny", "--ctx-len", "8000", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["verdict"], facts["package"]["axes"]["ctx_len"]) == ("USE", 8192)
@@ -581,7 +717,7 @@ def test_resolve_prints_what_to_do_and_why(
     ]
     assert main(["resolve", "org/tiny", "--ctx-len", "9000"]) == 20
     out = capsys.readouterr().out
-    assert out.startswith("FAIL\n  Nearest: packages/ort-int4-pl128-cl8192-bs1/")
+    assert out.startswith("FAIL\n  Nearest: ort-int4-pl128-cl8192-bs1 · ")
     assert "ctx_len is 8192, asked for at least 9000" in out
 
 
@@ -626,10 +762,10 @@ def test_yank_and_its_undoing_reach_who_resolves(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["0" * 16, "--reason", "x"], "has 0 packages for"),
+        (["0" * 16, "--reason", "x"], "has no package '0000"),
         (["KEY"], "needs a reason"),
         (["KEY", "--reason", "two\nlines"], "expected one line"),
-        (["KEY", "--reason", "x", "--superseded-by", "0" * 16], "has 0 packages for"),
+        (["KEY", "--reason", "x", "--superseded-by", "0" * 16], "has no package '0000"),
         (["KEY", "--reason", "x", "--superseded-by", "KEY"], "by itself"),
     ],
 )

@@ -19,6 +19,7 @@ from qeff_zoo import cli
 from qeff_zoo.errors import RemoteError, TrustError, ZooError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, decode, encode
+from qeff_zoo.hub.naming import full_name
 from qeff_zoo.hub.pull import pull
 from qeff_zoo.hub.remotes import http, open_remote
 from qeff_zoo.hub.trust import SIGNATURE_LIMIT
@@ -100,7 +101,7 @@ def test_from_one_machine_to_another(
     assert cli.main(["pull", MODEL, "--quiet"]) == 0
     out, err = capsys.readouterr()
     pulled = Path(out.removesuffix("\n"))
-    assert err.startswith("org/tiny: pulled, ")
+    assert err.startswith(f"{full_name('org/tiny', entry.path)}: pulled, ")
     assert Store().lookup(package.build_key) == Package.open(pulled)
     for name in (MANIFEST_NAME, SIGNATURE_NAME, *FILES):
         assert (pulled / name).read_bytes() == (package.path / name).read_bytes()

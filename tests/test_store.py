@@ -479,8 +479,25 @@ def test_gc_spares_what_a_process_uses(store: Store, how: str) -> None:
         else:
             mapped.close()
         assert store.gc(older_than=timedelta(days=7)) == []
+        with pytest.raises(StoreError, match="a process runs it"):
+            store.remove(store.entries())
         mapped.close()
     assert len(store.gc(older_than=timedelta(days=7))) == 1
+
+
+def test_what_is_freed_is_what_nobody_else_has(store: Store, tmp_path: Path) -> None:
+    package = build(store)
+    size = sum(path.stat().st_size for path in package.path.rglob("*") if path.is_file())
+    weights = package.file("weights")
+    os.link(weights, weights.with_name("twice"))  # in the same package
+    entries = store.entries()
+    assert store.remove(entries, dry_run=True) == size
+    os.link(weights, tmp_path / "elsewhere")
+    assert store.remove(entries, dry_run=True) == size - weights.stat().st_size
+    assert store.lookup(KEY) is not None
+    assert store.remove(entries) == size - (tmp_path / "elsewhere").stat().st_size
+    assert store.entries() == []
+    assert left_in_staging(store) == []
 
 
 def test_verify_reads_everything(store: Store) -> None:

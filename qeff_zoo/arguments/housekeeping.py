@@ -23,6 +23,10 @@ def _add_cache(commands: Any) -> None:
     )
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     command(verbs, "ls", "list what the store holds", "cache")
+    rm = command(verbs, "rm", "remove packages from the store", "cache")
+    rm.add_argument(
+        "packages", nargs="+", metavar="PACKAGE", help="folder, model, key or variant of a package"
+    )
     gc = command(
         verbs,
         "gc",
@@ -35,7 +39,8 @@ def _add_cache(commands: Any) -> None:
         metavar="DAYS",
         help="also packages and graphs that were unused for that many days",
     )
-    gc.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    for parser in (rm, gc):
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     command(
         verbs,
         "verify",

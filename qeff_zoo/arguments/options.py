@@ -53,7 +53,24 @@ _READERS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
 def add_package(parser: argparse.ArgumentParser) -> None:
     """Add the package that a command is about."""
     parser.add_argument(
-        "package", metavar="PACKAGE", help="folder, build key or model name of a package"
+        "package", metavar="PACKAGE", help="folder, model, key or variant of a package"
+    )
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the name of the one package that will do."""
+    parser.add_argument(
+        "--key", help="only the package of this key (8 digits or more), variant, or VARIANT/KEY"
+    )
+
+
+def add_remote(parser: Any) -> None:
+    """Add the only remote to ask."""
+    parser.add_argument(
+        "--from",
+        dest="remote",
+        metavar="REMOTE",
+        help="ask this remote alone: its URL, or org/repo of the Hub",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between machines: `resolve`, `pull`, `lock`, `repair`, `bundle`, `yank`, `publish`, `copy`, `sign`, `trust`."""
+"""Between machines: `ls`, `resolve`, `pull`, `lock`, `repair`, `bundle`, `yank`, `publish`, `copy`, `trust`, `sign`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,21 @@ from typing import Any
 from qeff_zoo.arguments.options import (
     add_axes,
     add_choices,
+    add_key,
     add_offline,
     add_package,
     add_private,
+    add_remote,
     add_sign_with,
     command,
 )
+
+
+def _add_ls(commands: Any) -> None:
+    parser = command(commands, "ls", "list what a remote has")
+    parser.add_argument("remote", metavar="REMOTE", help="URL, or org/repo of the Hub")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="only packages of this model")
+    add_offline(parser)
 
 
 def _add_resolve(commands: Any) -> None:
@@ -20,9 +29,8 @@ def _add_resolve(commands: Any) -> None:
         commands, "resolve", "say whether a shared package will do, which one, and why no other"
     )
     add_choices(parser)
-    parser.add_argument(
-        "--key", help="only the package of this build key (16 digits or more) or path"
-    )
+    add_key(parser)
+    add_remote(parser)
     add_offline(parser)
 
 
@@ -35,10 +43,10 @@ def _add_pull(commands: Any) -> None:
         help="Hub id (org/name), Hub repository of packages (org/repo[@revision]) or URL of a remote",
     )
     add_axes(parser)
-    parser.add_argument(
-        "--key", help="only the package of this build key (16 digits or more) or path"
-    )
-    parser.add_argument(
+    add_key(parser)
+    where = parser.add_mutually_exclusive_group()
+    add_remote(where)
+    where.add_argument(
         "--locked",
         nargs="?",
         type=Path,
@@ -62,6 +70,7 @@ def _add_lock(commands: Any) -> None:
         "models", nargs="+", metavar="MODEL", help="as for `pull`; the choices hold for all"
     )
     add_axes(parser)
+    add_remote(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -79,7 +88,7 @@ def _add_repair(commands: Any) -> None:
         "packages",
         nargs="*",
         metavar="PACKAGE",
-        help="folder, build key or model name (default: every package of the store)",
+        help="folder, model, key or variant (default: every package of the store)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
@@ -93,7 +102,7 @@ def _add_bundle(commands: Any) -> None:
         "packages",
         nargs="+",
         metavar="PACKAGE|MODEL",
-        help="folder, build key or model name of a package, or a model to pull",
+        help="folder, model, key or variant of a package, or a model to pull",
     )
     export.add_argument(
         "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="the file to write"
@@ -114,12 +123,12 @@ def _add_yank(commands: Any) -> None:
         help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
     )
     parser.add_argument(
-        "package", metavar="KEY|PATH", help="its build key (16 hex digits or more) or its path"
+        "package", metavar="KEY", help="its key (8 digits or more), variant, or VARIANT/KEY"
     )
     parser.add_argument("--reason", metavar="TEXT", help="for people, one line")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
-        "--superseded-by", metavar="KEY|PATH", help="warn, and prefer this package of the remote"
+        "--superseded-by", metavar="KEY", help="warn, and prefer this package of the remote"
     )
     kind.add_argument(
         "--known-bad",
@@ -209,6 +218,7 @@ def _add_serve_args(commands: Any) -> None:
 
 #: The functions that add each command.
 COMMANDS = (
+    _add_ls,
     _add_resolve,
     _add_pull,
     _add_lock,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: argv -> one typed call -> one printed answer.
 
-stdout is the answer, stderr is progress. Exit codes: 0 done, 1 an error the user can act on, 2 wrong usage.
+stdout is the answer, stderr is progress. Exit codes: 0 done, 1 an error the user can act on, 2 wrong usage; `resolve`
+and `pull` exit with their verdict.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from qeff_zoo.cli.checking import inspect_command, validate_command
 from qeff_zoo.cli.housekeeping import (
     cache_gc_command,
     cache_ls_command,
+    cache_rm_command,
     cache_verify_command,
     doctor_command,
     new_command,
@@ -28,7 +30,7 @@ from qeff_zoo.cli.pulling import (
     repair_command,
 )
 from qeff_zoo.cli.recipes import list_command, show_command
-from qeff_zoo.cli.resolving import resolve_command, yank_command
+from qeff_zoo.cli.resolving import ls_command, resolve_command, yank_command
 from qeff_zoo.cli.running import bench_command, run_command, serve_args_command, serve_command
 from qeff_zoo.cli.signing import sign_command, trust_add_command, trust_ls_command, trust_rm_command
 from qeff_zoo.errors import ZooError
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
     except ZooError as error:
         print(f"qeff-zoo: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -89,6 +91,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "bench": bench_command,
     "validate": validate_command,
     "inspect": inspect_command,
+    "ls": ls_command,
     "resolve": resolve_command,
     "pull": pull_command,
     "lock": lock_command,
@@ -104,6 +107,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "copy": copy_command,
     "serve-args": serve_args_command,
     "cache ls": cache_ls_command,
+    "cache rm": cache_rm_command,
     "cache gc": cache_gc_command,
     "cache verify": cache_verify_command,
     "doctor": doctor_command,

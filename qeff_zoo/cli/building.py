@@ -3,11 +3,14 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
 from qeff_zoo.cli.reading import choices_of
 from qeff_zoo.cli.signing import signer
+
+if TYPE_CHECKING:
+    from qeff_zoo.progress import Reporter
 
 
 def _request(arguments: argparse.Namespace) -> Any:
@@ -114,12 +117,8 @@ def export_command(arguments: argparse.Namespace) -> None:
     print(exported.path)
 
 
-def reporter(arguments: argparse.Namespace) -> Any:
+def reporter(arguments: argparse.Namespace) -> "Reporter":
     """Show progress bars to a person, and nothing to a pipe."""
-    from qeff_zoo.progress import Silent
+    from qeff_zoo import bars
 
-    if arguments.quiet or not sys.stderr.isatty():
-        return Silent()
-    from qeff_zoo.bars import Bars
-
-    return Bars()
+    return bars.reporter(quiet=arguments.quiet)

@@ -5,7 +5,7 @@ import argparse
 
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json
-from qeff_zoo.cli.reading import read_text
+from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.errors import GenerationError
 
 
@@ -40,17 +40,17 @@ def validate_command(arguments: argparse.Namespace) -> int:
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:
-    from qeff_zoo.api import find_usable
     from qeff_zoo.validation import perplexity
 
     if arguments.record:
         raise GenerationError(
             "--record does not apply to --perplexity, which is not evidence about a package. Leave it out."
         )
-    package = find_usable(arguments.package)
+    text = read_text(arguments.perplexity)
+    package = usable_package(arguments.package)
     scoring = perplexity.prepare(
         package,
-        read_text(arguments.perplexity),
+        text,
         window=arguments.window,
         stride=arguments.stride,
         batch_size=arguments.batch_size,

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
+
+if TYPE_CHECKING:
+    from qeff_zoo.store.housekeeping import Entry
 
 
 def cache_ls_command(arguments: argparse.Namespace) -> None:
@@ -20,6 +23,43 @@ def cache_ls_command(arguments: argparse.Namespace) -> None:
     print(f"Store: {store.root}", file=sys.stderr)
 
 
+def cache_rm_command(arguments: argparse.Namespace) -> None:
+    """Remove packages from the store, and say how many bytes that freed."""
+    from qeff_zoo.package.description import human_size
+    from qeff_zoo.store import Store
+
+    store = Store()
+    chosen = _chosen(store.entries(), arguments.packages)
+    rows = _facts(chosen) if arguments.json else _table(chosen)  # as long as they are there
+    size = store.remove(chosen, dry_run=arguments.dry_run)
+    if arguments.json:
+        print_json({"bytes_freed": size, "packages": rows})
+    else:
+        print(rows)
+        print(
+            f"{human_size(size)} {'to be freed' if arguments.dry_run else 'freed'}", file=sys.stderr
+        )
+
+
+def _chosen(entries: "Sequence[Entry]", references: Sequence[str]) -> "list[Entry]":
+    """Find the packages that are named, damaged ones too."""
+    from qeff_zoo.errors import PackageError
+    from qeff_zoo.hub.naming import ambiguity, is_at, name_at
+
+    chosen = {}
+    for reference in references:
+        named = [each for each in entries if each.kind == "package" and is_at(reference, each.path)]
+        if not named:
+            raise PackageError(
+                f"No package {reference!r} in the store. Expected a folder, model, key or variant that `qeff-zoo cache "
+                "ls` lists. Check it."
+            )
+        if len(named) > 1:
+            raise PackageError(ambiguity(reference, (name_at(each.path) for each in named)))
+        chosen[named[0].path] = named[0]
+    return list(chosen.values())
+
+
 def cache_gc_command(arguments: argparse.Namespace) -> None:
     """Remove what nobody needs from the store."""
     from qeff_zoo.store import Store
@@ -28,42 +68,40 @@ def cache_gc_command(arguments: argparse.Namespace) -> None:
     _print_entries(Store().gc(older_than=older_than, dry_run=arguments.dry_run), arguments)
 
 
-def _print_entries(entries: Sequence[Any], arguments: argparse.Namespace) -> None:
-    from qeff_zoo.package import Package
+def _print_entries(entries: "Sequence[Entry]", arguments: argparse.Namespace) -> None:
+    print_json(_facts(entries)) if arguments.json else print(_table(entries))
+
+
+def _facts(entries: "Sequence[Entry]") -> list[dict[str, Any]]:
+    from qeff_zoo.hub.naming import names_at
+
+    return [
+        {"kind": e.kind, "key": e.key, "name": names_at(e.path)[0] or None, "path": str(e.path), "size": e.size,
+         "state": e.state}
+        for e in entries
+    ]  # fmt: skip
+
+
+def _table(entries: "Sequence[Entry]") -> str:
+    from qeff_zoo.hub.naming import names_at
     from qeff_zoo.package.description import human_size
 
-    def name(entry: Any) -> str | None:
-        return (
-            Package.open(entry.path).name
-            if (entry.kind, entry.state) == ("package", "complete")
-            else None
-        )
-
-    if arguments.json:
-        facts = [
-            {"kind": e.kind, "key": e.key, "name": name(e) if e.path.exists() else None, "path": str(e.path),
-             "size": e.size, "state": e.state}
-            for e in entries
-        ]  # fmt: skip
-        print_json(facts)
-        return
-    rows = [
-        [e.kind, e.state, human_size(e.size), (name(e) if e.path.exists() else None) or "", e.key]
-        for e in entries
-    ]
-    print(table(rows, ["kind", "state", "size", "name", "key"]))
+    rows = [[e.kind, e.state, human_size(e.size), *names_at(e.path)] for e in entries]
+    return table(rows, ["kind", "state", "size", "name", "package"])
 
 
 def cache_verify_command(arguments: argparse.Namespace) -> int:
     """Digest what the store holds; 1 if something changed."""
+    from qeff_zoo.hub.naming import name_at
     from qeff_zoo.store import Store
 
-    found = Store().verify()
+    store = Store()
+    found = store.verify()
     if arguments.json:
         print_json(found)
     else:
         for key, problems in found.items():
-            print(f"{key}: {'; '.join(problems) or 'intact'}")
+            print(f"{name_at(store.folder(key))}: {'; '.join(problems) or 'intact'}")
     return 1 if any(found.values()) else 0
 
 

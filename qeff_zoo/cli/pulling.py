@@ -5,24 +5,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json
 from qeff_zoo.cli.reading import choices_of
-from qeff_zoo.errors import ResolutionError
+from qeff_zoo.errors import ResolutionError, ZooError
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.pull import Pulled, Puller
 
 
-def pull_command(arguments: argparse.Namespace) -> None:
-    """Pull a package, or what a lock pins, and print the path."""
-    from qeff_zoo.hub.pull import Puller, lock
-    from qeff_zoo.store import Store
+def pull_command(arguments: argparse.Namespace) -> int:
+    """Pull a package, or what a lock pins, and print the path; exit as `resolve` does."""
+    from qeff_zoo.hub.pull import lock
+    from qeff_zoo.hub.resolve import EXIT_CODES
     from qeff_zoo.store.copies import copy_out
 
-    puller = Puller(Store(), reporter(arguments))
+    puller = _puller(arguments)
     if arguments.locked is None:
         pulled = [_pull(arguments, puller)]
     else:
@@ -36,10 +36,23 @@ def pull_command(arguments: argparse.Namespace) -> None:
             )
         pulled = [replace(pulled[0], package=copy_out(pulled[0].package, arguments.output))]
     _print(pulled, arguments, single=arguments.locked is None)
+    return max((EXIT_CODES[each.verdict] for each in pulled), default=0)
+
+
+def _puller(arguments: argparse.Namespace) -> "Puller":
+    from qeff_zoo.hub.pull import Puller
+    from qeff_zoo.store import Store
+
+    def announce(line: str) -> None:
+        if not arguments.quiet:
+            print(line, file=sys.stderr)
+
+    return Puller(Store(), reporter(arguments), announce)
 
 
 def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
-    from qeff_zoo.hub.pull import pull
+    from qeff_zoo.hub import resolve
+    from qeff_zoo.hub.pull import Pulled, bring
 
     if len(arguments.models) != 1:
         raise ResolutionError(
@@ -47,26 +60,34 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
             "them. Give one MODEL."
         )
     (model,) = arguments.models
-
-    def build() -> Any:
-        from qeff_zoo import pipeline
-        from qeff_zoo.choices import Request
-
-        request = Request(**choices_of(arguments))
-        revision = arguments.revision
-        return pipeline.build(model, request, revision=revision, reporter=puller.reporter).package
-
-    return pull(
+    found = resolve.resolve(
         model,
         choices_of(arguments),
         revision=arguments.revision,
         key=arguments.key,
-        build=build if arguments.or_build else None,
-        puller=puller,
+        remote=arguments.remote,
+        store=puller.store,
     )
+    if found.verdict == resolve.BUILD and arguments.or_build:
+        from qeff_zoo import pipeline
+        from qeff_zoo.choices import Request
+
+        request = Request(**choices_of(arguments))
+        built = pipeline.build(
+            model, request, revision=arguments.revision, reporter=puller.reporter
+        )
+        return Pulled(package=built.package, hit=False, bytes_transferred=0, source=None)
+    try:
+        resolve.require(found)
+    except ZooError as error:
+        error.exit_code = found.exit_code
+        raise
+    return bring(found, puller)
 
 
 def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single: bool) -> None:
+    from qeff_zoo.hub.index import package_path
+    from qeff_zoo.hub.naming import full_name
     from qeff_zoo.package.description import human_size
 
     if arguments.json:
@@ -92,7 +113,8 @@ def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single:
             if each.source
             else "built"
         )
-        print(f"{each.package.name}: {state}", file=sys.stderr)
+        name = full_name(each.package.name, package_path(each.package.manifest))
+        print(f"{name}: {state}", file=sys.stderr)
         print(each.package.path)
 
 
@@ -103,21 +125,29 @@ def _print_warnings(pulled: "Pulled") -> None:
 
 def lock_command(arguments: argparse.Namespace) -> None:
     """Pin a package for each model, and print the lock's path."""
+    from qeff_zoo.hub.naming import short_name
     from qeff_zoo.hub.pull import lock
 
-    locked = lock.lock(arguments.models, choices_of(arguments), revision=arguments.revision)
+    locked = lock.lock(
+        arguments.models,
+        choices_of(arguments),
+        revision=arguments.revision,
+        remote=arguments.remote,
+    )
     lock.write_lock(arguments.output, locked)
     if arguments.json:
         packages = [{"model": each.model, **asdict(each.origin)} for each in locked]
         print_json({"path": str(arguments.output), "packages": packages})
         return
     for each in locked:
-        print(f"{each.model}: {each.origin.path} of {each.origin.url}", file=sys.stderr)
+        name = short_name(each.origin.path)
+        print(f"{each.model}: {name} of {each.origin.url}", file=sys.stderr)
     print(arguments.output)
 
 
 def repair_command(arguments: argparse.Namespace) -> int:
     """Repair packages of the store; 1 if one is still damaged."""
+    from qeff_zoo.hub.naming import name_at
     from qeff_zoo.hub.pull.repair import repair
     from qeff_zoo.package.description import human_size
 
@@ -133,18 +163,17 @@ def repair_command(arguments: argparse.Namespace) -> int:
                 if each.problems
                 else "intact"
             )
-            print(f"{each.build_key}: {state}")
+            print(f"{name_at(each.path)}: {state}")
     return 1 if any(each.error for each in found) else 0
 
 
 def bundle_export_command(arguments: argparse.Namespace) -> None:
     """Write packages to one file, and print its path."""
     from qeff_zoo.api import find_here
-    from qeff_zoo.hub.pull import Puller, pull
+    from qeff_zoo.hub.pull import pull
     from qeff_zoo.hub.pull.bundle import export_bundle
-    from qeff_zoo.store import Store
 
-    puller = Puller(Store(), reporter(arguments))
+    puller = _puller(arguments)
     packages = []
     for reference in arguments.packages:
         package = find_here(reference)

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands are given: files, and the choices of a build."""
+"""What commands are given: files, packages to run, and the choices of a build."""
 
 import argparse
+import sys
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import GenerationError
+
+if TYPE_CHECKING:
+    from qeff_zoo.package import Package
 
 
 def read_text(path: Path) -> str:
@@ -17,6 +22,18 @@ def read_text(path: Path) -> str:
         raise GenerationError(
             f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8."
         ) from error
+
+
+def usable_package(reference: str) -> "Package":
+    """Find a package to run, or pull it, and print what to know about it."""
+    from qeff_zoo.api import find_usable
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        package = find_usable(reference)
+    for warning in caught:
+        print(warning.message, file=sys.stderr)
+    return package
 
 
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:

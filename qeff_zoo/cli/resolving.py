@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shared packages there are of a model, and what is known against one: `resolve` and `yank`."""
+"""What shared packages there are, and what is known against one: `ls`, `resolve` and `yank`."""
 
 import argparse
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,34 @@ if TYPE_CHECKING:
     from qeff_zoo.hub.resolve.choose import Candidate
 
 
+def ls_command(arguments: argparse.Namespace) -> None:
+    """Print what a remote has."""
+    from qeff_zoo.hub.resolve.choose import said
+    from qeff_zoo.hub.resolve.lookup import listing
+    from qeff_zoo.store import Store
+
+    found = listing(arguments.remote, arguments.model, Store())
+    if arguments.json:
+        print_json([_describe(candidate) for candidate in found])
+    elif found:
+        rows = [
+            [one.entry.model, *_row(one, [said(one.notice)] if one.notice else [])] for one in found
+        ]
+        print(table(rows, ["model", *_COLUMNS]))
+    else:
+        print(f"{arguments.remote} has no packages.", file=sys.stderr)
+
+
 def resolve_command(arguments: argparse.Namespace) -> int:
     """Print what to do for a model, and what was considered."""
     from qeff_zoo.hub.resolve import resolve
 
     resolution = resolve(
-        arguments.model, choices_of(arguments), revision=arguments.revision, key=arguments.key
+        arguments.model,
+        choices_of(arguments),
+        revision=arguments.revision,
+        key=arguments.key,
+        remote=arguments.remote,
     )
     if arguments.json:
         print_json(_facts(resolution))
@@ -33,18 +56,27 @@ def _facts(resolution: "Resolution") -> dict[str, Any]:
     return {
         "verdict": resolution.verdict,
         "model": resolution.model,
-        "package": _describe(resolution.chosen) if resolution.chosen else None,
+        "package": _judged(resolution.chosen) if resolution.chosen else None,
         "nearest": resolution.nearest.entry.path if resolution.nearest else None,
         "difference": resolution.difference or None,
-        "candidates": [_describe(candidate) for candidate in resolution.candidates],
+        "candidates": [_judged(candidate) for candidate in resolution.candidates],
         "notes": list(resolution.notes),
         "problems": list(resolution.problems),
+    }
+
+
+def _judged(candidate: "Candidate") -> dict[str, Any]:
+    return {
+        **_describe(candidate),
+        "refused": [asdict(refusal) for refusal in candidate.refused],
+        "warnings": list(candidate.warnings),
     }
 
 
 def _describe(candidate: "Candidate") -> dict[str, Any]:
     entry = candidate.entry
     return {
+        "model": entry.model,
         "path": entry.path,
         "remote": candidate.remote,
         "here": str(candidate.here) if candidate.here else None,
@@ -55,40 +87,57 @@ def _describe(candidate: "Candidate") -> dict[str, Any]:
         "validated": entry.validated,
         "signed": entry.signed,
         "axes": dict(entry.axes),
-        "refused": [asdict(refusal) for refusal in candidate.refused],
-        "warnings": list(candidate.warnings),
+        "notice": asdict(candidate.notice) if candidate.notice else None,
     }
 
 
+#: What is said of a package in every table.
+_COLUMNS = ["package", "size", "validated", "signed", "status"]
+
+
+def _row(candidate: "Candidate", known: Iterable[str]) -> Sequence[str]:
+    from qeff_zoo.hub.naming import short_name
+    from qeff_zoo.package.description import human_size
+
+    entry = candidate.entry
+    return [
+        short_name(entry.path),
+        human_size(entry.size),
+        entry.validated,
+        "yes" if entry.signed else "no",
+        "; ".join([*(["here"] if candidate.here else []), *known]),
+    ]
+
+
 def _print(resolution: "Resolution") -> None:
+    from qeff_zoo.hub.naming import short_name
     from qeff_zoo.package.description import human_size
 
     chosen = resolution.chosen
-    print(f"{resolution.verdict} {chosen.entry.path}" if chosen else resolution.verdict)
+    print(f"{resolution.verdict} {short_name(chosen.entry.path)}" if chosen else resolution.verdict)
     if chosen:
         place = f"in the store, {chosen.here}" if chosen.here else f"at {chosen.remote}"
         print(f"  {resolution.model}, {human_size(chosen.entry.size)}, {place}")
     for warning in resolution.warnings:
         print(f"  {warning}")
     if not chosen and resolution.nearest:
-        print(f"  Nearest: {resolution.nearest.entry.path}: {resolution.difference}")
+        print(f"  Nearest: {short_name(resolution.nearest.entry.path)}: {resolution.difference}")
     for text in (*resolution.problems, *resolution.notes):
         print(f"  {text}")
     rows = [
         [
-            "refused" if candidate.refused else "fits",
-            candidate.entry.path,
-            candidate.entry.validated,
-            candidate.difference or " ".join(candidate.warnings),
+            "refused" if one.refused else "fits",
+            *_row(one, [one.difference] if one.refused else one.warnings),
         ]
-        for candidate in resolution.candidates
+        for one in resolution.candidates
     ]
     if rows:
-        print(table(rows, ["", "package", "validated", "why"]))
+        print(table(rows, ["", *_COLUMNS]))
 
 
 def yank_command(arguments: argparse.Namespace) -> None:
     """Change what a remote's index says of a package."""
+    from qeff_zoo.hub.naming import short_name
     from qeff_zoo.hub.publish.notice import publish_notice
 
     state = (
@@ -109,5 +158,5 @@ def yank_command(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(asdict(done))
     else:
-        print(f"{done.path}: {done.state or 'no notice'}", file=sys.stderr)
+        print(f"{short_name(done.path)}: {done.state or 'no notice'}", file=sys.stderr)
         print(done.url)

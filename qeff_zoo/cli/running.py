@@ -10,7 +10,7 @@ from typing import Any
 
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import read_text
+from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.tasks import NAMES, find
 
@@ -19,9 +19,6 @@ from qeff_zoo.tasks import NAMES, find
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts or texts."""
-    from qeff_zoo.api import find_package, load
-
-    package = find_package(arguments.package)
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
@@ -29,12 +26,15 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
         )
+    from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
+
+    package = usable_package(arguments.package)
     pairs = package.task in NAMES and find(package.task).session().takes_pairs
     if arguments.pair and not pairs:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
-    session = load(package, threads=arguments.threads)
+    session = open_session(package, threads=arguments.threads)
     task = find(package.task)
     run = _label_tokens if task.by_token else _RUNS[task.answers]
     run(session, prompts, arguments)
@@ -162,9 +162,9 @@ _RUNS: dict[str, Callable[[Any, list[str], argparse.Namespace], None]] = {
 def serve_command(arguments: argparse.Namespace) -> None:
     """Serve a package until interrupted."""
     from qeff_zoo import serving
-    from qeff_zoo.api import find_package, load
+    from qeff_zoo.runtime import open_session
 
-    package = find_package(arguments.package)
+    package = usable_package(arguments.package)
     key = arguments.api_key
     choices = serving.Choices(
         name=arguments.model_name or package.name,
@@ -188,7 +188,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
                 f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
                 file=sys.stderr,
             )
-        session = load(
+        session = open_session(
             package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
         )
         serving.serve(session, listener, choices, announce)
@@ -212,11 +212,10 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
 def bench_command(arguments: argparse.Namespace) -> None:
     """Measure a package."""
     from qeff_zoo import bench, plots
-    from qeff_zoo.api import find_usable
     from qeff_zoo.package.description import human_size
     from qeff_zoo.progress import Stopwatch
 
-    package = find_usable(arguments.package)
+    package = usable_package(arguments.package)
     cases = bench.plan(
         package,
         prompt_lens=arguments.prompt_len,

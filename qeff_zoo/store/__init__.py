@@ -15,7 +15,7 @@ locks: each process works in a folder of its own, and finishing is one rename.
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -321,14 +321,40 @@ class Store:
         garbage = housekeeping.unneeded(self._layout, max_idle, keep)
         if dry_run:
             return garbage
-        for entry in garbage:
+        self._discard(garbage)
+        if max_idle is not None:
+            housekeeping.forget(self._layout, max_idle)
+        return garbage
+
+    def remove(self, packages: Collection[Entry], *, dry_run: bool = False) -> int:
+        """Remove packages; none, if a live process uses one of them.
+
+        Args:
+            packages: From `entries`.
+            dry_run: Only say how much would be freed.
+
+        Returns:
+            The bytes that it frees: a file that other packages share stays.
+
+        Raises:
+            StoreError: A live process uses one of them, or the store cannot be written.
+        """
+        busy = housekeeping.in_use(self._layout)
+        if used := [entry.path for entry in packages if entry.path.resolve() in busy]:
+            raise StoreError(
+                f"Cannot remove {str(used[0])!r}: a process runs it, or reads it. Expected a package that nobody uses. "
+                "End that process first."
+            )
+        size = housekeeping.freed([entry.path for entry in packages])
+        self._discard(() if dry_run else packages)
+        return size
+
+    def _discard(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
             try:
                 housekeeping.discard_entry(self._layout, entry)
             except OSError as error:
                 raise refused("remove", entry.path, error) from error
-        if max_idle is not None:
-            housekeeping.forget(self._layout, max_idle)
-        return garbage
 
     def verify(self, progress: Progress | None = None) -> dict[str, list[str]]:
         """Read every byte of every package and graph.

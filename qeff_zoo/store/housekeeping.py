@@ -6,6 +6,7 @@ In: a store's folders. Out: entries, problems, and removals that spare whatever 
 
 import errno
 import json
+import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -142,8 +143,7 @@ def unneeded(layout: Layout, max_idle: float | None, keep: Collection[str]) -> l
         max_idle: Seconds that packages and graphs may lie unused; None for any number.
         keep: Keys to leave in any case.
     """
-    busy = {Path(path) for path in used_paths(layout.root)}
-    busy.update(*[path.parents for path in busy])
+    busy = in_use(layout)
     limit = None if max_idle is None else time.time() - max_idle
     return [
         entry
@@ -152,6 +152,24 @@ def unneeded(layout: Layout, max_idle: float | None, keep: Collection[str]) -> l
         and entry.key not in keep
         and entry.path.resolve() not in busy
     ]
+
+
+def in_use(layout: Layout) -> set[Path]:
+    """List the files and folders of a store that live processes have mapped or open."""
+    busy = {Path(path) for path in used_paths(layout.root)}
+    busy.update(*[path.parents for path in busy])
+    return busy
+
+
+def freed(folders: Collection[Path]) -> int:
+    """Count the bytes that the disk has more without some folders: not those of files that have names elsewhere."""
+    names: dict[tuple[int, int], list[os.stat_result]] = {}
+    for folder in folders:
+        for name in walk(folder):
+            with suppress(OSError):
+                info = (folder / name).lstat()
+                names.setdefault((info.st_dev, info.st_ino), []).append(info)
+    return sum(found[0].st_size for found in names.values() if len(found) >= found[0].st_nlink)
 
 
 def _is_idle(entry: Entry, limit: float | None) -> bool:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from qeff_zoo.errors import PublishError, ResolutionError
 from qeff_zoo.hub.index import Entry, Sign
+from qeff_zoo.hub.naming import is_named
 from qeff_zoo.hub.publish import publish
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull import Puller
 from qeff_zoo.hub.pull.fetch import origin_of
-from qeff_zoo.hub.remotes import as_url, destination, open_remote
+from qeff_zoo.hub.remotes import destination, remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
-from qeff_zoo.hub.resolve.choose import is_key_of
 from qeff_zoo.progress import Reporter, Silent
 from qeff_zoo.store import Store
 
@@ -69,7 +69,7 @@ class Mirror:
             source: URL of the remote that has them, or a Hub repository.
             where: The same of where they go.
             models: Only packages of these; none for all.
-            key: Only the package of this build key or path.
+            key: Only packages of this name.
             dry_run: Only say what would be copied.
 
         Raises:
@@ -79,7 +79,7 @@ class Mirror:
             PublishError: One cannot be published there.
         """
         destination(where)  # refuses what cannot be written, before anything is read
-        snapshot = open_remote(as_url(source)).snapshot()
+        snapshot = remote_at(source).snapshot()
         if snapshot is None:
             raise ResolutionError(
                 f"{source!r} has no index; expected a remote with packages. Check its name."
@@ -112,7 +112,7 @@ def _chosen(snapshot: Snapshot, models: Sequence[str], key: str | None) -> list[
             f"{snapshot.url} has no package of {unknown[0]!r}; expected one of {', '.join(index.models)}. Correct it."
         )
     entries = [entry for entry in index.entries if not models or entry.model in models]
-    chosen = [entry for entry in entries if key is None or is_key_of(key, entry)]
+    chosen = [entry for entry in entries if key is None or is_named(key, entry.path)]
     if not chosen:
         raise ResolutionError(
             f"{snapshot.url} has no such package; expected one to copy. Look with `qeff-zoo ls`."

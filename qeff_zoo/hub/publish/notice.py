@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.index import Index, Notice, Sign
+from qeff_zoo.hub.naming import ambiguity, full_name, is_named
 from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.remotes import destination
-from qeff_zoo.hub.resolve.choose import is_key_of
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ def publish_notice(
 
     Args:
         remote_url: `hf://org/repo`, `org/repo` or `file:///path`.
-        package: Its build key (16 hex digits of it or more) or path.
+        package: Its name: key, 8 hex digits or more, variant, both, or path.
         state: One of `qeff_zoo.hub.index.STATES`; None to take back what was said.
         reason: For people, one line.
-        instead: Key or path of a better package.
+        instead: Name of a better package.
         sign: Signs the index; needed where it is signed already.
 
     Raises:
@@ -83,10 +83,13 @@ def _notice(state: str, reason: str, instead: str | None) -> Notice:
 
 
 def _path(index: Index, package: str, remote_url: str) -> str:
-    found = [entry.path for entry in index.entries if is_key_of(package, entry)]
+    found = [entry for entry in index.entries if is_named(package, entry.path)]
     if len(found) == 1:
-        return found[0]
+        return found[0].path
+    if found:
+        names = (full_name(entry.model, entry.path) for entry in found)
+        raise PublishError(ambiguity(package, names))
     raise PublishError(
-        f"{remote_url!r} has {len(found)} packages for {package!r}; expected one. Give a path of its index, or 16 hex "
-        "digits of a build key or more."
+        f"{remote_url!r} has no package {package!r}; expected a key, 8 hex digits or more, a variant or a path. See "
+        f"`qeff-zoo ls {remote_url}`."
     )

@@ -4,7 +4,7 @@
 In: what a user asks for, or where a package is. Out: the store's package, and what it took to have it there.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import resolve, seen, trust
 from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.naming import short_name
 from qeff_zoo.hub.policy import OFF
 from qeff_zoo.hub.pull.fetch import (
     Assembler,
@@ -23,6 +24,7 @@ from qeff_zoo.hub.pull.fetch import (
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
+from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import SIGNATURE_NAME, VALIDATED, Manifest
 from qeff_zoo.progress import Reporter, Silent
 from qeff_zoo.settings import offline
@@ -40,6 +42,7 @@ class Pulled:
         bytes_transferred: Of its manifest, signature and files, wrong ones too; the index is not counted.
         source: URL of the remote, pinned, and path there; None if it was built here.
         warnings: What is known against it, and what the trust policy lets pass.
+        verdict: USE_WITH_WARNING if something is known against it, else USE; of `qeff_zoo.hub.resolve`.
     """
 
     package: Package
@@ -47,6 +50,12 @@ class Pulled:
     bytes_transferred: int
     source: str | None
     warnings: tuple[str, ...] = ()
+    verdict: str = resolve.USE
+
+    def warned(self, known: Sequence[str]) -> "Pulled":
+        """Add what is known against the package."""
+        verdict = resolve.USE_WITH_WARNING if known else self.verdict
+        return replace(self, warnings=(*known, *self.warnings), verdict=verdict)
 
 
 @dataclass(frozen=True)
@@ -56,10 +65,12 @@ class Puller:
     Args:
         store: Where they go.
         reporter: Shows progress.
+        announce: Told in a line what is pulled from where, before a package is.
     """
 
     store: Store
     reporter: Reporter = field(default_factory=Silent)
+    announce: Callable[[str], None] = lambda _: None
 
     def pull(self, snapshot: Snapshot, origin: Origin, entry: Entry | None = None) -> Pulled:
         """Bring a package here, unless the store has it.
@@ -154,7 +165,7 @@ def pull(
     *,
     revision: str | None = None,
     key: str | None = None,
-    build: Callable[[], Package] | None = None,
+    remote: str | None = None,
     puller: Puller | None = None,
 ) -> Pulled:
     """Find the package to use for a model, and bring it here.
@@ -163,8 +174,8 @@ def pull(
         reference: Model id, Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
         wishes: What the package must be; see `qeff_zoo.hub.resolve.resolve`.
         revision: Of the checkpoint.
-        key: Build key, or its beginning, of the one package that will do.
-        build: Makes a package where there is none to pull and one can be built.
+        key: Name of the one package that will do.
+        remote: URL or `org/repo` of the only remote to ask.
         puller: Says where to; None for the store that `QEFF_HOME` names.
 
     Raises:
@@ -174,11 +185,24 @@ def pull(
         StoreError: There is no room for it.
     """
     puller = puller or Puller(Store())
-    found = resolve.resolve(reference, wishes, revision=revision, key=key, store=puller.store)
-    if found.verdict == resolve.BUILD and build is not None:
-        return Pulled(package=build(), hit=False, bytes_transferred=0, source=None)
-    here = resolve.require(found).here
-    listed = listed_entry(found)
+    found = resolve.resolve(
+        reference, wishes, revision=revision, key=key, remote=remote, store=puller.store
+    )
+    return bring(found, puller)
+
+
+def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
+    """Bring the package here that was chosen.
+
+    Args:
+        found: Says which, or why none.
+        puller: Says where to.
+
+    Raises:
+        ZooError: As `pull`.
+    """
+    chosen = resolve.require(found)
+    here, listed = chosen.here, listed_entry(found)
     if here is not None and puller.store.is_built_here(here.name):
         package = Package.open(here)
         pulled = Pulled(package=package, hit=True, bytes_transferred=0, source=None)
@@ -187,8 +211,12 @@ def pull(
     else:
         assert found.snapshot is not None  # what is not here is there
         assert listed is not None
+        if here is None:
+            size = human_size(listed.size)
+            name = short_name(listed.path)
+            puller.announce(f"Pulling {found.model} {name}, {size}, from {found.snapshot.url}")
         pulled = puller.pull(found.snapshot, origin_of(found.snapshot, listed), listed)
-    return replace(pulled, warnings=(*found.warnings, *pulled.warnings))
+    return pulled.warned(found.warnings)
 
 
 def _said_once(origin: Origin) -> Iterator[str]:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from qeff_zoo.hub import resolve
 from qeff_zoo.hub.pull import Pulled, Puller, listed_entry
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.hub.resolve.choose import said
 from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
@@ -109,6 +110,7 @@ def lock(
     wishes: Mapping[str, Any] | None = None,
     *,
     revision: str | None = None,
+    remote: str | None = None,
     store: Store | None = None,
 ) -> list[Locked]:
     """Choose a package for each model, and pin it.
@@ -117,17 +119,26 @@ def lock(
         models: Each as for `qeff_zoo.hub.pull.pull`.
         wishes: What each package must be.
         revision: Of the checkpoint.
+        remote: URL or `org/repo` of the only remote to ask.
         store: Of this machine; None for the one `QEFF_HOME` names.
 
     Raises:
         ResolutionError: There is no such package of a model, or it is published nowhere.
     """
     store = store or Store()
-    return [_pinned(model, wishes or {}, revision, store) for model in models]
+    wishes = wishes or {}
+    asked = {name: value for name, value in wishes.items() if value is not None}
+    asked |= {"revision": revision} if revision else {}
+
+    def pinned(model: str) -> Locked:
+        found = resolve.resolve(model, wishes, revision=revision, remote=remote, store=store)
+        return Locked(model=model, asked=asked, origin=_origin(found, model, store))
+
+    return [pinned(model) for model in models]
 
 
-def _pinned(model: str, wishes: Mapping[str, Any], revision: str | None, store: Store) -> Locked:
-    found = resolve.resolve(model, wishes, revision=revision, store=store)
+def _origin(found: resolve.Resolution, model: str, store: Store) -> Origin:
+    """Say where the package that was chosen can be pulled from."""
     here, listed = resolve.require(found).here, listed_entry(found)
     if found.snapshot is not None and listed is not None:
         origin: Provenance | None = origin_of(found.snapshot, listed)
@@ -138,9 +149,7 @@ def _pinned(model: str, wishes: Mapping[str, Any], revision: str | None, store: 
             f"Cannot lock {model!r}: its package {str(here)!r} was built here and is published nowhere; expected one "
             "that others can pull. Publish it with `qeff-zoo publish`."
         )
-    asked = {name: value for name, value in wishes.items() if value is not None}
-    asked |= {"revision": revision} if revision else {}
-    return Locked(model=model, asked=asked, origin=origin)
+    return origin
 
 
 def pull_locked(locked: Locked, puller: Puller) -> Pulled:
@@ -156,9 +165,9 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
         StoreError: There is no room for it.
     """
     origin = locked.origin
-    said = _known(origin)
+    known = _known(origin)
     if held := puller.held(origin):
-        return replace(held, warnings=(*said, *held.warnings))
+        return held.warned(known)
     snapshot = open_remote(origin.url).snapshot(offline=offline())
     if snapshot is None:
         raise RemoteError(
@@ -166,7 +175,7 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
             "the lock again."
         )
     pulled = puller.pull(snapshot, origin)
-    return replace(pulled, warnings=(*said, *pulled.warnings))
+    return pulled.warned(known)
 
 
 def _known(origin: Origin) -> tuple[str, ...]:
@@ -177,7 +186,7 @@ def _known(origin: Origin) -> tuple[str, ...]:
     with suppress(RemoteError):
         snapshot = open_remote(unpinned(origin.url)).snapshot(offline=offline())
         if snapshot and (notice := snapshot.index.notices.get(origin.path)):
-            return (f"It is {notice.state.replace('_', ' ')}: {notice.reason}",)
+            return (f"It is {said(notice)}.",)
     return ()
 
 

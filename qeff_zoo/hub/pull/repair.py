@@ -9,7 +9,6 @@ import hashlib
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from qeff_zoo.disk.staging import remove
 from qeff_zoo.errors import PackageError, RemoteError, TrustError, ZooError
 from qeff_zoo.hub import trust
+from qeff_zoo.hub.naming import is_at
 from qeff_zoo.hub.pull.fetch import (
     Assembler,
     Description,
@@ -27,7 +27,6 @@ from qeff_zoo.hub.pull.fetch import (
 from qeff_zoo.hub.remotes import open_remote, remotes_for
 from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
-from qeff_zoo.identity import is_key
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
@@ -80,7 +79,7 @@ def _chosen(store: Store, references: list[str]) -> list[Path]:
     folders = [path for path in found if _BUILD_KEY.fullmatch(path.name)]
     chosen = dict.fromkeys(folders if not references else ())
     for reference in references:
-        fits = [path for path in folders if _is_named(path, reference)]
+        fits = [path for path in folders if is_at(reference, path)]
         if not fits:
             raise PackageError(
                 f"No package {reference!r} in the store {str(store.root)!r}; expected a folder, a build key or a model "
@@ -88,15 +87,6 @@ def _chosen(store: Store, references: list[str]) -> list[Path]:
             )
         chosen |= dict.fromkeys(fits)
     return list(chosen)
-
-
-def _is_named(folder: Path, reference: str) -> bool:
-    if is_key(reference, folder.name) or Path(reference).absolute() == folder:
-        return True
-    with suppress(OSError, RemoteError):
-        manifest = read_manifest((folder / MANIFEST_NAME).read_bytes(), str(folder))
-        return bool(manifest["name"] == reference)
-    return False
 
 
 @dataclass(frozen=True)

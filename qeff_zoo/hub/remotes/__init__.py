@@ -66,6 +66,18 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
     raise _no_remote(url, "its kind is not known")
 
 
+def remote_at(where: str) -> Remote:
+    """Read where packages are, as a user says it.
+
+    Args:
+        where: `org/repo[@revision]`, or a remote's URL.
+
+    Raises:
+        RemoteError: It is neither.
+    """
+    return open_remote(f"{HUB}{where}" if not is_url(where) and is_repository(where) else where)
+
+
 def destination(where: str) -> HubRemote | FolderRemote:
     """Read where to publish to.
 
@@ -76,8 +88,8 @@ def destination(where: str) -> HubRemote | FolderRemote:
         PublishError: Nothing can be published there, or the settings forbid it.
         RemoteError: It is not the URL of a remote.
     """
-    url = as_url(where)
-    remote = open_remote(url)
+    remote = remote_at(where)
+    url = remote.url
     if not isinstance(remote, HubRemote | FolderRemote):
         why = "a web server only gives"
     elif is_read_only(url):
@@ -96,15 +108,6 @@ def _no_remote(url: str, reason: str) -> RemoteError:
         f"{url!r} names no remote: {reason}. Expected hf://org/repo, https://host/path or file:///path. Correct "
         "the URL."
     )
-
-
-def as_url(where: str) -> str:
-    """Return the URL of a remote.
-
-    Args:
-        where: A URL, or `org/repo[@revision]` for a repository of the Hub.
-    """
-    return f"{HUB}{where}" if not is_url(where) and is_repository(where) else where
 
 
 def is_url(reference: str) -> bool:

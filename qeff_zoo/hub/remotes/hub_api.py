@@ -99,6 +99,25 @@ class HubRemote:
         url = f"hf://{self.repo}@{found.commit}"
         return HubSnapshot(url, found.index, resolve_url(self.repo, found.commit))
 
+    def is_there(self) -> bool:
+        """Ask whether the Hub has the repository, as far as this user may know.
+
+        Raises:
+            RemoteError: The Hub cannot be asked.
+        """
+        return hub_call(f"look at {self.repo!r}", self._info) is not None
+
+    def _info(self, **what: Any) -> Any:
+        """Ask what the Hub knows of the repository; None if that is nothing, or not for this user."""
+        from huggingface_hub import HfApi, errors
+
+        try:
+            return HfApi(library_name="qeff-zoo").model_info(self.repo, **what)
+        except errors.RepositoryNotFoundError as error:
+            if status_of(error) in (401, 404):
+                return None
+            raise
+
     def _fetch(self, before: Seen | None) -> Seen | None:
         return retried(lambda: self._ask(before))
 
@@ -125,19 +144,17 @@ class HubRemote:
 
     def holdings(self, package: str) -> Holdings:
         """Ask for the repository's files, then for its index."""
-        from huggingface_hub import HfApi, errors
+        from huggingface_hub import errors
 
         def ask() -> Holdings | None:
             try:
-                info = HfApi().model_info(self.repo, revision=self.revision, files_metadata=True)
+                info = self._info(revision=self.revision, files_metadata=True)
             except errors.RevisionNotFoundError as error:
                 raise PublishError(
                     f"{self.repo!r} has no branch {self.revision!r}. Expected one that is there. Make it, or name none."
                 ) from error
-            except errors.RepositoryNotFoundError as error:
-                if status_of(error) in (401, 404):
-                    return None
-                raise
+            if info is None:
+                return None
             files = {
                 file.rfilename: f"sha256:{file.lfs.sha256}" if file.lfs else f"git:{file.blob_id}"
                 for file in info.siblings or ()

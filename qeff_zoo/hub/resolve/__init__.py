@@ -21,9 +21,10 @@ from qeff_zoo.errors import (
     UnsupportedModelError,
 )
 from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.naming import ambiguity, full_name, is_named, short_name
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve import lookup
-from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide, is_key_of
+from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
 
@@ -92,7 +93,8 @@ class Resolution:
         found = f"{len(self.candidates)} packages of {self.model!r} were looked at"
         if self.nearest is None:
             return f"There is no package of {self.model!r}."
-        return f"{found}; the nearest, {self.nearest.entry.path}, will not do: {self.difference}."
+        nearest = short_name(self.nearest.entry.path)
+        return f"{found}; the nearest, {nearest}, will not do: {self.difference}."
 
 
 def resolve(
@@ -101,6 +103,7 @@ def resolve(
     *,
     revision: str | None = None,
     key: str | None = None,
+    remote: str | None = None,
     store: Store | None = None,
 ) -> Resolution:
     """Decide what to do for a model.
@@ -109,12 +112,14 @@ def resolve(
         reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
         wishes: Fields of `qeff_zoo.choices.Request`, and any other axis by its name; None for what is left to us.
         revision: Of the checkpoint: commit, tag or branch.
-        key: Build key (16 hex digits of it or more) or path of the one package that will do.
+        key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
+        remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
         store: Where packages of this machine are; None for the one `QEFF_HOME` names.
 
     Raises:
-        ResolutionError: The reference names several models, or a revision that is not known.
-        RemoteError: A remote of the settings did not answer, and the store has nothing that will do.
+        ResolutionError: The reference names several models, the key several packages, or the revision is not known.
+        RemoteError: A remote of the settings did not answer, and the store has nothing that will do; or the remote
+            that was named did not.
         TrustError: A remote has an older index than it had.
 
     Example:
@@ -122,7 +127,8 @@ def resolve(
         'USE'
     """
     asked = {name: value for name, value in (wishes or {}).items() if value is not None}
-    found = lookup.look_up(reference, store or Store())
+    found = lookup.look_up(reference, store or Store(), remote=remote, key=key)
+    _require_one(key, found.candidates)
     commit = lookup.commit_of(found.model, revision) if revision else None
     model_type = found.candidates[0].entry.model_type if found.candidates else None
     wanted = _wanted(asked, model_type, commit, key)
@@ -138,6 +144,16 @@ def resolve(
     )
 
 
+def _require_one(key: str | None, candidates: tuple[Candidate, ...]) -> None:
+    """Refuse a name that several packages have."""
+    if key is None:
+        return
+    entries = (candidate.entry for candidate in candidates)
+    named = {one.path: full_name(one.model, one.path) for one in entries if is_named(key, one.path)}
+    if len(named) > 1:
+        raise ResolutionError(ambiguity(key, named.values()))
+
+
 def _verdict(
     found: lookup.Found,
     candidates: tuple[Candidate, ...],
@@ -148,6 +164,8 @@ def _verdict(
         return (USE_WITH_WARNING if candidates[0].warnings else USE), []
     if found.unanswered:
         raise found.unanswered
+    if found.absent:
+        return FAIL, [found.absent]
     if wanted.key is not None:
         return FAIL, [_unkeyed(wanted.key, candidates)]
     problems = _obstacles(found.checkpoint, asked, wanted.revision)
@@ -170,10 +188,10 @@ def _wanted(
 
 def _unkeyed(key: str, candidates: tuple[Candidate, ...]) -> str:
     """Say why the one package that would do is not used; another cannot be built in its place."""
-    named = next((one for one in candidates if is_key_of(key, one.entry)), None)
+    named = next((one for one in candidates if is_named(key, one.entry.path)), None)
     if named is None:
         return f"No package has the key {key!r}."
-    return f"The package of key {key!r} will not do: {named.difference}."
+    return f"The package {short_name(named.entry.path)} will not do: {named.difference}."
 
 
 def require(resolution: Resolution) -> Candidate:

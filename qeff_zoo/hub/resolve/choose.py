@@ -5,13 +5,14 @@ In: index entries and what was asked for. Out: a `Candidate` for each, the best 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.naming import is_named, short_name
 from qeff_zoo.hub.resolve import axes
 from qeff_zoo.package.manifest import VALIDATED
 
@@ -20,7 +21,6 @@ Installed = Callable[[str], str | None]
 
 #: What may be the reason of a refusal, beside the axes of a package.
 _KEY, _REVISION, _NOTICE, _TRUST = "key", "revision", "notice", "trust"
-_LEAST_KEY = 16  # hex digits, as a package's path has them
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Candidate:
         distrusted: Why the trust policy refuses it, as far as that is known before it is read; empty if it does not.
         refused: Every reason not to take it; none if it will do.
         warnings: What to know about it first.
-        superseded: Whether another is said to be better.
+        notice: What became known about it since.
     """
 
     entry: Entry
@@ -56,7 +56,7 @@ class Candidate:
     distrusted: str = ""
     refused: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
-    superseded: bool = False
+    notice: Notice | None = None
 
     @property
     def is_only_distrusted(self) -> bool:
@@ -77,7 +77,7 @@ class Wanted:
         axes: By name; what is left out is for us to choose.
         preferred: What we would choose, if there is a choice: the recipe's defaults.
         revision: Of the checkpoint, 40 hex digits or their beginning; None for any.
-        key: Build key, its first 16 hex digits or more, or path of the one package that will do; None for any.
+        key: Name of the one package that will do, see `qeff_zoo.hub.naming`; None for any.
     """
 
     axes: Mapping[str, Any] = field(default_factory=dict)
@@ -151,21 +151,19 @@ class _Judge:
         if candidate.distrusted:
             refused.append(Refusal(_TRUST, candidate.distrusted))
         notice = self._notices.get(entry.path)
-        judged = Candidate(
-            entry=entry,
-            remote=candidate.remote,
-            here=candidate.here,
-            distrusted=candidate.distrusted,
+        judged = replace(
+            candidate,
             refused=(*refused, *verdict.refused),
             warnings=(*warnings, *verdict.warnings),
-            superseded=notice is not None and notice.state == "superseded",
+            notice=notice,
         )
         if judged.refused:
             other = any(refusal.axis == _KEY for refusal in refused)
             return (1, other, verdict.far + _distance(refused), verdict.lack), judged
         level = -VALIDATED.index(entry.validated)
         doubted = bool(judged.warnings)
-        return (0, judged.superseded, verdict.foreign, doubted, verdict.surplus, level), judged
+        superseded = notice is not None and notice.state == "superseded"
+        return (0, superseded, verdict.foreign, doubted, verdict.surplus, level), judged
 
     def _verdict(self, entry: Entry) -> _Verdict:
         found = entry.axes
@@ -188,16 +186,15 @@ class _Judge:
 
     def _of_entry(self, entry: Entry) -> tuple[list[Refusal], list[str]]:
         refused, warnings = [], []
-        wanted, pinned = self._wanted, is_key_of(self._wanted.key, entry)
-        if wanted.key and not pinned:
-            refused.append(
-                Refusal(_KEY, f"its key begins with {entry.key16}, asked for {wanted.key}")
-            )
+        wanted = self._wanted
+        pinned = wanted.key is not None and is_named(wanted.key, entry.path)
+        if wanted.key is not None and not pinned:
+            refused.append(Refusal(_KEY, f"it is another one, asked for {wanted.key}"))
         if wanted.revision and not (entry.revision or "").startswith(wanted.revision):
             reason = f"revision is {entry.revision or 'not known'}, asked for {wanted.revision}"
             refused.append(Refusal(_REVISION, reason))
         if notice := self._notices.get(entry.path):
-            text = _said(notice)
+            text = said(notice)
             if notice.state == "known_bad" or (notice.state == "yanked" and not pinned):
                 refused.append(Refusal(_NOTICE, text))
             else:
@@ -217,17 +214,10 @@ def _in_order(asked: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return sorted(asked, key=lambda item: order.index(item[0]) if item[0] in order else -1)
 
 
-def _said(notice: Notice) -> str:
-    instead = f" (take {notice.instead})" if notice.instead else ""
+def said(notice: Notice) -> str:
+    """Say what became known about a package."""
+    instead = f" (take {short_name(notice.instead)})" if notice.instead else ""
     return f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}{instead}"
-
-
-def is_key_of(key: str | None, entry: Entry) -> bool:
-    """Tell whether a key or path names this very package."""
-    if not key:
-        return False
-    digits = key.removeprefix("qz1-")
-    return key == entry.path or (len(digits) >= _LEAST_KEY and digits.startswith(entry.key16))
 
 
 # --- whether what is installed here runs it ----------------------------------------------------

@@ -7,6 +7,7 @@ In: what a user called the model. Out: `Found`: the packages, not judged yet, an
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,13 +15,16 @@ from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.naming import ambiguity, full_name, is_named
 from qeff_zoo.hub.remotes import (
     configured_remotes,
     is_optional,
     is_repository,
     is_url,
     open_remote,
+    remote_at,
 )
+from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate
 from qeff_zoo.hub.urls import unpinned
@@ -31,6 +35,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BuiltHere, Origin
 
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_SHOWN = 5  # models, in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,7 @@ class Found:
         notices: Of that remote.
         notes: What was asked and had nothing, or did not answer.
         unanswered: Why a remote that may have the model could not be asked.
+        absent: Why there can be nothing: the Hub knows no such repository.
     """
 
     model: str
@@ -54,11 +60,15 @@ class Found:
     notices: Mapping[str, Notice] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unanswered: RemoteError | None = None
+    absent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Claim:
-    """What the remotes answered: entries of one model, none if no remote had it. `folder` is that of a local one."""
+    """What the remotes answered: entries of one model, none if no remote had it.
+
+    `folder` is that of a local one, `silent` the remote that was named itself and has no index.
+    """
 
     model: str
     folder: str | None = None
@@ -66,17 +76,23 @@ class _Claim:
     snapshot: Snapshot | None = None
     notes: tuple[str, ...] = ()
     unanswered: RemoteError | None = None
+    silent: Remote | None = None
 
 
-def look_up(reference: str, store: Store) -> Found:
+def look_up(
+    reference: str, store: Store, *, remote: str | None = None, key: str | None = None
+) -> Found:
     """Look a model up in the store and the remotes.
 
     Args:
         reference: Model id, repository of packages, URL of a remote, or folder of a checkpoint.
         store: Of this machine.
+        remote: URL or `org/repo` of the only remote to ask for that model; None for those of the settings.
+        key: Of the one package that is meant; says which model, where a remote has several.
 
     Raises:
         ResolutionError: It names no model, or several.
+        RemoteError: The remote that was named does not answer, or has no index.
         CheckpointError: It is a folder, and not one of a checkpoint.
         TrustError: A remote has an older index than it had.
     """
@@ -84,41 +100,119 @@ def look_up(reference: str, store: Store) -> Found:
         raise ResolutionError(
             "No model is named. Expected a model id (org/name), a Hub repository of packages, or the URL of a remote."
         )
-    claim = _claim(reference)
-    remote = claim.snapshot.url if claim.snapshot else None
-    unsigned = trust.refusal_of_unsigned(remote) if remote else ""
+    claim = _claim(reference, remote, key)
+    url = claim.snapshot.url if claim.snapshot else None
+    unsigned = trust.refusal_of_unsigned(url) if url else ""
     there = (
-        Candidate(entry=entry, remote=remote, distrusted="" if entry.signed else unsigned)
+        Candidate(entry=entry, remote=url, distrusted="" if entry.signed else unsigned)
         for entry in claim.entries
     )
     fits = _is_of_folder(claim.folder, store) if claim.folder else _is_of_model(claim.model)
-    candidates = _merged(_in_store(store, fits, remote), there)
-    if is_url(reference) or claim.model != reference:  # a remote was named: what it has alone
-        candidates = (candidate for candidate in candidates if candidate.remote or claim.folder)
+    found = _merged(_in_store(store, fits, url), there)
+    if remote is not None or is_url(reference) or claim.model != reference:
+        # A remote was named: what it has alone.
+        found = (candidate for candidate in found if candidate.remote or claim.folder)
+    candidates = tuple(found)
+    absent, notes = "", claim.notes
+    if claim.silent:
+        absent = "" if candidates else _absence(claim.silent)
+        absent += (
+            " There is no such folder here either." if absent and not is_url(reference) else ""
+        )
+        notes = notes if absent else (*notes, f"{claim.silent.url} has no index.")
     return Found(
         model=claim.model,
-        candidates=tuple(candidates),
+        candidates=candidates,
         checkpoint=claim.folder or (None if is_url(claim.model) else claim.model),
         snapshot=claim.snapshot,
         notices=claim.snapshot.index.notices if claim.snapshot else {},
-        notes=claim.notes,
+        notes=notes,
         unanswered=claim.unanswered,
+        absent=absent,
     )
 
 
-def _claim(reference: str) -> _Claim:
+def listing(remote: str, model: str | None, store: Store) -> list[Candidate]:
+    """List what a remote has, judged by nothing: by model, and then as it was published.
+
+    Args:
+        remote: URL or `org/repo`.
+        model: The only model of interest; None for all.
+        store: Of this machine; a candidate is `here` if the store has a package of that path, wherever it is from.
+
+    Raises:
+        RemoteError: The remote does not answer, or has no index.
+        ResolutionError: It has packages, and none of the model.
+        TrustError: It has an older index than it had.
+    """
+    snapshot = snapshot_of(remote_at(remote))
+    index = snapshot.index
+    here = {one.entry.path: one.here for one in _in_store(store, lambda _: True, None)}
+    if model and index.entries and model not in index.models:
+        raise ResolutionError(f"{_has(snapshot)} Expected one of these, not {model!r}. Correct it.")
+    return [
+        Candidate(
+            entry=entry,
+            remote=snapshot.url,
+            here=here.get(entry.path),
+            notice=index.notices.get(entry.path),
+        )
+        for entry in sorted(index.entries, key=lambda entry: entry.model)
+        if model in (None, entry.model)
+    ]
+
+
+def snapshot_of(remote: Remote) -> Snapshot:
+    """Ask a remote that was named for its index.
+
+    Raises:
+        RemoteError: It does not answer, or has none.
+    """
+    if snapshot := remote.snapshot(offline=offline()):
+        return snapshot
+    raise RemoteError(
+        _absence(remote)
+        or f"{remote.url} has no index. Expected a remote that packages were published to. Check its name."
+    )
+
+
+def _absence(remote: Remote) -> str:
+    """Say that a repository is not there, if that is why it has no index."""
+    if not isinstance(remote, HubRemote) or offline():
+        return ""
+    with suppress(RemoteError):  # of a Hub that cannot be asked nobody knows
+        if not remote.is_there():
+            return (
+                f"The Hub has no repository {remote.repo!r}, or it is private. Expected one that this user may read. "
+                "Check its name; for a private one run `hf auth login` or set HF_TOKEN."
+            )
+    return ""
+
+
+def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
+    if remote is not None:
+        if is_url(reference):
+            raise ResolutionError(
+                f"{reference!r} is a remote, and so is {remote!r}. Expected a model of one remote. Name the model."
+            )
+        snapshot = snapshot_of(remote_at(remote))
+        entries = snapshot.index.of_model(reference)
+        notes = () if entries else (_has(snapshot),)
+        return _Claim(model=reference, entries=entries, snapshot=snapshot, notes=notes)
     if is_url(reference):
-        claim = _ask([], open_remote(reference), reference)
+        claim = _ask([], open_remote(reference), reference, key)
         if claim.unanswered:
             raise claim.unanswered
         return claim
     if Path(reference).exists():  # nobody else's folder of that name is meant
         return _Claim(model=Path(reference).resolve().name, folder=reference)
     implied = open_remote(f"hf://{reference}") if is_repository(reference) else None
-    return _ask(configured_remotes(reference), implied, reference)
+    return _ask(configured_remotes(reference), implied, reference, key)
 
 
-def _ask(configured: Iterable[Remote], named: Remote | None, reference: str) -> _Claim:
+def _ask(
+    configured: Iterable[Remote], named: Remote | None, reference: str, key: str | None
+) -> _Claim:
     """Ask remotes in order until one has the model; then the one that was named itself, whatever model it has."""
     notes: list[str] = []
     for remote in configured:
@@ -141,8 +235,8 @@ def _ask(configured: Iterable[Remote], named: Remote | None, reference: str) -> 
         unanswered = error if is_url(reference) else None
         return _Claim(model=reference, notes=(*notes, str(error)), unanswered=unanswered)
     if snapshot is None:
-        return _Claim(model=reference, notes=(*notes, f"{named.url} has no index."))
-    model = _only_model(snapshot, reference)
+        return _Claim(model=reference, notes=tuple(notes), silent=named)
+    model = _only_model(snapshot, reference, key)
     entries = snapshot.index.of_model(model)
     return _Claim(model=model, entries=entries, snapshot=snapshot, notes=tuple(notes))
 
@@ -155,17 +249,31 @@ def _without_index(remote: Remote) -> RemoteError:
     )
 
 
-def _only_model(snapshot: Snapshot, reference: str) -> str:
+def _only_model(snapshot: Snapshot, reference: str, key: str | None) -> str:
+    """Return the model that is meant where a remote was named: by a key, or because it has no other."""
     models = snapshot.index.models
     if reference in models or not models:
         return reference
+    if key is not None:
+        named = [entry for entry in snapshot.index.entries if is_named(key, entry.path)]
+        if len(named) > 1:
+            raise ResolutionError(ambiguity(key, (full_name(one.model, one.path) for one in named)))
+        models = tuple(entry.model for entry in named) or models
     if len(models) == 1:
         return models[0]
-    some = ", ".join(models[:5]) + (", …" if len(models) > 5 else "")
+    unknown = "" if key is None else f" None of them is {key!r}."
     raise ResolutionError(
-        f"{reference!r} has packages of {len(models)} models: {some}. Expected one. Name the model, and the remote in "
-        "QEFF_ZOO_STORES."
+        f"{_has(snapshot)}{unknown} Expected one model. Name it, with `--from {reference}`, or the key of a package, "
+        "with `--key`."
     )
+
+
+def _has(snapshot: Snapshot) -> str:
+    """Say which models a remote has."""
+    models = snapshot.index.models
+    some = ", ".join(models[:_SHOWN]) + (", …" if len(models) > _SHOWN else "")
+    count = f"{len(models)} models" if len(models) > 1 else "one model"
+    return f"{snapshot.url} has {f'packages of {count}: {some}' if models else 'no packages'}."
 
 
 def _is_of_model(model: str) -> Callable[[Manifest], bool]:

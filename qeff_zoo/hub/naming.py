@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What packages are called: a variant and the beginning of a key, `ort-int4-cl4096 · 802246d4`.
+
+In: a package's path in a remote, or the folder of one in the store. Out: its short name; and whether it is the one that
+somebody means. A package is meant by its path, its variant, its build key, or variant and key with `/` or `·` between.
+Of a key 8 hex digits are enough, or more.
+"""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from qeff_zoo.hub.index import package_path
+from qeff_zoo.identity import is_key
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, Manifest, parse, problems
+
+_DIGITS = 8
+_NAMED = re.compile(r"(?:(?:packages/)?([^/·\s]+)(?:/|\s*·\s*))?(?:qz1-)?([0-9a-f]{8,64})")
+_KEY = re.compile(r"(q[a-z]1-[0-9a-f]{8})[0-9a-f]{56}")
+
+
+def short_name(path: str) -> str:
+    """Name a package for people.
+
+    Args:
+        path: `packages/<variant>/<16 hex digits>`, as an index has it.
+
+    Example:
+        >>> short_name("packages/ort-int4-cl4096/802246d4ab81ea7c")
+        'ort-int4-cl4096 · 802246d4'
+    """
+    _, variant, key16 = path.split("/")
+    return f"{variant} · {key16[:_DIGITS]}"
+
+
+def full_name(model: str, path: str) -> str:
+    """Name a package for people, with its model: `org/model ort-int4-cl4096 · 802246d4`."""
+    return f"{model} {short_name(path)}"
+
+
+def is_named(reference: str, path: str, build_key: str = "") -> bool:
+    """Tell whether a reference names a package.
+
+    Args:
+        reference: As a user gives it.
+        path: As for `short_name`.
+        build_key: All of it; "" where only the path is known.
+    """
+    _, variant, key16 = path.split("/")
+    match = _NAMED.fullmatch(reference)
+    if match is None:
+        return reference == variant
+    key = build_key.removeprefix("qz1-") or key16
+    return match[1] in (None, variant) and is_key(match[2][: len(key)], key)
+
+
+def ambiguity(reference: str, names: Iterable[str]) -> str:
+    """Say that several packages have the name that was given.
+
+    Args:
+        reference: As a user gave it.
+        names: How each of them is called.
+    """
+    lines = sorted(names)
+    return (
+        f"{reference!r} names {len(lines)} packages. Expected one. Give the key of one of these, or more of it:"
+        + "".join(f"\n  {line}" for line in lines)
+    )
+
+
+# --- packages of the store ---------------------------------------------------------------------
+
+
+def is_called(reference: str, manifest: Manifest) -> bool:
+    """Tell whether a reference names a package by its model, or as `is_named` says.
+
+    Args:
+        reference: As a user gives it.
+        manifest: The package's, checked.
+    """
+    key = manifest["build_key"]
+    return reference == manifest["name"] or is_named(reference, package_path(manifest), key)
+
+
+def is_at(reference: str, folder: Path) -> bool:
+    """Tell whether a reference names a package of the store, which may be damaged.
+
+    Args:
+        reference: Its path, its key, or as `is_called` says.
+        folder: Of the package, with its key as its name.
+    """
+    if is_key(reference, folder.name) or (
+        reference and Path(reference).resolve() == folder.resolve()
+    ):
+        return True
+    manifest = _manifest(folder)
+    return manifest is not None and is_called(reference, manifest)
+
+
+def names_at(folder: Path) -> tuple[str, str]:
+    """Return a package's model and its short name; of what is no package, or a damaged one, "" and its key."""
+    manifest = _manifest(folder)
+    if manifest is None:
+        return "", _KEY.sub(r"\1", folder.name)
+    return manifest["name"], short_name(package_path(manifest))
+
+
+def name_at(folder: Path) -> str:
+    """Name something of the store in one text, as `names_at` does."""
+    return " ".join(names_at(folder)).strip()
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    """Read what a package says of itself, whatever became of its files; None if it is not a right manifest."""
+    with suppress(OSError, ValueError), (folder / MANIFEST_NAME).open("rb") as file:
+        manifest: Manifest = parse(file.read(MANIFEST_LIMIT))
+        return None if problems(manifest) else manifest
+    return None
