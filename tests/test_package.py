@@ -422,6 +422,12 @@ def test_schema_is_closed_and_valid() -> None:
         "additionalProperties",  # of `ways`: counts by code
         "needs",
         "spec",
+        "sources",
+        "source",
+        "recipe",
+        "named",
+        "shape",
+        "toolchain",
         "why",
         "flags",
         "compiler",
