@@ -2,12 +2,19 @@
 """What somebody else made wrong is said in a sentence that names it, never by a traceback."""
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_builds import Models
 from package_builder import SOURCE, SPEC, draft
 
+import qeff_zoo
+from qeff_zoo.errors import PackageError
+from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems, unsafe_path
+from qeff_zoo.runtime import open_session
 
 # --- manifests ------------------------------------------------------------------------------------
 
@@ -37,3 +44,68 @@ def test_a_spec_of_another_form_is_refused(change: dict[str, Any], problem: str)
 def test_a_name_longer_than_any_file_system_takes_is_refused(path: str, longest: int) -> None:
     assert unsafe_path(path) == f"has a part of {longest} bytes, more than 255"
     assert unsafe_path("/".join(["ł" * 127, "a" * 255])) is None
+
+
+# --- files of a package ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(models: Models, home: Path, tmp_path: Path) -> Package:
+    """Give a package that runs, outside of the store and as somebody sent it."""
+    built = models.build(models.llama, home)
+    return Package.open(models.copy(built.path, tmp_path / "sent"))
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("at", [0, 1, 100, 1000, -1])
+def test_a_damaged_graph(package: Package, at: int, capfd: pytest.CaptureFixture[str]) -> None:
+    flip(package.path / "graph.onnx", at)
+    with pytest.raises(PackageError, match=r"ONNX Runtime cannot open '.*graph\.onnx'.*Expected"):
+        open_session(package)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_graph_of_another_package(package: Package, models: Models, home: Path) -> None:
+    other = models.build(models.bert, home)
+    (package.path / "graph.onnx").write_bytes((other.path / "graph.onnx").read_bytes())
+    for name in ("weights.safetensors", "config.json"):
+        (package.path / name).write_bytes((other.path / name).read_bytes())
+    with pytest.raises(PackageError, match="its files do not fit its manifest, or each other"):
+        open_session(package)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b""),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff\xfe"),
+        (
+            "tokenizer.json",
+            b'{"version": "1.0", "model": {"type": "BPE", "vocab": [], "merges": 1}}',
+        ),
+        ("tokenizer_config.json", b"["),
+        ("tokenizer_config.json", b"[]"),
+        ("tokenizer_config.json", b"[" * 100_000),
+        ("generation_config.json", b"\xff"),
+        ("generation_config.json", b'{"eos_token_id": {"a": 1}}'),
+        ("chat_template.jinja", b"\xff"),
+    ],
+)
+def test_a_damaged_tokenizer_or_config(package: Package, name: str, content: bytes) -> None:
+    (package.path / name).write_bytes(content)
+    with pytest.raises(PackageError, match=r"Expected .* Build or pull"):
+        open_session(package)
+
+
+def test_a_tokenizer_that_knows_too_few_words(package: Package) -> None:
+    path = package.path / "tokenizer.json"
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "?"}
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "model": model}))
+    with pytest.raises(PackageError, match=r"Cannot read '.*tokenizer\.json'"):
+        qeff_zoo.load(package).encode("c")
