@@ -6,6 +6,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from qeff_zoo.escapes import as_is
+
 
 class Bars:
     """A `qeff_zoo.progress.Reporter` for people."""
@@ -26,7 +28,7 @@ class Bars:
             unit=unit,
             unit_scale=True,
             bar_format=layout,
-            file=sys.stderr,
+            file=as_is(sys.stderr),  # which a bar steers
             leave=True,
         )
 
