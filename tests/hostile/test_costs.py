@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from package_builder import FILES, fill
 
-from qeff_zoo.errors import PackageError
+from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package, files
 from qeff_zoo.package.manifest import MANIFEST_NAME, dump, problems
+from qeff_zoo.runtime import template_sandbox
+from qeff_zoo.runtime.chat_template import ChatTemplate
 
 
 @contextmanager
@@ -86,3 +88,67 @@ def test_the_limits_are_far_from_what_packages_have(package: Package) -> None:
     assert len(manifest["files"]) > 500 * len(FILES)
     with within(5):
         assert problems(manifest) == []
+
+
+# --- chat templates -------------------------------------------------------------------------------
+
+ROUNDS = "{% for i in range(99999) %}"
+GROW = "{% set n = namespace(a='a', l=[1]) %}{% for i in range(60) %}"
+ENDLESS = {
+    "a loop": "{% for i in range(10**9) %}{% endfor %}",
+    "loops in loops": ROUNDS + ROUNDS + "{% endfor %}{% endfor %}",
+    "a loop of nothing": ROUNDS + "{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
+    "a recursive loop": "{% for i in [1] recursive %}{{ loop(range(9999)) }}{% endfor %}",
+    "a macro": "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+    "a forking macro": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "a block": "{% block a %}{% if messages %}{{ self.a() }}{{ self.a() }}{% endif %}{% endblock %}",
+    "a product": "{{ 'a' * 10**9 }}",
+    "a list": "{{ ([1] * 10**9)|length }}",
+    "powers": "{% set n = namespace(a=9) %}{% for i in range(99) %}{% set n.a = n.a * n.a %}{% endfor %}",
+    "text joined": GROW + "{% set n.a = n.a ~ n.a %}{% endfor %}",
+    "text added": GROW + "{% set n.a = n.a + n.a %}{% endfor %}",
+    "lists in lists": GROW + "{% set n.l = [n.l] * 100 %}{% endfor %}{{ n.l|tojson }}",
+    "slices": GROW
+    + "{% endfor %}{% for i in range(99999) %}{% set n.l = n.l + [('a'*10**7)[1:]] %}{% endfor %}",
+    "a set block": "{% set x %}" + ROUNDS + "{{ 'a' * 10**5 }}{% endfor %}{% endset %}",
+    "words of its own": ROUNDS + "a" * 900_000 + "{% endfor %}",
+    "padding": "{{ 'a'|center(10**9) }}{{ 'a'.ljust(10**9) }}",
+    "a method": "{{ 'a'.ljust(10**9) }}",
+    "a width": "{{ '%999999999d' % 1 }}",
+    "another width": "{{ '{:999999999}'.format(1) }}",
+    "a width by name": "{{ '{:{w}}'.format(1, w=10**9) }}",
+    "replacing": "{{ ('a'*10**6).replace('a', 'b'*10**6) }}",
+    "joining": "{{ range(99999)|map('string')|join('b'*10**6) }}",
+    "indenting": "{{ ([[1]] * 10**5)|tojson(indent=10**5) }}",
+    "adding lists": "{{ ([[1]*100] * 10**5)|sum(start=[])|length }}",
+    "batches": "{{ [1]|batch(10**9, 1)|list }}",
+    "lipsum": "{{ lipsum(10**7) }}",
+    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "blocks": "{% for a in [1] %}" * 30 + "{% endfor %}" * 30,
+    "length": "a" * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
+def test_no_template_runs_for_ever_or_takes_all_memory(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_sandbox, "_BUDGET", 1 << 24)  # a sixteenth: tests are to be quick
+    with within(4), pytest.raises(GenerationError, match="The chat template fails: "):
+        ChatTemplate(source, {}).render([{"role": "user", "content": "x"}])
+
+
+def test_long_conversations_fit_into_the_budget() -> None:
+    source = (
+        "{% for message in messages[0:] if message.content is string %}"
+        "{% set parts = message.content.split('</think>') %}"
+        "{{ '<|' ~ message.role ~ '|>' + parts[-1]|trim|replace('<|im_end|>', '< |im_end| >') }}"
+        "{{ message|tojson(indent=2)|length if loop.first }}{{ '%s of %d' % (loop.index, loop.length) }}"
+        "{{ ['a', 'b']|map('upper')|join(', ') }}{% if not loop.last %}{{ '-'.center(3) }}{% endif %}"
+        "{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "the quick brown fox " * 100}] * 1000  # 2 million
+    text = ChatTemplate(source, {}).render(messages)
+    assert text.startswith("<|user|>the quick")
+    assert text.endswith("1000 of 1000A, B")
+    assert len(text) > 2_000_000 - 1000
