@@ -2,6 +2,8 @@
 """What costs much to look at is refused before it is looked at: large manifests, endless templates, absurd configs."""
 
 import copy
+import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_builds import Models
 from package_builder import FILES, fill
+from test_cli import run
 
-from qeff_zoo.errors import GenerationError, PackageError
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.files import read_config
+from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
 from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package, files
 from qeff_zoo.package.manifest import MANIFEST_NAME, dump, problems
@@ -152,3 +158,63 @@ def test_long_conversations_fit_into_the_budget() -> None:
     assert text.startswith("<|user|>the quick")
     assert text.endswith("1000 of 1000A, B")
     assert len(text) > 2_000_000 - 1000
+
+
+# --- configurations -------------------------------------------------------------------------------
+
+ABSURD = [
+    ("num_hidden_layers", 10**9),
+    ("n_layer", 1001),
+    ("num_local_experts", 10**9),
+    ("num_experts_per_tok", 10**6),
+    ("hidden_size", 10**12),
+    ("vocab_size", 10**9),
+    ("num_attention_heads", 10**9),
+    ("max_position_embeddings", 10**30),
+    ("rope_scaling", {"rope_type": "yarn", "factor": 10**400}),
+    ("layer_sizes", [64, 10**9]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), ABSURD)
+@pytest.mark.parametrize("command", ["plan", "build"])
+def test_what_no_model_has_is_refused_before_anything_is_made_of_it(
+    command: str,
+    name: str,
+    value: Any,
+    models: Models,
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = models.copy(models.llama, tmp_path / "absurd")
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    with within(1):
+        code, _, err = run([command, str(folder)], capsys)
+    assert code == 1
+    assert re.search(rf"has a {name}\S* of more than [0-9,]+\. Expected", err)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map"]
+)
+@pytest.mark.parametrize("value", ["yarn", [1], 5])
+def test_a_part_of_a_config_that_is_no_object(
+    name: str, value: Any, models: Models, tmp_path: Path
+) -> None:
+    folder = models.copy(models.llama, tmp_path / "odd")
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    with pytest.raises(CheckpointError, match=rf"has the {name} .* Expected an object, or null"):
+        open_checkpoint(str(folder))
+
+
+def test_every_model_that_is_known_is_possible(tmp_path: Path) -> None:
+    known = json.loads((Path(__file__).parents[1] / "full_size_configs.json").read_bytes())
+    assert len(known) > 20
+    for one in known:
+        config = {"model_type": one["model_type"], **one["config"]}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert read_config(tmp_path / "config.json")

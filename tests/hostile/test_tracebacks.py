@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from fixtures_builds import Models
 from package_builder import SOURCE, SPEC, draft
+from test_cli import run
 
 import qeff_zoo
-from qeff_zoo.errors import PackageError
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.errors import CheckpointError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems, unsafe_path
 from qeff_zoo.runtime import open_session
@@ -109,3 +111,54 @@ def test_a_tokenizer_that_knows_too_few_words(package: Package) -> None:
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "model": model}))
     with pytest.raises(PackageError, match=r"Cannot read '.*tokenizer\.json'"):
         qeff_zoo.load(package).encode("c")
+
+
+# --- names and places -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments"),
+    [
+        ("QEFF_ZOO_CONFIG", ["resolve", "org/name"]),
+        ("QEFF_ZOO_RECIPES", ["list"]),
+        pytest.param(
+            *("QEFF_HOME", ["cache", "ls"]),
+            marks=pytest.mark.xfail(strict=True, reason="the store expands it by itself"),
+        ),
+    ],
+)
+def test_the_folder_of_nobody(
+    variable: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv(variable, "~nosuchuser/x")
+    code, out, err = run(arguments, capsys)
+    assert (code, out) == (1, "")
+    assert err == (
+        f"qeff-zoo: Cannot read the settings of '{variable}': '~nosuchuser/x' has no home folder; expected a path. "
+        "Correct it.\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "ł" * 200])
+@pytest.mark.parametrize("command", ["inspect", "plan", "build", "run"])
+def test_names_longer_than_any_file_s(
+    command: str, name: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run([command, name, *(["--prompt", "x"] if command == "run" else [])], capsys)
+    assert (code, out) == (1, "")
+    assert "should not" not in err
+
+
+@pytest.mark.parametrize("name", ["NOTICE\x1b[2J", "LICENSE\n", "NOTICE\u202e", "LICENSE\\x"])
+def test_a_checkpoint_whose_files_cannot_be_in_a_package(
+    name: str, models: Models, tmp_path: Path
+) -> None:
+    folder = models.copy(models.llama, tmp_path / "odd")
+    (folder / name).write_text("x")
+    with pytest.raises(CheckpointError, match=r"cannot be in a package: its name holds a"):
+        open_checkpoint(str(folder))
