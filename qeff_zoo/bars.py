@@ -6,6 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from qeff_zoo.escapes import as_is
 from qeff_zoo.progress import Reporter, Silent
 
 
@@ -28,7 +29,7 @@ class Bars:
             unit=unit,
             unit_scale=True,
             bar_format=layout,
-            file=sys.stderr,
+            file=as_is(sys.stderr),  # which a bar steers
             leave=True,
         )
 

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.recipe import Recipe
+from qeff_zoo.settings import expanded
 
 #: Folders with recipes of the user's own, separated like PATH; they come before ours.
 RECIPES_ENV = "QEFF_ZOO_RECIPES"
@@ -59,7 +60,7 @@ def file_name(model_type: str) -> str:
 
 def _folders() -> list[Path]:
     own = [
-        Path(entry).expanduser()
+        expanded(entry, RECIPES_ENV)
         for entry in os.environ.get(RECIPES_ENV, "").split(os.pathsep)
         if entry
     ]

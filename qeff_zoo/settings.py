@@ -76,12 +76,32 @@ def settings() -> Settings:
 
 
 def settings_file() -> Path:
-    """Tell where the settings file is, or would be."""
+    """Tell where the settings file is, or would be.
+
+    Raises:
+        SettingsError: It is said to be in the folder of a user that there is not.
+    """
     if chosen := os.environ.get(_CONFIG_ENV):
-        return Path(chosen).expanduser()
+        return expanded(chosen, _CONFIG_ENV)
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(folder) if folder.startswith("/") else Path("~/.config").expanduser()
     return base / "qeff-zoo" / "config.json"
+
+
+def expanded(path: str, variable: str) -> Path:
+    """Return a path that a user set, with `~` and `~user` as the folder that they stand for.
+
+    Args:
+        path: As it is set.
+        variable: Where, for the message.
+
+    Raises:
+        SettingsError: There is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise _refused(variable, f"{path!r} has no home folder", "a path") from error
 
 
 def offline() -> bool:

@@ -578,13 +578,24 @@ def test_a_prompt_longer_than_the_context(
     assert err == f"qeff-zoo: {caught.value}\n"
 
 
-def test_no_error_is_swallowed(monkeypatch: pytest.MonkeyPatch, models: Models, home: Path) -> None:
+def test_no_error_is_swallowed(
+    monkeypatch: pytest.MonkeyPatch,
+    models: Models,
+    home: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Ours stay ours: only a ZooError is printed as the user's problem."""
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(reports))
 
     def fail(*_: Any, **__: Any) -> None:
         raise KeyError("a bug")
 
     monkeypatch.setattr(graphs, "obtain", fail)
-    with pytest.raises(KeyError):
-        cli.main(["build", str(models.llama), "--no-validate"])
+    assert cli.main(["build", str(models.llama), "--no-validate"]) == 1
+    assert "should not: KeyError: 'a bug'." in capsys.readouterr().err
+    (report,) = reports.iterdir()
+    assert 'raise KeyError("a bug")' in report.read_text()
     assert_nothing(home)

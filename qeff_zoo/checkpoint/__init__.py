@@ -5,6 +5,7 @@ Opening reads small files only. Weights are safetensors, fetched by `Checkpoint.
 is refused: reading one can run code. Needs neither torch nor transformers.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -247,6 +248,11 @@ def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoi
             "model id with a revision. Leave the revision out."
         )
     path = path.absolute()
+    if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
+        raise CheckpointError(
+            f"No file or folder {str(path)!r}. Expected a checkpoint's folder, a config.json, or a "
+            "Hub id 'org/name'. Check the path."
+        )
     if path.is_dir():
         return _checkpoint(LocalFiles.of(path), path.resolve().name)
     if path.is_file() and path.suffix == ".json":
@@ -256,12 +262,7 @@ def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoi
                 "of the checkpoint, or ask for the graph only."
             )
         return _configuration(path)
-    if path.is_file():
-        raise no_weights(LocalFiles(path.parent, frozenset([path.name])))
-    raise CheckpointError(
-        f"No file or folder {str(path)!r}. Expected a checkpoint's folder, a config.json, or a "
-        "Hub id 'org/name'. Check the path."
-    )
+    raise no_weights(LocalFiles(path.parent, frozenset([path.name])))
 
 
 def _configuration(path: Path) -> Checkpoint:

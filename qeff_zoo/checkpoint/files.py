@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.package.manifest import unsafe_path
 
 #: Called with the bytes done and the bytes in all.
 Progress = Callable[[int, int], None]
@@ -47,6 +48,16 @@ COMPANIONS = (
 
 #: Files for people. They travel too, and do not count for identity.
 DOCUMENTS = ("README.md", "LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*")
+
+#: What the last word of a number's name in config.json says that it counts -> far more than any model has.
+_MOST = (
+    (re.compile(r"(sizes?|dims?|rank|width|ffn|embd|inner)$"), 1 << 24),
+    (re.compile(r"(layers?|blocks|depth)$"), 1000),
+    (re.compile(r"experts(_|$)"), 10_000),
+    (re.compile(r"(heads?|groups|queries)$"), 10_000),
+    (re.compile(r""), (1 << 63) - 1),
+)
+_OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map")
 
 
 class Files(Protocol):
@@ -97,6 +108,11 @@ class LocalFiles:
         ]
         files = cls(folder, frozenset(path.relative_to(folder).as_posix() for path in found))
         for name in filter(is_wanted, sorted(files.names)):
+            if reason := unsafe_path(name):
+                raise CheckpointError(
+                    f"The file {name!r} in {files} cannot be in a package: its name {reason}. Expected a name that "
+                    "every system takes. Rename or remove it."
+                )
             _require_inside(folder, name)
         return files
 
@@ -205,7 +221,30 @@ def read_config(path: Path) -> dict[str, Any]:
             f"{str(path)!r} has the architectures {architectures!r}. Expected a list of class "
             "names, such as ['LlamaForCausalLM']. Correct it."
         )
+    for name in _OBJECTS:
+        if not isinstance(config.get(name), dict | None):
+            raise CheckpointError(
+                f"{str(path)!r} has the {name} {config[name]!r}. Expected an object, or null. Correct it."
+            )
+    _require_possible(path, config)
     return config
+
+
+def _require_possible(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse numbers that no model has, before one is made of them."""
+    inner = [("", config)]
+    while inner:
+        where, part = inner.pop()
+        for name, value in part.items():
+            if isinstance(value, dict):
+                inner.append((f"{where}{name}.", value))
+            most = next(most for pattern, most in _MOST if pattern.search(name))
+            numbers = value if isinstance(value, list) else [value]
+            if any(isinstance(one, int) and abs(one) > most for one in numbers):
+                raise CheckpointError(
+                    f"{str(path)!r} has a {where}{name} of more than {most:,}. Expected what a model can have. "
+                    "Correct it, or get the file again from its source."
+                )
 
 
 def license_of(readme: Path) -> str | None:

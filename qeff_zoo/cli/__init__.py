@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: argv -> one typed call -> one printed answer.
 
-stdout is the answer, stderr is progress. Exit codes: 0 done, 1 an error the user can act on, 2 wrong usage; `resolve`
-and `pull` exit with their verdict.
+stdout is the answer, stderr is progress. Both are shown without what would steer a terminal. Exit codes: 0 done, 1 an
+error, 2 wrong usage; `resolve` and `pull` exit with their verdict.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 
 from qeff_zoo.arguments import parser
 from qeff_zoo.cli.building import build_command, export_command, plan_command
@@ -30,10 +31,12 @@ from qeff_zoo.cli.pulling import (
     repair_command,
 )
 from qeff_zoo.cli.recipes import list_command, show_command
+from qeff_zoo.cli.reporting import report
 from qeff_zoo.cli.resolving import ls_command, resolve_command, yank_command
 from qeff_zoo.cli.running import bench_command, run_command, serve_args_command, serve_command
 from qeff_zoo.cli.signing import sign_command, trust_add_command, trust_ls_command, trust_rm_command
 from qeff_zoo.errors import ZooError
+from qeff_zoo.escapes import escaping
 from qeff_zoo.settings import go_offline
 
 #: Packages that a command may lack -> the extra that brings them.
@@ -49,7 +52,17 @@ _EXTRAS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(argv)
+    with redirect_stdout(escaping(sys.stdout)), redirect_stderr(escaping(sys.stderr)):
+        try:
+            return _run(arguments)
+        except Exception as error:  # a defect: whatever it is, it is said in a line
+            print(f"qeff-zoo: {report(error, argv)}", file=sys.stderr)
+            return 1
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if getattr(arguments, "offline", False):
         go_offline()
     try:

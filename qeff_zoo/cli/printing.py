@@ -2,7 +2,10 @@
 """How answers look."""
 
 import json
+import sys
 from typing import Any
+
+from qeff_zoo.escapes import as_is
 
 
 def print_json(answer: Any) -> None:
@@ -15,3 +18,9 @@ def table(rows: list[list[Any]], headers: list[str]) -> str:
     from tabulate import tabulate
 
     return tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
+
+
+def print_generated(text: str, end: str = "\n") -> None:
+    """Print what a model wrote: to a file or a pipe as it is, to a terminal as all else is shown."""
+    stream = sys.stdout if sys.stdout.isatty() else as_is(sys.stdout)
+    print(text, end=end, flush=True, file=stream)

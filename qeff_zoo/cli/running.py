@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.tasks import NAMES, find
@@ -43,7 +43,7 @@ def run_command(arguments: argparse.Namespace) -> None:
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
     stream = None
     if len(prompts) == 1 and not arguments.json:
-        stream = lambda _, text: print(text, end="", flush=True)  # noqa: E731
+        stream = lambda _, text: print_generated(text, end="")  # noqa: E731
     outputs = session.generate(
         prompts,
         generation_len=arguments.generation_len,
@@ -60,7 +60,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         print()
     else:
         for output in outputs:
-            print(f"{output.prompt}\n-> {output.text}\n")
+            print_generated(f"{output.prompt}\n-> {output.text}\n")
     print(session.metrics, file=sys.stderr)
 
 

@@ -19,19 +19,20 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.package.manifest import parse, source_in
+from qeff_zoo.package.manifest import parse, shortened, source_in
+from qeff_zoo.package.schemas import validator
 
 INDEX_NAME = "index.json.gz"
 #: What signatures call what it says.
 SIGNED_NAME = "index.json"
 SCHEMA_ID = "qeff-index/2"
+_SCHEMA = Path(__file__).with_name("index.schema.json")
 #: The most bytes of an index that are ever read, and the most that they may become.
 INDEX_LIMIT = 8 << 20
 _INFLATED_LIMIT = 32 << 20
@@ -342,8 +343,8 @@ def decode(content: bytes, *, known: bool = False) -> Index:
             f"The index has schema {found.get('schema')!r:.100}; expected {SCHEMA_ID!r}. Install a newer qeff-zoo, or "
             "have the index written by this one."
         )
-    if not known and (problem := next(_validator().iter_errors(found), None)):
-        raise _malformed(f"{problem.json_path} {problem.message:.200}")
+    if not known and (problem := next(validator(_SCHEMA).iter_errors(found), None)):
+        raise _malformed(f"{problem.json_path} {shortened(problem.message)}")
     entries = tuple(Entry(**package) for package in found["packages"])
     if len({entry.path for entry in entries}) != len(entries):
         raise _malformed("it lists one path twice")
@@ -378,30 +379,6 @@ def _inflated(content: bytes) -> bytes:
     if not stream.eof or stream.unused_data:
         raise ValueError("it is cut short, or something follows it")
     return inflated
-
-
-@cache
-def _validator() -> Any:
-    """Make a reader of the schema, by which 1.0 is no integer."""
-    from jsonschema import Draft202012Validator, validators
-
-    kinds = Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: type(value) is int
-    )
-    text = Path(__file__).with_name("index.schema.json").read_text(encoding="utf-8")
-    strict: Any = validators.extend(Draft202012Validator, type_checker=kinds)  # type: ignore[no-untyped-call]
-    return strict(_inlined(json.loads(text), json.loads(text)["$defs"]))
-
-
-def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Put definitions where they are referred to: jsonschema takes most of its time to look them up."""
-    if isinstance(schema, list):
-        return [_inlined(item, definitions) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {name: _inlined(value, definitions) for name, value in schema.items()}
 
 
 def _malformed(why: str) -> RemoteError:

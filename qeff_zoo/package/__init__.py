@@ -28,6 +28,7 @@ from qeff_zoo.package.manifest import (
     dump,
     parse,
     problems,
+    shortened,
 )
 from qeff_zoo.package.programs import CompiledProgram, key_of
 
@@ -274,7 +275,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise _damaged(folder, [f"{MANIFEST_NAME} cannot be read: {error}"]) from error
     if manifest.get("schema") != SCHEMA_ID:
         raise PackageError(
-            f"Package {str(folder)!r} has manifest schema {manifest.get('schema')!r}; expected "
+            f"Package {str(folder)!r} has manifest schema {shortened(repr(manifest.get('schema')))}; expected "
             f"{SCHEMA_ID!r}. Build it again with this qeff-zoo, or use the one that wrote it."
         )
     return manifest

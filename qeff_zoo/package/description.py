@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qeff_zoo import targets
+from qeff_zoo.escapes import shown
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest
 from qeff_zoo.tasks import TEXT_GENERATION
@@ -39,8 +40,7 @@ def describe(package: Package) -> str:
         _evidence(manifest),
         f"Run it\n  {_command(package)}",
     ]
-    text = "\n\n".join(sections) + "\n"
-    return "".join(mark if mark.isprintable() or mark == "\n" else "\ufffd" for mark in text)
+    return shown("\n\n".join(sections) + "\n")
 
 
 def human_size(size: int) -> str:

@@ -60,17 +60,20 @@ def walk(folder: Path) -> Iterator[str]:
 
 def misplaced(folder: Path, files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Say by path which files are not there, or not what the manifest says, without reading any."""
-    folders: dict[str, bool] = {}
+    folders = {"": True}
+
+    def there(parent: str) -> bool:
+        if parent not in folders:
+            above = there(parent.rpartition("/")[0])
+            folders[parent] = above and _is_real(folder / parent, stat.S_ISDIR)
+        return folders[parent]
+
     broken: dict[str, str] = {}
     for file in files:
-        name, path = file["path"], folder / file["path"]
-        above = [str(parent) for parent in PurePosixPath(name).parents][:-1]
-        for parent in above:
-            if parent not in folders:
-                folders[parent] = _is_real(folder / parent, stat.S_ISDIR)
-        if not all(folders[parent] for parent in above):
+        name = file["path"]
+        if not there(name.rpartition("/")[0]):
             broken[name] = f"{name!r} is missing, or lies behind a symbolic link"
-        elif not _is_real(path, stat.S_ISREG):
+        elif not _is_real(path := folder / name, stat.S_ISREG):
             broken[name] = f"{name!r} is missing, or not a regular file"
         elif (size := path.lstat().st_size) != file["size"]:
             broken[name] = f"{name!r} has {size} bytes, expected {file['size']}"

@@ -11,15 +11,19 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.escapes import shown
 from qeff_zoo.identity import build_key, canonical, tree_digest
 from qeff_zoo.package.programs import key_of
+from qeff_zoo.package.schemas import validator
 
 SCHEMA_ID = "qeff-package/2"
+#: The JSON Schema of manifests.
+SCHEMA = Path(__file__).with_name("package.schema.json")
 MANIFEST_NAME = "manifest.json"
 #: Of a detached signature; lies beside the manifest, on disk and where packages are shared.
 SIGNATURE_NAME = f"{MANIFEST_NAME}.sigstore"
@@ -34,14 +38,11 @@ _HOLDS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
 )
 
 
-_LONGEST = 200  # characters of a schema problem; jsonschema quotes whole values
-
-
-@cache
-def package_schema() -> Mapping[str, Any]:
-    """Load the JSON Schema of manifests, which lies beside this module."""
-    text = Path(__file__).with_name("package.schema.json").read_text(encoding="utf-8")
-    return MappingProxyType(json.loads(text))
+_LONGEST = 200  # characters of a problem; jsonschema quotes whole values
+_MOST_PROBLEMS = 100
+# More than any package needs, and little enough to be checked in seconds.
+_MOST_VALUES, _MOST_LEVELS, _LONGEST_TEXT, _LARGEST = 500_000, 32, 10_000, 1 << 63
+_NAME_BYTES = 255  # of a file or folder, on every usual file system
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -89,29 +90,55 @@ def problems(manifest: Manifest) -> list[str]:
     Returns:
         One line each; those of rules begin with a stable id such as "QZ-M003".
     """
-    try:
-        return _schema_problems(manifest) or broken_rules(manifest)
-    except RecursionError:
-        return ["it is nested too deeply"]
+    if excess := _excess(manifest):
+        return [excess]
+    return _schema_problems(manifest) or broken_rules(manifest)
+
+
+def _excess(manifest: Manifest) -> str | None:
+    """Say what there is too much of in a manifest, before more is done with it than to look at each value once."""
+    level: list[Any] = [manifest]
+    count = 0
+    for _ in range(_MOST_LEVELS):
+        count += len(level)
+        if count > _MOST_VALUES:
+            return f"it has more than {_MOST_VALUES:,} values"
+        objects = [value for value in level if isinstance(value, Mapping)]
+        lists = [value for value in level if isinstance(value, list | tuple)]
+        for value in chain(level, *objects):
+            if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+                return f"it has a text of {len(value):,} characters, more than {_LONGEST_TEXT:,}"
+            if isinstance(value, int) and abs(value) >= _LARGEST:
+                return "it has an integer of more than 64 bits"
+        level = [*chain(*(value.values() for value in objects), *lists)]
+        if not level:
+            return None
+    return "it is nested too deeply"
 
 
 def _schema_problems(manifest: Manifest) -> list[str]:
-    import jsonschema
+    found: list[str] = []
+    for error in validator(SCHEMA).iter_errors(manifest):
+        message = error.message
+        if too_many := error.validator in ("maxItems", "maxProperties"):
+            message = f"has {len(error.instance):,} entries, more than {error.validator_value:,}"
+        found.append(shortened(f"{error.json_path} {message}"))
+        if too_many or len(found) == _MOST_PROBLEMS:  # each entry may have problems of its own
+            break
+    return found
 
-    validator = jsonschema.Draft202012Validator(dict(package_schema()))
-    return [
-        f"{error.json_path} {_shortened(error.message)}"
-        for error in validator.iter_errors(manifest)
-    ]
 
-
-def _shortened(message: str) -> str:
-    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+def shortened(message: str) -> str:
+    """Leave out the middle of a long message, and what would steer a terminal."""
+    half = _LONGEST // 2
+    long = len(message) > _LONGEST
+    return shown(f"{message[:half]} … {message[-half:]}" if long else message)
 
 
 def broken_rules(manifest: Manifest) -> list[str]:
-    """List the rules that a manifest breaks, given that it satisfies the schema."""
-    return [f"{name}: {text}" for name, rule in RULES.items() for text in rule(manifest)]
+    """List rules that a manifest breaks, 100 times at most, given that it satisfies the schema."""
+    broken = (f"{name}: {text}" for name, rule in RULES.items() for text in rule(manifest))
+    return [shortened(text) for text in islice(broken, _MOST_PROBLEMS)]
 
 
 def holds(value: float | None, op: str, threshold: float) -> bool:
@@ -132,10 +159,13 @@ def unsafe_path(path: str) -> str | None:
         return "is not relative"
     if "\\" in path:
         return "holds a backslash"
-    if any(unicodedata.category(character).startswith("C") for character in path):
+    if not path.isprintable() and any(unicodedata.category(one)[0] == "C" for one in path):
         return "holds a control character"
-    if not {"", ".", ".."}.isdisjoint(path.split("/")):
+    parts = path.split("/")
+    if not {"", ".", ".."}.isdisjoint(parts):
         return "has an empty, '.' or '..' part"
+    if (longest := max(len(part.encode()) for part in parts)) > _NAME_BYTES:
+        return f"has a part of {longest} bytes, more than {_NAME_BYTES}"
     return None
 
 

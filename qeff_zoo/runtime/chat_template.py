@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package's chat template: messages in, the prompt's text out, as transformers renders it.
 
-Templates come with checkpoints and are code; they run in a sandbox that can change nothing.
+Templates come with checkpoints and are code; they run in a sandbox that can change nothing, and on a budget.
 """
 
 import datetime
@@ -14,9 +14,10 @@ import jinja2
 import jinja2.nodes
 import jinja2.parser
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.manifest import shortened
+from qeff_zoo.runtime.template_sandbox import Sandbox
 from qeff_zoo.runtime.tokenizer import read_json
 
 Message = Mapping[str, Any]
@@ -44,15 +45,12 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_Generation, loopcontrols],
+        self._sandbox = Sandbox(
+            [_Generation, loopcontrols],
+            filters={"tojson": _to_json},
+            functions={"raise_exception": _refuse, "strftime_now": _now},
         )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = _now
-        self._template = _guarded(lambda: environment.from_string(source))
+        self._template = _guarded(lambda: self._sandbox.parsed(source))
         self._tokens = tokens
 
     @classmethod
@@ -81,10 +79,11 @@ class ChatTemplate:
                 of its names.
 
         Raises:
-            GenerationError: The template refuses them.
+            GenerationError: The template refuses them, or would take too long.
         """
         return _guarded(
-            lambda: self._template.render(
+            lambda: self._sandbox.rendered(
+                self._template,
                 messages=[_plain(message) for message in messages],
                 tools=None,
                 documents=None,
@@ -110,12 +109,20 @@ def _content(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
+#: What code may raise that only computes.
+_FAILURES = (
+    *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError),
+    *(RuntimeError, SyntaxError, TypeError, ValueError),
+)
+
+
 def _guarded(act: Callable[[], _T]) -> _T:
     try:
         return act()
-    except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except _FAILURES as error:
+        said = shortened(str(error) or type(error).__name__)
         raise GenerationError(
-            f"The chat template fails: {str(error)!r}. Expected messages that the model's template "
+            f"The chat template fails: {said!r}. Expected messages that the model's template "
             "takes. Change them, or give the whole prompt as plain text."
         ) from error
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package in, the session of its task out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from qeff_zoo import targets
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.program import Observe, Observed
@@ -40,6 +42,7 @@ def open_session(
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
+        PackageError: Its files are damaged, or do not belong together.
     """
     if package.target not in targets.NAMES:
         raise GenerationError(
@@ -56,11 +59,24 @@ def open_session(
     choices: dict[str, Any] = {}
     if prefix_cache_bytes is not None and task.role == "decoder":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
-    (program,) = package.programs
     target = targets.find(package.target)
-    opened = target.open(
-        package, program.role, threads=threads, choices=observe is not None, lean=lean
-    )
-    observed = Observed(opened, observe) if observe else opened
-    session: Session = task.session()(package.path, observed, **choices)
+    with _fitting(package):
+        (program,) = package.programs
+        opened = target.open(
+            package, program.role, threads=threads, choices=observe is not None, lean=lean
+        )
+        observed = Observed(opened, observe) if observe else opened
+        session: Session = task.session()(package.path, observed, **choices)
     return session
+
+
+@contextmanager
+def _fitting(package: Package) -> Iterator[None]:
+    """Say what does not fit where a graph, its configuration and the manifest are at odds, in whatever way."""
+    try:
+        yield
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise PackageError(
+            f"Package {str(package.path)!r} cannot be opened: its files do not fit its manifest, or each other "
+            f"({type(error).__name__}: {error}). Expected those of one build. Build or pull it again."
+        ) from error

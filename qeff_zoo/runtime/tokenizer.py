@@ -5,11 +5,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import tokenizers
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PackageError
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, unless a text is unusual
@@ -47,19 +48,26 @@ class Tokenizer:
 
     Args:
         folder: Holds tokenizer.json.
+
+    Raises:
+        PackageError: It is damaged; so do the methods that read text.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        path = str(folder / "tokenizer.json")
+        self._understood = _Understood(path)
+        with self._understood:
+            self._tokenizer = tokenizers.Tokenizer.from_file(path)
         # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         #: By length, tokenizers that cut; those never change, so that any number of threads may use them.
         self._cutting: dict[int, tokenizers.Tokenizer] = {}
         settings = read_json(folder / "tokenizer_config.json")
-        self._cut_on = str(settings.get("truncation_side", "right"))
+        self._cut_on = "left" if settings.get("truncation_side") == "left" else "right"
         # transformers hands a model only what its tokenizer lists.
-        self._has_types = "token_type_ids" in settings.get("model_input_names", ["token_type_ids"])
+        listed = settings.get("model_input_names")
+        self._has_types = not isinstance(listed, list) or "token_type_ids" in listed
 
         self._anchor = self.encode("a", special_tokens=False)[
             -1:
@@ -87,7 +95,8 @@ class Tokenizer:
         """
         _check(text)
         # Of a batch, since `encode` stops all other threads for as long as it takes.
-        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
+        with self._understood:
+            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
         return list(found.ids)
 
     def beginning(self, text: str, tokens: int) -> str:
@@ -125,7 +134,8 @@ class Tokenizer:
                 else (self.beginning(text[0], max_length), self.beginning(text[1], max_length))
                 for text in texts
             ]
-        found = self._cutting_at(max_length).encode_batch(list(texts))
+        with self._understood:
+            found = self._cutting_at(max_length).encode_batch(list(texts))
         return [
             Encoded(
                 ids=list(one.ids),
@@ -199,6 +209,36 @@ class TextStream:
         return self._tokenizer.decode(self._tokens[self._context :])[len(shown) :]
 
 
+class _Understood:
+    """Says what is wrong with a tokenizer.json; `tokenizers` raises nothing narrower than `Exception`.
+
+    Args:
+        path: Of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Do nothing yet."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Raise what the package's user can act on."""
+        if kind is Exception:
+            raise _damaged(self._path, error) from error
+
+
+def _damaged(path: str, error: object) -> PackageError:
+    return PackageError(
+        f"Cannot read {path!r}: {error}. Expected it as the package was built with it. Build or pull the package again."
+    )
+
+
 def _check(text: str) -> None:
     try:
         text.encode()
@@ -212,8 +252,17 @@ def _check(text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; none for a file that is not there."""
+    """Read a JSON object; none for a file that is not there.
+
+    Raises:
+        PackageError: It is something else.
+    """
     if not path.is_file():
         return {}
-    content: dict[str, Any] = json.loads(path.read_bytes())
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, RecursionError, ValueError) as error:
+        raise _damaged(str(path), error) from error
+    if not isinstance(content, dict):
+        raise _damaged(str(path), f"it holds a {type(content).__name__}, not an object")
     return content

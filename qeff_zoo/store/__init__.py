@@ -27,6 +27,7 @@ from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import walk
 from qeff_zoo.package.programs import CompiledProgram
+from qeff_zoo.settings import expanded
 from qeff_zoo.store import housekeeping
 from qeff_zoo.store.housekeeping import NO_ROOM, Entry, Layout
 from qeff_zoo.store.origins import BUILT_HERE, BuiltHere, Provenance, read_origin, write_origin
@@ -39,7 +40,7 @@ _READ = 0o444
 def default_root() -> Path:
     """Find where the store is now: `QEFF_HOME`, else `qeff_cache` in the user's cache folder."""
     if home := os.environ.get("QEFF_HOME"):
-        return Path(home).expanduser()
+        return expanded(home, "QEFF_HOME")
     cache = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
     return base / "qeff_cache"

@@ -123,7 +123,7 @@ def _versions(reference: Answers) -> dict[str, str]:
 
 def _told(package: Package) -> dict[str, Any]:
     """Return what the reference is told to do otherwise: the pooling that a user chose, longrope's factors."""
-    task, why = package.manifest["spec"]["task"], package.manifest["why"]
+    task, why = package.manifest["spec"].get("task", {}), package.manifest["why"]
     chosen = [
         name
         for name in ("pooling", "normalize")

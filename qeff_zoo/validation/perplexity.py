@@ -185,7 +185,7 @@ def compare(
     source, *_ = [source_of(package, checkpoint) for package in packages.values()]
     first = next(iter(packages.values()))
     specializations = first.programs[0].specializations
-    factors = first.manifest["spec"]["task"].get("rope_factors")
+    factors = first.manifest["spec"].get("task", {}).get("rope_factors")
     ctx_len = DecoderSizes.read(specializations).ctx_len
     scores = {}
     with watch.stage("hugging-face", unit="call") as step:

@@ -202,7 +202,7 @@ def test_a_small_file_takes_no_gigabyte(what: str) -> None:
 
 def test_only_the_first_problem_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
-    validator = index_module._validator()
+    validator = index_module.validator(index_module._SCHEMA)
 
     class Counting:
         def iter_errors(self, found: Any) -> Any:
@@ -211,7 +211,7 @@ def test_only_the_first_problem_is_looked_for(monkeypatch: pytest.MonkeyPatch) -
                 count += 1
                 yield error
 
-    monkeypatch.setattr(index_module, "_validator", Counting)
+    monkeypatch.setattr(index_module, "validator", lambda _: Counting())
     content = {"schema": "qeff-index/2", "serial": 1, "notices": {}, "packages": [{}] * 10_000}
     with pytest.raises(RemoteError, match=r"\$\.packages\[0\]"):
         decode(gzip.compress(json.dumps(content).encode()))

@@ -8,6 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from qeff_zoo.errors import PackageError
 
 #: Operator -> what its choices are called, and which of its outputs has the indices.
 _OPERATORS = {"TopK": ("topk", 1), "ArgMax": ("max", 0)}
@@ -19,7 +22,12 @@ def returning_choices(path: Path) -> bytes | None:
     Args:
         path: Of the ONNX file.
     """
-    model = ir.load(path)
+    try:
+        model = ir.load(path)
+    except DecodeError as error:
+        raise PackageError(
+            f"Cannot read {str(path)!r}: {error}. Expected the graph of a package. Build or pull it again."
+        ) from error
     counts: Counter[str] = Counter()
     for node in list(model.graph):
         kind, place = _OPERATORS.get(node.op_type, ("", 0))

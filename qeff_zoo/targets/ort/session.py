@@ -6,15 +6,17 @@ call writes its new tokens in place and never copies a cache. Those rows are adj
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as raised
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.memory import available_memory
@@ -22,6 +24,13 @@ from qeff_zoo.runtime.program import Array, Specializations, Tensor
 from qeff_zoo.states import State, states_of
 
 _ONLY_ERRORS = 3
+#: What ONNX Runtime raises for a graph that it cannot read, and for values that do not fit it.
+_REFUSALS = (
+    RuntimeError,
+    ValueError,
+    *(raised.Fail, raised.InvalidArgument, raised.InvalidGraph, raised.InvalidProtobuf),
+    *(raised.NoSuchFile, raised.NotImplemented, raised.RuntimeException),
+)
 _WEIGHTS_LIE_IN = "session.model_external_initializers_file_folder_path"
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
@@ -107,6 +116,7 @@ def open_graph(
 
     Raises:
         GenerationError: There is no graph.
+        PackageError: It is damaged.
     """
     if not path.is_file():
         raise GenerationError(
@@ -120,7 +130,22 @@ def open_graph(
         options.intra_op_num_threads = threads
     if graph is not None:
         options.add_session_config_entry(_WEIGHTS_LIE_IN, str(path.parent))
-    return onnxruntime.InferenceSession(graph or path, options, providers=["CPUExecutionProvider"])
+    with _understood(f"open {str(path)!r}"):
+        return onnxruntime.InferenceSession(
+            graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+
+
+@contextmanager
+def _understood(what: str) -> Iterator[None]:
+    """Say in our words what ONNX Runtime refuses to do."""
+    try:
+        yield
+    except _REFUSALS as error:
+        raise PackageError(
+            f"ONNX Runtime cannot {what}: {error}. Expected a package as it was built. Run `qeff-zoo inspect PACKAGE "
+            "--verify`; where it is damaged, build or pull it again."
+        ) from error
 
 
 class OrtProgram:
@@ -183,7 +208,8 @@ class OrtProgram:
                 binding.bind_ortvalue_output(name, _value(made[name]))
             else:
                 binding.bind_output(name)
-        self._session.run_with_iobinding(binding)
+        with _understood("run the graph"):
+            self._session.run_with_iobinding(binding)
         if len(made) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
             found = binding.get_outputs()[len(self.states) if rows else 0 :]

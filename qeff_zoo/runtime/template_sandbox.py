@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jinja for templates of strangers: they change nothing, and take no more time and memory than a budget holds.
+
+Calls, rounds of loops, and the text and lists that are made are paid from the budget of a rendering, before they are
+made where their size can be told. One long call of a built-in function cannot be stopped.
+"""
+
+import functools
+import math
+import re
+import threading
+from collections.abc import Callable, Mapping
+from types import GeneratorType
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+#: Characters that one rendering may make. The longest contexts have some millions of characters.
+_BUDGET = 1 << 28
+_STEP = 500  # what a call or a round of a loop costs, in characters
+_LOOK = 50  # what it costs to look at a value within another
+_REFERENCE = 8  # what an entry of a list takes
+_SOURCE = 1 << 20  # characters of a template
+_LARGEST = 1 << 20  # of numbers that say how long a text or a list is to be
+_BITS = 4096  # of a number
+_WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{7})|\{[^{}]*\d{7}")  # in what a text is formatted by
+#: What returns more than it is given: as much as the product of that.
+_GROWING = {
+    *("center", "expandtabs", "indent", "join", "ljust", "replace", "rjust", "tojson", "translate"),
+    *("wordwrap", "zfill"),
+}
+#: Filters that make text of whatever they are given. Others look at its entries alone.
+_WRITING = _GROWING | {
+    *("capitalize", "e", "escape", "forceescape", "format", "lower", "pprint", "safe", "string"),
+    *("striptags", "title", "trim", "truncate", "upper", "urlencode", "urlize", "wordcount"),
+    "xmlattr",
+}
+
+
+class _Priced(NodeTransformer):
+    """Writes into a template that it pays for loops, slices and joined texts."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 -- as Jinja looks for it
+        text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        pay = _call("step", nodes.Const(text), node.lineno)
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(pay, lineno=node.lineno))
+        if node.test is not None:
+            node.test = nodes.And(pay, node.test, lineno=node.lineno)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _call("taken", node, node.lineno) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.nodes = [_call("written", one, one.lineno) for one in node.nodes]
+        return node
+
+
+def _call(name: str, argument: nodes.Expr, lineno: int) -> nodes.Call:
+    function = nodes.EnvironmentAttribute(name, lineno=lineno)
+    return nodes.Call(function, [argument], [], None, None, lineno=lineno)
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """An environment for templates that came with a package; threads may use it at once.
+
+    Args:
+        extensions: Of Jinja.
+        filters: Besides Jinja's own.
+        functions: Global ones.
+    """
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(
+        self,
+        extensions: list[type[Extension]],
+        filters: Mapping[str, Callable[..., Any]],
+        functions: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        self._account = threading.local()
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=self.written
+        )
+        known = {**self.filters, **filters}
+        self.filters = {name: self._priced(name, one) for name, one in known.items()}
+        self.globals.update(functions)
+        del self.globals["lipsum"]  # as long as one likes
+
+    def parsed(self, source: str) -> jinja2.Template:
+        """Compile a template.
+
+        Raises:
+            jinja2.TemplateError: It is too long, or not Jinja.
+        """
+        self._account.left = _BUDGET  # constants are computed now
+        if len(source) > _SOURCE:
+            raise jinja2.TemplateError(f"it has {len(source):,} characters, more than {_SOURCE:,}")
+        return self.from_string(source)
+
+    def rendered(self, template: jinja2.Template, **values: Any) -> str:
+        """Render a template of this environment.
+
+        Raises:
+            jinja2.TemplateError: It costs more than a rendering may.
+        """
+        self._account.left = _BUDGET
+        return template.render(**values)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = _Priced().visit(Parser(self, source, name, filename).parse())
+        return tree
+
+    def step(self, cost: int) -> bool:
+        """Pay, if there is enough left."""
+        self._account.left -= cost
+        if self._account.left < 0:
+            raise jinja2.TemplateError("it runs for too long, or makes too much text")
+        return True
+
+    def taken(self, value: Any) -> Any:
+        """Pay for what was made."""
+        if isinstance(value, GeneratorType):
+            value = [one for one in value if self.step(1)]
+        if isinstance(value, int) and value.bit_length() > _BITS:
+            raise jinja2.TemplateError(f"it computes a number of more than {_BITS:,} bits")
+        self.step(_size(value))
+        return value
+
+    def written(self, value: Any) -> Any:
+        """Pay for all that a value has in it, since it becomes text."""
+        self._measured(value)
+        return value
+
+    def _measured(self, value: Any) -> int:
+        inner, found = [value], 0
+        while inner:
+            one = inner.pop()
+            self.step(_LOOK + _size(one))
+            found += _size(one)
+            if isinstance(one, Mapping):
+                inner += [*one, *one.values()]
+            elif isinstance(one, list | tuple):
+                inner += one
+        return found
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Call a function, or a method of a text, as far as the budget allows."""
+        __self.step(_STEP)
+        method = getattr(__obj, "__wrapped__", __obj)  # Jinja wraps str.format
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str):
+            __self._allow(method.__name__, (owner, *args, *kwargs.values()), writes=True)
+        return __self.taken(super().call(__context, __obj, *args, **kwargs))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Compute what may become large."""
+        sizes = [_size(one) or _number(one) for one in (left, right)]
+        if operator == "*" and (_size(left) or _size(right)):
+            self.step(math.prod(sizes))
+        elif operator == "**" and isinstance(left, int):
+            self.step(left.bit_length() * sizes[1])
+        elif operator == "%" and isinstance(left, str):
+            self._allow("format", (left, right), writes=True)
+        return self.taken(super().call_binop(context, operator, left, right))
+
+    def _priced(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Let a filter be paid for; what Jinja passes to it first is no value of the template's."""
+        skipped = 1 if getattr(function, "jinja_pass_arg", None) else 0
+
+        @functools.wraps(function)
+        def priced(*args: Any, **kwargs: Any) -> Any:
+            self._allow(name, (*args[skipped:], *kwargs.values()), writes=name in _WRITING)
+            return self.taken(function(*args, **kwargs))
+
+        return priced
+
+    def _allow(self, name: str, values: tuple[Any, ...], *, writes: bool) -> None:
+        """Refuse a call that would make too much, or take too long."""
+        sizes = [self._measured(one) if writes else _size(one) for one in values]
+        self.step(sum(sizes))
+        if name in _GROWING:
+            first = 2 if name == "replace" else 1  # what is replaced makes nothing longer
+            self.step(sizes[0] * max([1, *sizes[first:], *map(_number, values[1:])]))
+        if any(_number(one) > _LARGEST for one in values[1:]) and name not in ("default", "d"):
+            raise jinja2.TemplateError(f"{name!r} is given a number above {_LARGEST:,}")
+        if name == "sum" and any(isinstance(one, list | tuple) for one in values[1:]):
+            raise jinja2.TemplateError("it adds lists up")  # each time copying what it has so far
+        if name.startswith("format") and _WIDE.search(str(values[0])):
+            raise jinja2.TemplateError("it formats a text by a number above 999,999")
+
+
+def _size(value: Any) -> int:
+    """Return what a value takes, in characters."""
+    if isinstance(value, list | tuple | Mapping):
+        return _REFERENCE * len(value)
+    return len(value) if isinstance(value, str | bytes | range) else 0
+
+
+def _number(value: Any) -> int:
+    return abs(value) if isinstance(value, int) else 0
