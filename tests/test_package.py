@@ -368,7 +368,7 @@ BREAKS: list[tuple[str, Callable[[Json], None]]] = [
     ("QZ-M010", _set("validation", 0, "against", "revision", to="main")),
     ("QZ-M011", _set("programs", 0, "inputs", 0, "shape", to=["batch", 1])),
     ("QZ-M012", _set("spec", "npi", to=None)),
-    ("QZ-M012", _set("spec", "shape", "ctx_len", to=4096.0)),
+    ("QZ-M012", _set("spec", "extra", to=4096.0)),
     ("QZ-M011", _set("programs", 0, "states", 0, "axes", to=["batch", 1])),
     ("QZ-M013", _set("programs", 0, "specializations", 1, "name", to="Prefill")),
     ("QZ-M014", lambda manifest: manifest["programs"].append(manifest["programs"][0])),

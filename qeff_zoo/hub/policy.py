@@ -20,7 +20,7 @@ from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import SettingsError
 from qeff_zoo.hub.signatures import Identity, fingerprint
 from qeff_zoo.hub.urls import HUB, unpinned
-from qeff_zoo.settings import read_settings_file, settings, settings_file
+from qeff_zoo.settings import expanded, read_settings_file, settings, settings_file
 
 REQUIRE, WARN, OFF = _MODES = ("require", "warn", "off")
 _PINS = {"keys", "identities"}
@@ -120,7 +120,7 @@ def _identities(identities: Any) -> Iterator[Identity]:
 
 
 def _path(text: str) -> Path:
-    path = Path(text).expanduser()
+    path = expanded(text, "trust")
     if not path.is_absolute():
         raise _refused(f"{text!r} is in whatever folder this runs", "an absolute path, or ~/…")
     return path

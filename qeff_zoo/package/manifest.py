@@ -118,6 +118,7 @@ def _excess(manifest: Manifest) -> str | None:
 
 def _schema_problems(manifest: Manifest) -> list[str]:
     found: list[str] = []
+    error: Any
     for error in validator(SCHEMA).iter_errors(manifest):
         message = error.message
         if too_many := error.validator in ("maxItems", "maxProperties"):
