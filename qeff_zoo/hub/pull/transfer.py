@@ -17,7 +17,7 @@ from typing import Protocol
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.remotes.http import pauses
+from qeff_zoo.hub.remotes.http import pause_after, pauses
 
 #: Files that are fetched at the same time.
 PARALLEL = 8
@@ -135,10 +135,9 @@ class Transfer:
                 if offset == begun:
                     return  # there is no more of it
             except RemoteError as error:
-                seconds = next(waits, None)
-                if not error.retryable or seconds is None:
+                if (pause := pause_after(error, waits)) is None:
                     raise
-                self._stopped.wait(seconds)
+                self._stopped.wait(pause)
 
     def _advance(self, amount: int, *, received: bool = False) -> None:
         if self._stopped.is_set():
