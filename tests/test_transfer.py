@@ -2,20 +2,26 @@
 """Files of a source, which may give anything, onto the disk, where only the right bytes may end."""
 
 import hashlib
+import os
+import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from local_hub import LocalHub
+from static_server import served
 
 from qeff_zoo.errors import RemoteError
+from qeff_zoo.hub.index import INDEX_NAME, Index, encode
+from qeff_zoo.hub.pull import ranges
 from qeff_zoo.hub.pull.transfer import Transfer, Wanted
-from qeff_zoo.hub.remotes import http
+from qeff_zoo.hub.remotes import http, open_remote
 
 CONTENT = bytes(range(256)) * 40
 
@@ -46,11 +52,13 @@ class Script:
     offsets: list[int] = field(default_factory=list)
 
     @contextmanager
-    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> Iterator[Iterator[bytes]]:
         self.offsets.append(offset)
         content = self.contents.pop(0) if len(self.contents) > 1 else self.contents[0]
         until = self.cuts.pop(0) if self.cuts else -1
-        yield self._pieces(content[offset:], until)
+        yield self._pieces(content[offset:end], until)
 
     def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
         kept = content if until < 0 else content[:until]
@@ -65,7 +73,7 @@ def wanted(target: Path, content: bytes = CONTENT) -> Wanted:
         path=target.name,
         size=len(content),
         digest=hashlib.sha256(content).hexdigest(),
-        target=target,
+        place=lambda *_: nullcontext(target),
     )
 
 
@@ -184,7 +192,9 @@ def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_pat
 
     class Both(Script):
         @contextmanager
-        def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+        def stream(
+            self, path: str, *, offset: int = 0, end: int | None = None
+        ) -> Iterator[Iterator[bytes]]:
             yield self._first() if path == "a" else self._second()
 
         def _first(self) -> Iterator[bytes]:
@@ -204,3 +214,188 @@ def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_pat
     with pytest.raises(RemoteError, match="gone"):
         Transfer(Both(), lambda _: None).fetch(files)
     assert (tmp_path / "a").read_bytes().startswith(CONTENT[:10])
+
+
+# --- in ranges -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the content have eleven ranges."""
+    monkeypatch.setattr(ranges, "RANGE", 1000)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    cuts=st.lists(st.integers(1, len(CONTENT)), max_size=20),
+    piece=st.integers(1, 3000),
+    there=st.integers(0, len(CONTENT)),
+)
+def test_ranges_that_break_anywhere_are_taken_up_where_they_were(
+    small_ranges: None, cuts: list[int], piece: int, there: int
+) -> None:
+    script = Script(list(cuts), piece=piece)
+    with TemporaryDirectory() as folder:
+        target = Path(folder, "a")
+        target.write_bytes(CONTENT[:there])
+        received, progress = fetch(script, target)
+        assert target.read_bytes() == CONTENT
+    assert received == len(CONTENT) - there  # not one byte twice
+    assert progress == len(CONTENT)
+
+
+def test_ranges_come_at_the_same_time(small_ranges: None, tmp_path: Path) -> None:
+    meeting = threading.Barrier(2, timeout=20)
+
+    class Meeting(Script):
+        def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            if len(self.offsets) <= 2:
+                meeting.wait()
+            yield content
+
+    script = Meeting()
+    assert fetch(script, tmp_path / "a") == (len(CONTENT), len(CONTENT))
+    assert len(script.offsets) == 11
+    script = Script()
+    assert fetch(script, tmp_path / "a") == (0, len(CONTENT))  # and is what it would be otherwise
+    assert script.offsets == []
+
+
+@pytest.mark.parametrize("limit", [0, 1, 999, 1000, 5000, len(CONTENT) - 1])
+def test_a_process_killed_in_its_ranges_loses_nothing(
+    small_ranges: None, tmp_path: Path, limit: int
+) -> None:
+    target = tmp_path / "a"
+    child = os.fork()
+    if not child:
+        seen = [0]
+
+        def die(amount: int) -> None:
+            seen[0] += amount
+            if seen[0] > limit:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Transfer(Script(piece=77), die).fetch([wanted(target)])
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with ranges.Ranges(target, len(CONTENT)) as left:
+        there = sum(left.counts)
+        for number, count in enumerate(left.counts):
+            start, _ = left.span(number)
+            assert target.read_bytes()[start : start + count] == CONTENT[start : start + count]
+    assert there >= limit  # what was counted was there before
+    assert fetch(Script(), target) == (len(CONTENT) - there, len(CONTENT))
+    assert target.read_bytes() == CONTENT
+
+
+def test_what_came_in_ranges_is_of_use_to_one_stream(
+    small_ranges: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script([1500, 300, *[0] * 100], piece=100)
+    with pytest.raises(RemoteError, match="cut"):
+        fetch(script, tmp_path / "a")
+    monkeypatch.setattr(ranges, "RANGE", 1 << 30)
+    received, progress = fetch(Script(), tmp_path / "a")
+    assert received < len(CONTENT)
+    assert progress == len(CONTENT)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_a_source_without_ranges_gives_one_stream(small_ranges: None, tmp_path: Path) -> None:
+    class Whole(Script):
+        def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            if len(content) <= 1000:
+                raise http.RangesIgnored("all of it")
+            yield from super()._pieces(content, until)
+
+    script, progress = Whole(), list[int]()
+    transfer = Transfer(script, progress.append)
+    transfer.fetch([wanted(tmp_path / name) for name in "ab"])
+    assert (transfer.received, sum(progress)) == (2 * len(CONTENT), 2 * len(CONTENT))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == CONTENT
+    assert len(script.offsets) <= 2 + 2 * 11
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_ranges_are_fetched_anew_in_one_stream(
+    small_ranges: None, tmp_path: Path, wrong: str
+) -> None:
+    class Wrong(Script):
+        @contextmanager
+        def stream(
+            self, path: str, *, offset: int = 0, end: int | None = None
+        ) -> Iterator[Iterator[bytes]]:
+            self.offsets.append(offset)
+            content = CONTENT if end is None else WRONG[wrong]
+            yield self._pieces(content[offset:end], -1)
+
+    script = Wrong()
+    received, progress = fetch(script, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert progress == len(CONTENT)
+    if wrong not in ("longer", "much-longer"):  # which no range shows
+        assert received >= len(CONTENT)
+        assert script.offsets[-1] == 0
+
+
+NOTES = {
+    "none": b"",
+    "half": b"\1\0\0",
+    "too-much": b"\xff" * 88,
+    "zeros": bytes(88),
+    "fewer": b"\0\4\0\0\0\0\0\0",
+    "more": bytes(8000),
+    "uneven": bytes(83),
+}
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_note_that_is_damaged_costs_bytes_and_nothing_else(
+    small_ranges: None, tmp_path: Path, note: str
+) -> None:
+    (tmp_path / "a").write_bytes((b"y" * len(CONTENT)).ljust(12_288, b"\0") + NOTES[note])
+    received, progress = fetch(Script(), tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert progress == len(CONTENT)
+    assert len(CONTENT) <= received <= 2 * len(CONTENT)
+
+
+def test_large_files_of_a_hub_come_in_ranges(
+    small_ranges: None, hub: LocalHub, home: Path, tmp_path: Path
+) -> None:
+    hub.commit("acme/zoo", {INDEX_NAME: encode(Index()), "a": CONTENT})
+    snapshot = open_remote("hf://acme/zoo").snapshot()
+    assert snapshot is not None
+    hub.fault("GET", "zoo/resolve/.*/a", cut=100, times=3)
+    transfer = Transfer(snapshot, lambda _: None)
+    transfer.fetch([wanted(tmp_path / "a")])
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert transfer.received == len(CONTENT)
+    sent = [request for request in hub.requests("/a") if request.status == 206]
+    assert len(sent) == 11 + 3
+    assert sum(request.sent for request in sent) == len(CONTENT)
+
+    hub.fault("GET", "zoo/resolve/.*/a", whole=True, times=100)
+    transfer = Transfer(snapshot, lambda _: None)
+    transfer.fetch([replace(wanted(tmp_path / "b"), path="a")])
+    assert transfer.received == len(CONTENT)
+    assert (tmp_path / "b").read_bytes() == CONTENT
+
+
+def test_large_files_of_a_plain_server_and_a_folder(
+    small_ranges: None, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "a").write_bytes(CONTENT)
+    (tmp_path / "zoo" / INDEX_NAME).write_bytes(encode(Index()))
+    with served(tmp_path / "zoo") as (url, _):
+        for number, place in enumerate((url, (tmp_path / "zoo").as_uri())):
+            snapshot = open_remote(place).snapshot()
+            assert snapshot is not None
+            transfer = Transfer(snapshot, lambda _: None)
+            file = replace(wanted(tmp_path / f"{number}"), path="a")
+            transfer.fetch([file])
+            assert (tmp_path / f"{number}").read_bytes() == CONTENT
+            assert transfer.received == len(CONTENT)

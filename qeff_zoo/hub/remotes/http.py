@@ -105,6 +105,10 @@ def retry_after(headers: Mapping[str, str]) -> float:
         return 0.0
 
 
+class RangesIgnored(RemoteError):  # noqa: N818 -- no failure: the file can be had in one stream
+    """A server gives a whole file when it is asked for a part."""
+
+
 # --- one request -------------------------------------------------------------------------------
 
 
@@ -141,6 +145,7 @@ def get(
     *,
     etag: str = "",
     offset: int = 0,
+    end: int | None = None,
     credentials: Callable[[str], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[Answer]:
     """Ask for a file.
@@ -149,18 +154,26 @@ def get(
         url: Where it is.
         etag: Of the content that is here; the answer's status is 304 if that is still it.
         offset: The first byte that is wanted. What a server sends from before it is thrown away.
+        end: The first byte that is not wanted any more; None for the whole rest.
         credentials: From a URL to the headers that its server may see; asked again after each redirect.
 
     Raises:
         RemoteError: There is no such answer; `retryable` if there may be one later. Also from `pieces`.
+        RangesIgnored: An end was given, and the server gives the whole file.
     """
+    wanted = {"if-none-match": etag} if etag else {}
+    if offset or end is not None:
+        wanted["range"] = f"bytes={offset}-{'' if end is None else end - 1}"
     with ExitStack() as stack:
-        answer = _follow(stack, url, etag, offset, credentials)
+        answer = _follow(stack, url, wanted, credentials)
         if answer.status in (200, 206):
             start = _start(answer)
             if start > offset:
                 raise _odd(answer.url, f"it sent bytes from {start} on when asked from {offset}")
+            if end is not None and answer.status == 200:
+                raise RangesIgnored(f"{answer.url!r} gives the whole file when asked for a part.")
             pieces = _from(offset - start, answer.pieces)
+            pieces = pieces if end is None else _first(end - offset, pieces)
             answer = Answer(answer.url, answer.status, answer.headers, pieces)
         yield answer
 
@@ -168,18 +181,16 @@ def get(
 def _follow(
     stack: ExitStack,
     url: str,
-    etag: str,
-    offset: int,
+    wanted: Mapping[str, str],
     credentials: Callable[[str], Mapping[str, str]],
 ) -> Answer:
+    etag = wanted.get("if-none-match", "")
     kept: dict[str, str] = {}
     for _ in range(_MOST_REDIRECTS + 1):
         # Bytes as they are: no server may compress them on the way, and Range counts them.
-        wanted = {"accept-encoding": "identity", **credentials(url)}
-        wanted |= {"if-none-match": etag} if etag else {}
-        wanted |= {"range": f"bytes={offset}-"} if offset else {}
+        headers = {"accept-encoding": "identity", **credentials(url), **wanted}
         hop = stack.enter_context(ExitStack())
-        answer = hop.enter_context(_once(url, wanted))
+        answer = hop.enter_context(_once(url, headers))
         answer = Answer(url, answer.status, {**answer.headers, **kept}, answer.pieces)
         if etag and answer.status < 400 and answer.etag == etag:
             return Answer(url, NOT_MODIFIED, answer.headers, answer.pieces)
@@ -311,6 +322,15 @@ def _from(surplus: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
         surplus -= len(piece)
 
 
+def _first(count: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield no more than that many bytes."""
+    for piece in pieces:
+        yield piece[:count]
+        count -= len(piece)
+        if count < 0:
+            return
+
+
 def _odd(url: str, what: str) -> RemoteError:
     return RemoteError(
         f"Cannot read {url!r}: {what}. Expected a file. Check the URL, or take another remote."
@@ -364,13 +384,15 @@ class WebSnapshot:
         return retried(attempt)
 
     @contextmanager
-    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> Iterator[Iterator[bytes]]:
         if reason := unsafe_path(path):
             raise RemoteError(
                 f"Cannot read {path!r} of {self.url!r}: the path {reason}. Expected a file of the remote."
             )
         url = f"{self.base}/{quote(path)}"
-        with get(url, offset=offset, credentials=self._credentials) as answer:
+        with get(url, offset=offset, end=end, credentials=self._credentials) as answer:
             if answer.status == NOT_FOUND:
                 raise RemoteError(
                     f"{self.url!r} has no {path!r}; expected what its index lists. Publish it again."
