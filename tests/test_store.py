@@ -660,6 +660,18 @@ def test_what_another_downloads_is_waited_for_and_taken_over(store: Store) -> No
     assert names(store.root / "partials") == []
 
 
+def test_what_an_earlier_version_left_is_removed(store: Store) -> None:
+    """It named them by a random number, and noted the process that wrote to each."""
+    folder = store.root / "partials"
+    folder.mkdir(parents=True)
+    for name in ("-0123456789abcdef", "-0123456789abcdef.owner"):
+        (folder / f"{DIGEST}{name}").write_bytes(b"half")
+    with store.partials.claim(DIGEST) as path:
+        assert not path.exists()
+    store.gc()
+    assert names(folder) == []
+
+
 def test_a_wait_for_a_download_can_be_ended(store: Store) -> None:
     def pause(_: float) -> None:
         raise KeyboardInterrupt

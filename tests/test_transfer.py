@@ -2,8 +2,8 @@
 """Files of a source, which may give anything, onto the disk, where only the right bytes may end."""
 
 import hashlib
-import os
-import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,6 +20,7 @@ from static_server import served
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, Index, encode
 from qeff_zoo.hub.pull import ranges
+from qeff_zoo.hub.pull import transfer as transfers
 from qeff_zoo.hub.pull.transfer import Transfer, Wanted
 from qeff_zoo.hub.remotes import http, open_remote
 
@@ -221,8 +222,9 @@ def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_pat
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the content have eleven ranges."""
+    """Let the content have eleven ranges, several at a time."""
     monkeypatch.setattr(ranges, "RANGE", 1000)
+    monkeypatch.setattr(transfers, "_FAST_SECONDS", 0.0)
 
 
 @settings(
@@ -246,14 +248,17 @@ def test_ranges_that_break_anywhere_are_taken_up_where_they_were(
     assert progress == len(CONTENT)
 
 
-def test_ranges_come_at_the_same_time(small_ranges: None, tmp_path: Path) -> None:
+def test_ranges_come_at_the_same_time_where_that_helps(
+    small_ranges: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     meeting = threading.Barrier(2, timeout=20)
 
     class Meeting(Script):
         def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            yield content[:1]
             if len(self.offsets) <= 2:
                 meeting.wait()
-            yield content
+            yield content[1:]
 
     script = Meeting()
     assert fetch(script, tmp_path / "a") == (len(CONTENT), len(CONTENT))
@@ -262,32 +267,56 @@ def test_ranges_come_at_the_same_time(small_ranges: None, tmp_path: Path) -> Non
     assert fetch(script, tmp_path / "a") == (0, len(CONTENT))  # and is what it would be otherwise
     assert script.offsets == []
 
+    alone = threading.Lock()
 
-@pytest.mark.parametrize("limit", [0, 1, 999, 1000, 5000, len(CONTENT) - 1])
-def test_a_process_killed_in_its_ranges_loses_nothing(
-    small_ranges: None, tmp_path: Path, limit: int
-) -> None:
-    target = tmp_path / "a"
-    child = os.fork()
-    if not child:
-        seen = [0]
+    class Fast(Script):
+        def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            assert alone.acquire(blocking=False)
+            yield content
+            alone.release()
 
-        def die(amount: int) -> None:
-            seen[0] += amount
-            if seen[0] > limit:
-                os.kill(os.getpid(), signal.SIGKILL)
+    monkeypatch.setattr(transfers, "_FAST_SECONDS", 60.0)
+    assert fetch(Fast(), tmp_path / "b") == (len(CONTENT), len(CONTENT))
 
-        Transfer(Script(piece=77), die).fetch([wanted(target)])
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    with ranges.Ranges(target, len(CONTENT)) as left:
-        there = sum(left.counts)
-        for number, count in enumerate(left.counts):
-            start, _ = left.span(number)
-            assert target.read_bytes()[start : start + count] == CONTENT[start : start + count]
-    assert there >= limit  # what was counted was there before
-    assert fetch(Script(), target) == (len(CONTENT) - there, len(CONTENT))
-    assert target.read_bytes() == CONTENT
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+tests, folder, *limits = sys.argv[1:]
+sys.path.insert(0, tests)
+from test_transfer import Script, Transfer, ranges, transfers, wanted
+
+ranges.RANGE, transfers._FAST_SECONDS = 1000, 0.0
+for limit in map(int, limits):
+    seen = [0]
+
+    def die(amount):
+        seen[0] += amount
+        if seen[0] > limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if not os.fork():
+        Transfer(Script(piece=77), die).fetch([wanted(Path(folder, str(limit)))])
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
+"""
+
+
+def test_a_process_killed_in_its_ranges_loses_nothing(small_ranges: None, tmp_path: Path) -> None:
+    limits = [0, 1, 999, 1000, 5000, 9999, len(CONTENT) - 1]
+    command = [sys.executable, "-c", _KILLED, str(Path(__file__).parent), str(tmp_path)]
+    subprocess.run([*command, *map(str, limits)], check=True, timeout=60)
+    for limit in limits:
+        target = tmp_path / str(limit)
+        before = target.read_bytes()
+        with ranges.Ranges(target, len(CONTENT)) as left:
+            there = sum(left.counts)
+            for number, count in enumerate(left.counts):
+                start, _ = left.span(number)
+                assert before[start : start + count] == CONTENT[start : start + count]
+        assert there >= limit  # what was counted was there before
+        assert fetch(Script(), target) == (len(CONTENT) - there, len(CONTENT))
+        assert target.read_bytes() == CONTENT
 
 
 def test_what_came_in_ranges_is_of_use_to_one_stream(

@@ -8,6 +8,7 @@ once more and then refused.
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, closing
@@ -24,6 +25,8 @@ from qeff_zoo.hub.remotes.http import RangesIgnored, pause_after, pauses
 PARALLEL = 8
 #: Ranges of large files that are fetched at the same time.
 _PARALLEL_RANGES = 4
+#: If a range takes longer, several help; one connection that is faster than that fills the line, or the processor.
+_FAST_SECONDS = 0.25
 _BLOCK = 1 << 20
 
 
@@ -73,6 +76,8 @@ class Transfer:
     progress: Progress
     received: int = 0
     _knows_ranges: bool = True
+    _slots: threading.Semaphore = field(default_factory=threading.Semaphore)
+    _more_slots: int = _PARALLEL_RANGES - 1
     _stopped: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,13 +133,9 @@ class Transfer:
                 state.update(block)
                 count += len(block)
                 self._advance(len(block))
-        if (
-            count < file.size
-        ):  # what is complete may be a package's file too, which nobody opens to write
-            with (
-                target.open("ab") as output,
-                closing(self._blocks(file, count)) as blocks,
-            ):
+        # What is complete may be a package's file too, which nobody opens to write.
+        if count < file.size:
+            with target.open("ab") as output, closing(self._blocks(file, count)) as blocks:
                 for block in blocks:
                     if count + len(block) > file.size:
                         return f"more than {file.size:,} bytes", count
@@ -156,6 +157,7 @@ class Transfer:
             try:
                 for number, future in enumerate(futures):
                     future.result()
+                    self._pause(0)
                     if not ranges.is_complete(number):
                         break
                     ranges.read(number, state.update)
@@ -174,15 +176,26 @@ class Transfer:
 
     def _range(self, file: Wanted, ranges: Ranges, number: int, halted: threading.Event) -> None:
         """Complete a range, unless it is needed no more."""
-        if halted.is_set():
-            return
         start, end = ranges.span(number)
-        with closing(self._blocks(file, start + ranges.counts[number], end)) as blocks:
+        offset = start + ranges.counts[number]
+        with self._slots, closing(self._blocks(file, offset, end)) as blocks:
+            begun = time.monotonic()
+            if halted.is_set():
+                return
             for block in blocks:
                 ranges.write(number, block)
                 self._advance(len(block), received=True)
+                if time.monotonic() > begun + _FAST_SECONDS:
+                    self._widen()
                 if halted.is_set():
                     return
+
+    def _widen(self) -> None:
+        """Let more ranges arrive at the same time."""
+        with self._lock:
+            more, self._more_slots = self._more_slots, 0
+        for _ in range(more):
+            self._slots.release()
 
     def _blocks(
         self, file: Wanted, offset: int, end: int | None = None
