@@ -98,10 +98,11 @@ class RemoteError(ZooError):
     Args:
         message: What failed, in our words.
         retryable: Whether the same request may succeed later.
+        retry_after: Seconds that the server asks to wait before that.
     """
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
-        self.retryable = retryable
+    def __init__(self, message: str, *, retryable: bool = False, retry_after: float = 0.0) -> None:
+        self.retryable, self.retry_after = retryable, retry_after
         super().__init__(message)
 
 

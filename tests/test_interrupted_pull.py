@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from remote_builder import make, noise, remote
 
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import MANIFEST_NAME
 from qeff_zoo.store import Store
 
 pytestmark = pytest.mark.usefixtures("pulling")
@@ -113,26 +115,94 @@ def test_a_server_that_does_not_know_range_costs_bytes_and_nothing_else(
 
 
 def test_two_pulls_at_once(zoo: LocalHub, published: Package, home: Path) -> None:
-    """Neither takes what the other is writing; both have the package."""
+    """Neither takes what the other is writing, nor fetches it again; both have the package."""
     meeting = threading.Barrier(2)
     for _ in range(2):
-        zoo.fault("GET", "onnx.data", call=meeting.wait)  # both have begun when either goes on
+        zoo.fault("GET", "manifest.json", call=meeting.wait)  # both have begun when either goes on
     with ThreadPoolExecutor(2) as pool:
         pulled = [future.result() for future in [pool.submit(pull), pool.submit(pull)]]
     for each in pulled:
         assert is_same(each.package, published)
         assert each.package.path == pulled[0].package.path
-    assert [each.bytes_transferred for each in pulled] == [content_bytes(published)] * 2
+    manifest = (published.path / MANIFEST_NAME).stat().st_size
+    received = sum(each.bytes_transferred for each in pulled)
+    assert received == content_bytes(published) + manifest
     assert not any((home / "partials").iterdir())
     assert not any((home / "staging").iterdir())
 
 
-def test_what_another_process_writes_is_left_alone(zoo: LocalHub, published: Package) -> None:
+def test_five_processes_fetch_content_once(hub: LocalHub, tmp_path: Path, home: Path) -> None:
+    """Two pull the same package, and the others packages with the same weights and a few files of their own."""
+    weights = noise(1_000_000)
+    packages = [
+        make(tmp_path / f"{n}", {"model.onnx.data": weights}, ctx_len=1024 * (n + 1))
+        for n in range(4)
+    ]
+    hub.commit(REPO, remote(*packages))
+    keys = [package.build_key for package in (packages[0], *packages)]
+    begun = threading.Semaphore(0)
+    hub.fault("GET", "manifest.json", call=begun.release, times=100)
+    hub.fault("GET", "onnx.data", call=lambda: [begun.acquire(timeout=20) for _ in range(5)])
+    command = [sys.executable, "-m", "qeff_zoo", "pull", REPO, "--key"]
+    processes = [
+        subprocess.Popen([*command, key], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for key in keys
+    ]
+    for process, key in zip(processes, keys, strict=True):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert Path(out.strip()).name == key
+    assert all(problems == [] for problems in Store().verify().values())
+    assert [request.sent for request in hub.requests("onnx.data")] == [len(weights)]
+    assert not any((home / "partials").iterdir())
+
+
+def test_the_rest_of_a_download_is_fetched_when_who_fetched_it_dies(
+    zoo: LocalHub, published: Package, home: Path
+) -> None:
+    code = (
+        "import sys, time; from qeff_zoo.store import Store\n"
+        "with Store().partials.claim(sys.argv[1]) as path:\n"
+        "    path.write_bytes(b''); print('mine', flush=True); sys.stdin.read(); time.sleep(60)\n"
+    )
     digest = hashlib.sha256(WEIGHTS).hexdigest()
-    with Store().partials.claim(digest) as theirs:
-        theirs.write_bytes(WEIGHTS[:-1])
-        assert pull().bytes_transferred == content_bytes(published)
-        assert theirs.read_bytes() == WEIGHTS[:-1]
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, digest],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert other.stdout is not None
+    assert other.stdout.readline() == "mine\n"
+    (home / "partials" / digest).write_bytes(WEIGHTS[:-1])
+    with ThreadPoolExecutor(1) as pool:
+        pulling = pool.submit(pull)
+        time.sleep(0.3)
+        assert not pulling.done()
+        other.kill()
+        other.communicate()
+        pulled = pulling.result(60)
+    assert is_same(pulled.package, published)
+    assert pulled.bytes_transferred == content_bytes(published) - len(WEIGHTS) + 1
+    assert zoo.requests("onnx.data")[-1].range == f"bytes={len(WEIGHTS) - 1}-"
+
+
+def test_pulls_that_want_the_same_files_do_not_wait_for_each_other(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever each begins with: with one file at a time, the order is that of sizes, which differ."""
+    monkeypatch.setattr("qeff_zoo.hub.pull.transfer.PARALLEL", 1)
+    shared = [noise(50_000, 1), noise(50_000, 2)]
+    packages = [
+        make(tmp_path / f"{n}", dict(zip(("a.bin", "b.bin"), contents, strict=True)), ctx_len=n)
+        for n, contents in ((1024, shared), (2048, shared[::-1]))
+    ]
+    hub.commit(REPO, remote(*packages))
+    meeting = threading.Barrier(2, timeout=20)
+    hub.fault("GET", "bin", call=meeting.wait, times=2)
+    with ThreadPoolExecutor(2) as pool:
+        pulls = [pool.submit(pull, number=number) for number in range(2)]
+        for future in pulls:
+            assert future.result(60).package.verify() == []
+    assert len([request for request in hub.requests("_content") if request.sent == 50_000]) == 2
 
 
 def test_killed_before_every_single_change_of_the_store(

@@ -11,6 +11,8 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -667,26 +669,66 @@ def test_what_was_downloaded_is_kept_for_the_next(store: Store) -> None:
         assert not path.exists()
 
 
-def test_what_another_downloads_is_not_taken(store: Store) -> None:
-    with store.partials.claim(DIGEST) as theirs:
-        theirs.write_bytes(b"theirs")
-        assert store.partials.size(DIGEST) == 0
-        with store.partials.claim(DIGEST) as path:
-            assert not path.exists()
-            path.write_bytes(b"a longer one")
-        store.partials.drop(DIGEST)
-        assert theirs.read_bytes() == b"theirs"
+def test_what_another_downloads_is_waited_for_and_taken_over(store: Store) -> None:
+    theirs = ExitStack()
+    theirs.enter_context(store.partials.claim(DIGEST)).write_bytes(b"theirs")
+    waits: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        store.partials.drop(DIGEST)  # which leaves it alone
+        assert store.gc() == []
         assert states(store) == {"partial": "live"}
+        if len(waits) == 3:
+            theirs.close()
+
+    with store.partials.claim(DIGEST, pause) as path:
+        assert path.read_bytes() == b"theirs"
+    assert len(waits) == 3
     assert states(store) == {"partial": "abandoned"}
-
-
-def test_the_longest_of_several_is_taken(store: Store) -> None:
-    with store.partials.claim(DIGEST) as one, store.partials.claim(DIGEST) as two:
-        one.write_bytes(b"short")
-        two.write_bytes(b"much longer")
-    with store.partials.claim(DIGEST) as path:
-        assert path.read_bytes() == b"much longer"
     store.partials.drop(DIGEST)
+    assert names(store.root / "partials") == []
+
+
+def test_what_an_earlier_version_left_is_removed(store: Store) -> None:
+    """It named them by a random number, and noted the process that wrote to each."""
+    folder = store.root / "partials"
+    folder.mkdir(parents=True)
+    for name in ("-0123456789abcdef", "-0123456789abcdef.owner"):
+        (folder / f"{DIGEST}{name}").write_bytes(b"half")
+    with store.partials.claim(DIGEST) as path:
+        assert not path.exists()
+    store.gc()
+    assert names(folder) == []
+
+
+def test_a_wait_for_a_download_can_be_ended(store: Store) -> None:
+    def pause(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with store.partials.claim(DIGEST):
+        other = store.partials.claim(DIGEST, pause)
+        with pytest.raises(KeyboardInterrupt):
+            other.__enter__()
+    assert names(store.root / "partials") == []
+
+
+def test_of_many_one_at_a_time_has_a_download(store: Store) -> None:
+    """Each removes it, with its lock, for which others wait at that moment."""
+    inside: list[int] = []
+
+    def use(number: int) -> None:
+        for _ in range(20):
+            with store.partials.claim(DIGEST, lambda _: time.sleep(0)) as path:
+                inside.append(number)
+                assert not path.exists()
+                path.write_bytes(b"mine")
+                assert inside == [number]
+                path.unlink()
+                inside.remove(number)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(use, range(6)))
     assert names(store.root / "partials") == []
 
 

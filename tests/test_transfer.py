@@ -3,20 +3,28 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from local_hub import LocalHub
+from static_server import served
 
 from qeff_zoo.errors import RemoteError
+from qeff_zoo.hub.index import INDEX_NAME, Index, encode
+from qeff_zoo.hub.pull import ranges
+from qeff_zoo.hub.pull import transfer as transfers
 from qeff_zoo.hub.pull.transfer import Transfer, Wanted
-from qeff_zoo.hub.remotes import http
+from qeff_zoo.hub.remotes import http, open_remote
 
 CONTENT = bytes(range(256)) * 40
 
@@ -47,11 +55,13 @@ class Script:
     offsets: list[int] = field(default_factory=list)
 
     @contextmanager
-    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> Iterator[Iterator[bytes]]:
         self.offsets.append(offset)
         content = self.contents.pop(0) if len(self.contents) > 1 else self.contents[0]
         until = self.cuts.pop(0) if self.cuts else -1
-        yield self._pieces(content[offset:], until)
+        yield self._pieces(content[offset:end], until)
 
     def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
         kept = content if until < 0 else content[:until]
@@ -66,7 +76,7 @@ def wanted(target: Path, content: bytes = CONTENT) -> Wanted:
         path=target.name,
         size=len(content),
         digest=hashlib.sha256(content).hexdigest(),
-        target=target,
+        place=lambda *_: nullcontext(target),
     )
 
 
@@ -207,7 +217,9 @@ def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_pat
 
     class Both(Script):
         @contextmanager
-        def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+        def stream(
+            self, path: str, *, offset: int = 0, end: int | None = None
+        ) -> Iterator[Iterator[bytes]]:
             yield self._first() if path == "a" else self._second()
 
         def _first(self) -> Iterator[bytes]:
@@ -227,3 +239,217 @@ def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_pat
     with pytest.raises(RemoteError, match="gone"):
         Transfer(Both(), lambda _: None).fetch(files)
     assert (tmp_path / "a").read_bytes().startswith(CONTENT[:10])
+
+
+# --- in ranges -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the content have eleven ranges, several at a time."""
+    monkeypatch.setattr(ranges, "RANGE", 1000)
+    monkeypatch.setattr(transfers, "_FAST_SECONDS", 0.0)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    cuts=st.lists(st.integers(1, len(CONTENT)), max_size=20),
+    piece=st.integers(1, 3000),
+    there=st.integers(0, len(CONTENT)),
+)
+def test_ranges_that_break_anywhere_are_taken_up_where_they_were(
+    small_ranges: None, cuts: list[int], piece: int, there: int
+) -> None:
+    script = Script(list(cuts), piece=piece)
+    with TemporaryDirectory() as folder:
+        target = Path(folder, "a")
+        target.write_bytes(CONTENT[:there])
+        received, progress = fetch(script, target)
+        assert target.read_bytes() == CONTENT
+    assert received == len(CONTENT) - there  # not one byte twice
+    assert progress == len(CONTENT)
+
+
+def test_ranges_come_at_the_same_time_where_that_helps(
+    small_ranges: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting, order = threading.Barrier(2, timeout=20), count()
+
+    class Meeting(Script):
+        def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            is_early = next(order) < 2
+            yield content[:1]
+            if is_early:
+                meeting.wait()
+            yield content[1:]
+
+    script = Meeting()
+    assert fetch(script, tmp_path / "a") == (len(CONTENT), len(CONTENT))
+    assert len(script.offsets) == 11
+    script = Script()
+    assert fetch(script, tmp_path / "a") == (0, len(CONTENT))  # and is what it would be otherwise
+    assert script.offsets == []
+
+    alone = threading.Lock()
+
+    class Fast(Script):
+        def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            assert alone.acquire(blocking=False)
+            yield content
+            alone.release()
+
+    monkeypatch.setattr(transfers, "_FAST_SECONDS", 60.0)
+    assert fetch(Fast(), tmp_path / "b") == (len(CONTENT), len(CONTENT))
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+tests, folder, *limits = sys.argv[1:]
+sys.path.insert(0, tests)
+from test_transfer import Script, Transfer, ranges, transfers, wanted
+
+ranges.RANGE, transfers._FAST_SECONDS = 1000, 0.0
+for limit in map(int, limits):
+    seen = [0]
+
+    def die(amount):
+        seen[0] += amount
+        if seen[0] > limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if not os.fork():
+        Transfer(Script(piece=77), die).fetch([wanted(Path(folder, str(limit)))])
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGKILL
+"""
+
+
+def test_a_process_killed_in_its_ranges_loses_nothing(small_ranges: None, tmp_path: Path) -> None:
+    limits = [0, 1, 999, 1000, 5000, 9999, len(CONTENT) - 1]
+    command = [sys.executable, "-c", _KILLED, str(Path(__file__).parent), str(tmp_path)]
+    subprocess.run([*command, *map(str, limits)], check=True, timeout=60)
+    for limit in limits:
+        target = tmp_path / str(limit)
+        before = target.read_bytes()
+        with ranges.Ranges(target, len(CONTENT)) as left:
+            there = sum(left.counts)
+            for number, count in enumerate(left.counts):
+                start, _ = left.span(number)
+                assert before[start : start + count] == CONTENT[start : start + count]
+        assert there >= limit  # what was counted was there before
+        assert fetch(Script(), target) == (len(CONTENT) - there, len(CONTENT))
+        assert target.read_bytes() == CONTENT
+
+
+def test_what_came_in_ranges_is_of_use_to_one_stream(
+    small_ranges: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script([1500, 300, *[0] * 100], piece=100)
+    with pytest.raises(RemoteError, match="cut"):
+        fetch(script, tmp_path / "a")
+    monkeypatch.setattr(ranges, "RANGE", 1 << 30)
+    received, progress = fetch(Script(), tmp_path / "a")
+    assert received < len(CONTENT)
+    assert progress == len(CONTENT)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_a_source_without_ranges_gives_one_stream(small_ranges: None, tmp_path: Path) -> None:
+    class Whole(Script):
+        def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
+            if len(content) <= 1000:
+                raise http.RangesIgnored("all of it")
+            yield from super()._pieces(content, until)
+
+    script, progress = Whole(), list[int]()
+    transfer = Transfer(script, progress.append)
+    transfer.fetch([wanted(tmp_path / name) for name in "ab"])
+    assert (transfer.received, sum(progress)) == (2 * len(CONTENT), 2 * len(CONTENT))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == CONTENT
+    assert len(script.offsets) <= 2 + 2 * 11
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_ranges_are_fetched_anew_in_one_stream(
+    small_ranges: None, tmp_path: Path, wrong: str
+) -> None:
+    class Wrong(Script):
+        @contextmanager
+        def stream(
+            self, path: str, *, offset: int = 0, end: int | None = None
+        ) -> Iterator[Iterator[bytes]]:
+            self.offsets.append(offset)
+            content = CONTENT if end is None else WRONG[wrong]
+            yield self._pieces(content[offset:end], -1)
+
+    script = Wrong()
+    received, progress = fetch(script, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert progress == len(CONTENT)
+    if wrong not in ("longer", "much-longer"):  # which no range shows
+        assert received >= len(CONTENT)
+        assert script.offsets[-1] == 0
+
+
+NOTES = {
+    "none": b"",
+    "half": b"\1\0\0",
+    "too-much": b"\xff" * 88,
+    "zeros": bytes(88),
+    "fewer": b"\0\4\0\0\0\0\0\0",
+    "more": bytes(8000),
+    "uneven": bytes(83),
+}
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_note_that_is_damaged_costs_bytes_and_nothing_else(
+    small_ranges: None, tmp_path: Path, note: str
+) -> None:
+    (tmp_path / "a").write_bytes((b"y" * len(CONTENT)).ljust(12_288, b"\0") + NOTES[note])
+    received, progress = fetch(Script(), tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert progress == len(CONTENT)
+    assert len(CONTENT) <= received <= 2 * len(CONTENT)
+
+
+def test_large_files_of_a_hub_come_in_ranges(
+    small_ranges: None, hub: LocalHub, home: Path, tmp_path: Path
+) -> None:
+    hub.commit("acme/zoo", {INDEX_NAME: encode(Index()), "a": CONTENT})
+    snapshot = open_remote("hf://acme/zoo").snapshot()
+    assert snapshot is not None
+    hub.fault("GET", "zoo/resolve/.*/a", cut=100, times=3)
+    transfer = Transfer(snapshot, lambda _: None)
+    transfer.fetch([wanted(tmp_path / "a")])
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert transfer.received == len(CONTENT)
+    sent = [request for request in hub.requests("/a") if request.status == 206]
+    assert len(sent) == 11 + 3
+    assert sum(request.sent for request in sent) == len(CONTENT)
+
+    hub.fault("GET", "zoo/resolve/.*/a", whole=True, times=100)
+    transfer = Transfer(snapshot, lambda _: None)
+    transfer.fetch([replace(wanted(tmp_path / "b"), path="a")])
+    assert transfer.received == len(CONTENT)
+    assert (tmp_path / "b").read_bytes() == CONTENT
+
+
+def test_large_files_of_a_plain_server_and_a_folder(
+    small_ranges: None, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "a").write_bytes(CONTENT)
+    (tmp_path / "zoo" / INDEX_NAME).write_bytes(encode(Index()))
+    with served(tmp_path / "zoo") as (url, _):
+        for number, place in enumerate((url, (tmp_path / "zoo").as_uri())):
+            snapshot = open_remote(place).snapshot()
+            assert snapshot is not None
+            transfer = Transfer(snapshot, lambda _: None)
+            file = replace(wanted(tmp_path / f"{number}"), path="a")
+            transfer.fetch([file])
+            assert (tmp_path / f"{number}").read_bytes() == CONTENT
+            assert transfer.received == len(CONTENT)

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.settings import offline
 
+#: Statuses after which the same request may succeed later.
+LATER = (408, 425, 429, 500, 502, 503, 504)
+
 
 def http_error() -> type[Exception]:
     """Return the base class of errors that a request can raise: httpx's or httpx2's, by version."""
@@ -25,7 +28,7 @@ def is_refusal(error: Exception) -> bool:
         error: What huggingface_hub raised.
     """
     status = _status(error)
-    return status is not None and 400 <= status < 500 and status not in (408, 429)
+    return status is not None and 400 <= status < 500 and status not in LATER
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import misplaced, walk
 from qeff_zoo.package.manifest import MANIFEST_NAME, parse
-from qeff_zoo.store.partials import released
+from qeff_zoo.store.partials import Partials
 
 #: Errors of a disk that takes nothing more.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -118,7 +118,9 @@ def entries(layout: Layout) -> list[Entry]:
 
 def _entries(layout: Layout) -> Iterator[Entry]:
     for kind, state, path in _states(layout):
-        used, size = layout.last_used(path), _size(path)
+        used = layout.last_used(path)
+        partial = kind == "partial"
+        size = Partials(path.parent).size(path.name) if partial else _size(path)
         yield Entry(kind=kind, key=path.name, path=path, size=size, used=used, state=state)
 
 
@@ -131,8 +133,10 @@ def _states(layout: Layout) -> Iterator[tuple[str, str, Path]]:
         yield "failed", "failed", path
     for path in staging_folders(layout.staging):
         yield "staging", "abandoned" if abandoned(path) else "live", path
-    for path in staging_folders(layout.partials):
-        yield "partial", "abandoned" if released(path) else "live", path
+    partials = Partials(layout.partials)
+    for digest in partials.digests():
+        state = "live" if partials.is_claimed(digest) else "abandoned"
+        yield "partial", state, layout.partials / digest
 
 
 def unneeded(layout: Layout, max_idle: float | None, keep: Collection[str]) -> list[Entry]:
@@ -181,7 +185,10 @@ def discard_entry(layout: Layout, entry: Entry) -> None:
 
     On a full disk there is no room for the folder that this takes: then what makes it complete goes first.
     """
-    if entry.kind in ("staging", "partial"):
+    if entry.kind == "partial":
+        Partials(layout.partials).drop(entry.key)
+        return
+    if entry.kind == "staging":
         discard(entry.path)
         return
     try:

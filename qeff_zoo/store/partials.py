@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Downloads that are under way: files by digest, each with the process that writes to it.
+"""Downloads that are under way: one file for each digest, and one process at a time that writes to it.
 
-In: the digest of content to come. Out: a private file that holds the beginning of it, as far as an
-earlier process came. Beside each lies a note of its owner; a file whose owner is gone, or has let
-go of it, is anybody's, and taking it is one rename.
+In: the digest of content to come. Out: a private file that holds what of it an earlier process got.
+Beside each lies a lock, which the system lets go of when its holder ends, however it ends.
 """
 
-import secrets
-from collections.abc import Iterator
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from qeff_zoo.disk.staging import abandoned, discard, note_owner, owner_note, staging_folders
+_LOCK = ".lock"
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -26,57 +28,80 @@ class Partials:
     folder: Path
 
     @contextmanager
-    def claim(self, digest: str) -> Iterator[Path]:
-        """Yield a file for content of that digest, which no other process writes to meanwhile.
+    def claim(self, digest: str, pause: Callable[[float], object] = time.sleep) -> Iterator[Path]:
+        """Yield the file for content of that digest, which nobody else writes to meanwhile.
 
-        It may hold a beginning of the content, or be absent. What is in it afterwards is kept for
-        the next one who claims it.
+        It may hold a part of the content, all of it, or be absent. What is in it afterwards is kept
+        for the next one who claims it. While another has it, this waits: claim nothing else before.
 
         Args:
             digest: SHA-256 of the whole content, in hexadecimal.
+            pause: Waits for so many seconds, again and again.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        mine = self.folder / f"{digest}-{secrets.token_hex(8)}"
+        path = self.folder / digest
+        while (lock := _acquire(path)) is None:
+            pause(_LOOK_AGAIN_SECONDS)
         try:
-            note_owner(mine)
-            self._adopt(digest, mine)
-            yield mine
+            yield path
         finally:
-            owner_note(mine).unlink(missing_ok=True)
+            if not path.exists():
+                _lock_of(path).unlink(missing_ok=True)
+            os.close(lock)
 
     def drop(self, digest: str) -> None:
-        """Remove what is nobody's of content that is complete elsewhere."""
-        for path in self._free(digest):
-            discard(path)
+        """Remove a download that is complete elsewhere, or not wanted, unless another has claimed it."""
+        path = self.folder / digest
+        if not (path.exists() or _lock_of(path).exists()) or (lock := _acquire(path)) is None:
+            return
+        try:
+            path.unlink(missing_ok=True)
+            _lock_of(path).unlink(missing_ok=True)
+        finally:
+            os.close(lock)
 
     def size(self, digest: str) -> int:
-        """Tell how many bytes `claim` would find."""
-        return max((_size(path) for path in self._free(digest)), default=0)
+        """Tell how many bytes of the disk a download takes; those that are still to come may be a hole in it."""
+        try:
+            found = (self.folder / digest).stat()
+        except FileNotFoundError:
+            return 0
+        return min(found.st_size, found.st_blocks * 512)
 
-    def _adopt(self, digest: str, mine: Path) -> None:
-        for path in sorted(self._free(digest), key=_size, reverse=True):
-            try:
-                path.rename(mine)
-            except FileNotFoundError:
-                continue  # another process was faster
-            owner_note(path).unlink(missing_ok=True)
-            return
+    def is_claimed(self, digest: str) -> bool:
+        """Tell whether somebody writes to a download now."""
+        path = self.folder / digest
+        if not _lock_of(path).exists():
+            return False
+        lock = _acquire(path)
+        if lock is not None:
+            os.close(lock)
+        return lock is None
 
-    def _free(self, digest: str) -> list[Path]:
-        return [
-            path
-            for path in staging_folders(self.folder)
-            if path.name.startswith(digest) and released(path)
-        ]
-
-
-def released(path: Path) -> bool:
-    """Tell whether nobody owns an unfinished download any more."""
-    return not owner_note(path).exists() or abandoned(path)
+    def digests(self) -> list[str]:
+        """List what was claimed and not dropped."""
+        if not self.folder.is_dir():
+            return []
+        return sorted({path.name.removesuffix(_LOCK) for path in self.folder.iterdir()})
 
 
-def _size(path: Path) -> int:
+def _lock_of(path: Path) -> Path:
+    return path.with_name(path.name + _LOCK)
+
+
+def _acquire(path: Path) -> int | None:
+    """Lock a download until the descriptor is closed; None if another has it."""
+    name = _lock_of(path)
+    lock = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever held it before may have removed it, and a third have made another of that name.
+        if os.path.samestat(os.fstat(lock), os.stat(name)):  # noqa: PTH116
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None

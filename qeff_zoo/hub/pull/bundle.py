@@ -196,14 +196,16 @@ class BundleSnapshot:
             return b"".join(pieces)
 
     @contextmanager
-    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
-        """Read a file in pieces, from a byte on."""
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> Iterator[Iterator[bytes]]:
+        """Read a file in pieces, from a byte on, up to another."""
         start, size = self._place(path)
         with self._reading():
             file = self.path.open("rb")
         with file:
             file.seek(start + offset)
-            yield self._pieces(file, size - offset)
+            yield self._pieces(file, (size if end is None else min(size, end)) - offset)
 
     def _pieces(self, file: BinaryIO, size: int) -> Iterator[bytes]:
         with self._reading():

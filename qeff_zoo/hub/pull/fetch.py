@@ -10,9 +10,10 @@ last, into a folder that gets its name when it is whole.
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from qeff_zoo.disk.digests import Progress, sha256_file
@@ -161,6 +162,28 @@ class _Content:
     names: list[str]
 
 
+@dataclass
+class _Stored:
+    """What the packages of a store have, read again when one of them has come or gone.
+
+    Args:
+        store: The store.
+        packages: Where its packages lie.
+    """
+
+    store: Store
+    packages: Path
+    _changed: int = -1
+    _files: Mapping[str, list[Path]] = field(default_factory=dict)
+
+    def files(self, content: _Content) -> list[Path]:
+        """List files that ought to have some content."""
+        changed = self.packages.stat().st_mtime_ns if self.packages.exists() else 0
+        if changed != self._changed:
+            self._changed, self._files = changed, self.store.files_by_digest()
+        return self._files.get(content.digest, [])
+
+
 @dataclass(frozen=True)
 class Assembler:
     """Puts packages together in a store.
@@ -199,32 +222,47 @@ class Assembler:
         total = sum(content.size for content in contents)
         with watch.stage("pull", total) as advance, self.store.stage("pull") as folder:
             there = self.store.folder(described.build_key)
-            missing = self._reuse(folder, contents, there, advance)
+            stored = _Stored(self.store, there.parent)
+            missing = self._reuse(folder, contents, stored, there, advance)
             self._require_space(missing, str(described.manifest["name"]))
-            with ExitStack() as claims:
-                transfer = Transfer(source, advance)
-                self._download(transfer, folder, missing, origin.path, claims)
-                if described.signature is not None:
-                    # As a new file: one of that name could be linked to another package's.
-                    write_durably(folder / SIGNATURE_NAME, described.signature)
-                write_durably(folder / MANIFEST_NAME, described.content)
-                package = self.store.promote(
-                    folder,
-                    described.build_key,
-                    origin=BUILT_HERE if built_here else origin,
-                    adopt=adopt,
-                )
+            transfer = Transfer(source, advance)
+            transfer.fetch(
+                [
+                    Wanted(
+                        path=f"{origin.path}/{content.names[0]}",
+                        size=content.size,
+                        digest=content.digest,
+                        place=partial(self._place, folder, content, stored),
+                    )
+                    for content in missing
+                ]
+            )
+            if described.signature is not None:
+                # As a new file: one of that name could be linked to another package's.
+                write_durably(folder / SIGNATURE_NAME, described.signature)
+            write_durably(folder / MANIFEST_NAME, described.content)
+            package = self.store.promote(
+                folder,
+                described.build_key,
+                origin=BUILT_HERE if built_here else origin,
+                adopt=adopt,
+            )
         for content in contents:
             self.store.partials.drop(content.digest)
         return package, transfer.received
 
     def _reuse(
-        self, folder: Path, contents: list[_Content], there: Path, advance: Progress
+        self,
+        folder: Path,
+        contents: list[_Content],
+        stored: _Stored,
+        there: Path,
+        advance: Progress,
     ) -> list[_Content]:
         """Take what other packages have, or this one, `there` already but damaged; return what none has."""
-        stored, missing = self.store.files_by_digest(), []
+        missing = []
         for content in contents:
-            candidates = dict.fromkeys([*stored.get(content.digest, []), there / content.names[0]])
+            candidates = dict.fromkeys([*stored.files(content), there / content.names[0]])
             if _take(folder / content.names[0], content, candidates, advance):
                 _name(folder, content)
             else:
@@ -236,36 +274,33 @@ class Assembler:
         needed = sum(max(0, each.size - partials.size(each.digest)) for each in missing)
         self.store.require_space(self.store.root, needed, f"package {name!r}")
 
-    def _download(
+    @contextmanager
+    def _place(
         self,
-        transfer: Transfer,
         folder: Path,
-        missing: list[_Content],
-        path: str,
-        claims: ExitStack,
-    ) -> None:
-        """Fetch content, and name it in the folder; it stays in the claimed files too until they are dropped.
+        content: _Content,
+        stored: _Stored,
+        advance: Progress,
+        pause: Callable[[float], None],
+    ) -> Iterator[Path | None]:
+        """Claim the file that content is fetched into, and name it in the folder when that is done.
 
-        So a process that is killed before the package has its name loses nothing.
+        It stays in the store's partials until the package has its name, so that a process that is killed before loses
+        nothing, and others who want the same content need not fetch it. What has become a package's file while another
+        process had the claim is shared.
         """
-        wanted = [
-            Wanted(
-                path=f"{path}/{content.names[0]}",
-                size=content.size,
-                digest=content.digest,
-                target=claims.enter_context(self.store.partials.claim(content.digest)),
-            )
-            for content in missing
-        ]
-        transfer.fetch(wanted)
-        for content, file in zip(missing, wanted, strict=True):
+        with self.store.partials.claim(content.digest, pause) as partial_file:
             target = folder / content.names[0]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(file.target, target)
-            except OSError:  # a file system without links
-                file.target.rename(target)
-            _name(folder, content)
+            if _take(target, content, stored.files(content), advance):
+                yield None
+            else:
+                yield partial_file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(partial_file, target)
+                except OSError:  # a file system without links
+                    partial_file.rename(target)
+        _name(folder, content)
 
 
 def _contents(manifest: Manifest) -> list[_Content]:

@@ -9,19 +9,25 @@ once more and then refused.
 import hashlib
 import os
 import threading
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.remotes.http import pauses
+from qeff_zoo.hub.pull.ranges import Ranges, in_ranges, plain_beginning
+from qeff_zoo.hub.remotes.http import RangesIgnored, pause_after, pauses
 
 #: Files that are fetched at the same time.
 PARALLEL = 8
+#: Ranges of large files that are fetched at the same time.
+_PARALLEL_RANGES = 4
+#: If a range takes longer, several help; one connection that is faster than that fills the line, or the processor.
+_FAST_SECONDS = 0.25
 _BLOCK = 1 << 20
 
 
@@ -32,8 +38,10 @@ class Source(Protocol):
     def url(self) -> str:
         """Name it in messages."""
 
-    def stream(self, path: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
-        """Open a file's bytes from `offset` on."""
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> AbstractContextManager[Iterator[bytes]]:
+        """Open a file's bytes from `offset` on, up to `end`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +52,19 @@ class Wanted:
         path: In the remote.
         size: Bytes that it must have.
         digest: SHA-256 that it must have, in hexadecimal.
-        target: Where it goes; holds a beginning of it, or is absent.
+        place: Keeps a file free for it meanwhile, which has a part of it, or is absent; None where it has come already.
+            Is given what counts bytes, and what waits for so many seconds.
     """
 
     path: str
     size: int
     digest: str
-    target: Path
+    place: Callable[[Progress, Callable[[float], None]], AbstractContextManager[Path | None]]
 
 
 @dataclass
 class Transfer:
-    """Fetches files of one source, several at a time.
+    """Fetches files of one source, several at a time, and large ones in several ranges.
 
     Args:
         source: Where they are.
@@ -67,6 +76,9 @@ class Transfer:
     source: Source
     progress: Progress
     received: int = 0
+    _knows_ranges: bool = True
+    _slots: threading.Semaphore = field(default_factory=threading.Semaphore)
+    _more_slots: int = _PARALLEL_RANGES - 1
     _stopped: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,10 +88,13 @@ class Transfer:
         Raises:
             RemoteError: The source cannot be read, or gives what was not promised, twice.
         """
-        with ThreadPoolExecutor(PARALLEL, "qeff-zoo-pull") as pool:
+        with (
+            ThreadPoolExecutor(_PARALLEL_RANGES, "qeff-zoo-range") as ranges,
+            ThreadPoolExecutor(PARALLEL, "qeff-zoo-pull") as pool,
+        ):
             # The largest first: it alone decides how long all take.
             ordered = sorted(files, key=lambda file: file.size, reverse=True)
-            futures = [pool.submit(self._complete, file) for file in ordered]
+            futures = [pool.submit(self._bring, file, ranges) for file in ordered]
             try:
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
                 for future in done:
@@ -88,80 +103,149 @@ class Transfer:
                 self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _complete(self, file: Wanted) -> None:
-        for _ in range(2):
-            wrong, count = self._continue(file)
+    def _bring(self, file: Wanted, pool: ThreadPoolExecutor) -> None:
+        with file.place(self._advance, self._pause) as target:
+            if target is not None:
+                self._complete(file, target, pool)
+
+    def _complete(self, file: Wanted, target: Path, pool: ThreadPoolExecutor) -> None:
+        _own(target, file.size)
+        for is_first in (True, False):
+            if is_first and self._knows_ranges and in_ranges(target, file.size):
+                wrong, count = self._in_ranges(file, target, pool)
+            else:
+                wrong, count = self._in_order(file, target)
             if wrong is None:
                 return
             self._advance(-count)
-            file.target.unlink()
+            target.unlink()
         raise RemoteError(
             f"{file.path!r} of {self.source.url!r} has {wrong}, also when fetched again; expected {file.size:,} bytes "
             f"with SHA-256 {file.digest}, as its manifest promises. Nothing of it was kept. Tell the publisher, or "
             "pull from another remote."
         )
 
-    def _continue(self, file: Wanted) -> tuple[str | None, int]:
+    def _in_order(self, file: Wanted, target: Path) -> tuple[str | None, int]:
         """Go on from what is there to the end; say what is wrong with it, if anything, and how many bytes it has."""
         state, count = hashlib.sha256(), 0
-        with _opened(file) as output:
-            output.seek(0)
-            while block := output.read(_BLOCK):
+        if not plain_beginning(target, file.size):
+            target.touch()
+        with target.open("rb") as there:
+            while block := there.read(_BLOCK):
                 state.update(block)
                 count += len(block)
                 self._advance(len(block))
-            with closing(self._blocks(file, count)) as blocks:
+        # What is complete may be a package's file too, which nobody opens to write.
+        if count < file.size:
+            with target.open("ab") as output, closing(self._blocks(file, count)) as blocks:
                 for block in blocks:
+                    if count + len(block) > file.size:
+                        return f"more than {file.size:,} bytes", count
                     output.write(block)
                     state.update(block)
                     count += len(block)
                     self._advance(len(block), received=True)
-                    if count > file.size:
-                        return f"more than {file.size:,} bytes", count
-        if count < file.size:
-            return f"no more than {count:,} bytes", count
-        found = state.hexdigest()
-        return (None if found == file.digest else f"SHA-256 {found}"), count
+        return _verdict(file, state.hexdigest(), count), count
 
-    def _blocks(self, file: Wanted, offset: int) -> Generator[bytes, None, None]:
-        """Read from `offset` to the promised end, or that of the file, however often the connection breaks."""
+    def _in_ranges(
+        self, file: Wanted, target: Path, pool: ThreadPoolExecutor
+    ) -> tuple[str | None, int]:
+        """Do the same with several ranges at a time, each hashed in its turn while later ones arrive."""
+        state, halted, ignored = hashlib.sha256(), threading.Event(), False
+        with Ranges(target, file.size) as ranges:
+            self._advance(sum(ranges.counts))
+            numbers = range(len(ranges.counts))
+            futures = [pool.submit(self._range, file, ranges, n, halted) for n in numbers]
+            try:
+                for number, future in enumerate(futures):
+                    future.result()
+                    self._pause(0)
+                    if not ranges.is_complete(number):
+                        break
+                    ranges.read(number, state.update)
+            except RangesIgnored:
+                ignored, self._knows_ranges = True, False
+            finally:
+                halted.set()
+                wait(futures)  # nobody writes to what is not claimed any more
+            count = sum(ranges.counts)
+            if count == file.size:
+                ranges.finish()
+        if ignored:
+            self._advance(-count)
+            return self._in_order(file, target)
+        return _verdict(file, state.hexdigest(), count), count
+
+    def _range(self, file: Wanted, ranges: Ranges, number: int, halted: threading.Event) -> None:
+        """Complete a range, unless it is needed no more."""
+        start, end = ranges.span(number)
+        offset = start + ranges.counts[number]
+        with self._slots, closing(self._blocks(file, offset, end)) as blocks:
+            begun = time.monotonic()
+            if halted.is_set():
+                return
+            for block in blocks:
+                ranges.write(number, block)
+                self._advance(len(block), received=True)
+                if time.monotonic() > begun + _FAST_SECONDS:
+                    self._widen()
+                if halted.is_set():
+                    return
+
+    def _widen(self) -> None:
+        """Let more ranges arrive at the same time."""
+        with self._lock:
+            more, self._more_slots = self._more_slots, 0
+        for _ in range(more):
+            self._slots.release()
+
+    def _blocks(
+        self, file: Wanted, offset: int, end: int | None = None
+    ) -> Generator[bytes, None, None]:
+        """Read from `offset` to `end`, or to the file's, however often the connection breaks."""
         waits = pauses()
-        while offset < file.size:
+        while offset < (file.size if end is None else end):
             begun = offset
             try:
-                with self.source.stream(file.path, offset=offset) as blocks:
+                with self.source.stream(file.path, offset=offset, end=end) as blocks:
                     for block in blocks:
                         offset, waits = offset + len(block), pauses()
                         yield block
                 if offset == begun:
                     return  # there is no more of it
             except RemoteError as error:
-                seconds = next(waits, None)
-                if not error.retryable or seconds is None:
+                if (pause := pause_after(error, waits)) is None:
                     raise
-                self._stopped.wait(seconds)
+                self._stopped.wait(pause)
 
     def _advance(self, amount: int, *, received: bool = False) -> None:
-        if self._stopped.is_set():
-            raise _Stopped
+        self._pause(0)
         with self._lock:
             self.received += amount if received else 0
             self.progress(amount)
 
+    def _pause(self, seconds: float) -> None:
+        if self._stopped.wait(seconds) if seconds else self._stopped.is_set():
+            raise _Stopped
 
-def _opened(file: Wanted) -> BinaryIO:
-    """Open what is there of a file, to go on with it.
 
-    A package has it too if whoever fetched it was killed then, and nothing may be written through a shared name.
-    So what has all bytes is only read, and what has not, or is another user's, is begun anew.
+def _verdict(file: Wanted, digest: str, count: int) -> str | None:
+    """Say what is wrong with a file of that digest and size, if anything."""
+    if count < file.size:
+        return f"no more than {count:,} bytes"
+    return None if digest == file.digest else f"SHA-256 {digest}"
+
+
+def _own(target: Path, size: int) -> None:
+    """Remove an unfinished file that must not be written to.
+
+    A package has it too if whoever fetched it was killed then, and nothing may be written through a shared name. What
+    has all bytes is only read.
     """
     with suppress(FileNotFoundError):
-        found = file.target.stat()
-        if found.st_size == file.size:
-            return file.target.open("rb")
-        if found.st_nlink > 1 or not os.access(file.target, os.W_OK):
-            file.target.unlink()
-    return file.target.open("a+b")
+        found = target.stat()
+        if found.st_size != size and (found.st_nlink > 1 or not os.access(target, os.W_OK)):
+            target.unlink()
 
 
 class _Stopped(Exception):  # noqa: N818 -- another file could not be had, so this one is not needed

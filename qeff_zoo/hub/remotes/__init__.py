@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.remotes.folder import FolderRemote
-from qeff_zoo.hub.remotes.http import WebRemote
+from qeff_zoo.hub.remotes.http import LOOPBACK, WebRemote
 from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import Remote
 from qeff_zoo.hub.urls import HUB
@@ -25,7 +25,6 @@ from qeff_zoo.settings import StoreSetting, settings
 _REPOSITORY = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII
 )
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _INSECURE = "insecure+"
 
 
@@ -56,7 +55,7 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
         raise _no_remote(url, "it has a user, a query or a fragment")
     if parts.scheme == "file" and host in (None, "", "localhost") and parts.path.startswith("/"):
         return FolderRemote(url, unquote(parts.path), read_only=read_only)
-    if parts.scheme == "http" and host not in _LOOPBACK and not url.startswith(_INSECURE):
+    if parts.scheme == "http" and host not in LOOPBACK and not url.startswith(_INSECURE):
         raise _no_remote(
             url,
             "anybody on the way may change what arrives by http; say insecure+http://… to do so",

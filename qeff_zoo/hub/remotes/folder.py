@@ -12,6 +12,7 @@ changed, and replaced in one step. A publisher that dies lets go of the lock, an
 
 import errno
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,9 @@ class FolderSnapshot:
             return read_all(pieces, limit, f"{path!r} of {self.url!r}")
 
     @contextmanager
-    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> Iterator[Iterator[bytes]]:
         if reason := unsafe_path(path):
             raise RemoteError(
                 f"Cannot read {path!r} of {self.url!r}: the path {reason}. Expected a file of the remote."
@@ -59,11 +62,12 @@ class FolderSnapshot:
             file = (self.folder / path).open("rb")
         with file:
             file.seek(offset)
-            yield self._pieces(file, path)
+            yield self._pieces(file, path, sys.maxsize if end is None else end - offset)
 
-    def _pieces(self, file: BinaryIO, path: str) -> Iterator[bytes]:
+    def _pieces(self, file: BinaryIO, path: str, size: int) -> Iterator[bytes]:
         with _reading(self.url, path):
-            while piece := file.read(_PIECE):
+            while size > 0 and (piece := file.read(min(size, _PIECE))):
+                size -= len(piece)
                 yield piece
 
 

@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
-from qeff_zoo.checkpoint.hub_errors import http_error
+from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import seen
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode
@@ -26,11 +28,14 @@ from qeff_zoo.settings import offline as is_offline
 NOT_MODIFIED, NOT_FOUND = 304, 404
 #: The Hub's way to say that a file or a repository is not there; for a private one with 401, so as not to tell.
 ABSENT = ("EntryNotFound", "RepoNotFound")
-#: Statuses after which the same request may succeed later.
-LATER = (408, 425, 429, 500, 502, 503, 504)
+#: Hosts that are this machine: what goes there by plain HTTP passes nobody.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
+_LONGEST_URL = 8192
 _TIMEOUT_SECONDS = 30.0
+#: A body that brings fewer bytes a second, on average over its first seconds or all of them, is given up.
+_SLOWEST, _FIRST_SECONDS = 1024, 30.0
 #: What a redirect says of the file that it leads to.
 _KEPT = ("x-repo-commit", "x-linked-etag", "x-error-code")
 
@@ -38,6 +43,7 @@ _Result = TypeVar("_Result")
 ATTEMPTS = 5
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 8.0
+_LONGEST_RETRY_AFTER = 60.0
 
 
 # --- repeating ---------------------------------------------------------------------------------
@@ -53,6 +59,17 @@ def pauses(attempts: int = ATTEMPTS) -> Iterator[float]:
         yield min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
 
 
+def pause_after(error: RemoteError, waits: Iterator[float]) -> float | None:
+    """Return the seconds to wait before the next attempt; None if there is to be none.
+
+    Args:
+        error: What the last attempt raised.
+        waits: From `pauses`. A server that asks for a longer one gets it, up to a minute.
+    """
+    pause = next(waits, None) if error.retryable else None
+    return None if pause is None else max(pause, min(error.retry_after, _LONGEST_RETRY_AFTER))
+
+
 def retried(action: Callable[[], _Result]) -> _Result:
     """Do something until it succeeds, a limited number of times.
 
@@ -62,14 +79,34 @@ def retried(action: Callable[[], _Result]) -> _Result:
     Raises:
         RemoteError: What the last attempt raised.
     """
-    for pause in pauses():
+    waits = pauses()
+    while True:
         try:
             return action()
         except RemoteError as error:
-            if not error.retryable:
+            if (pause := pause_after(error, waits)) is None:
                 raise
         time.sleep(pause)
-    return action()
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Read how many seconds a server asks to wait; 0 if it says nothing that can be read.
+
+    Args:
+        headers: Of its answer, lower-case names.
+    """
+    said = headers.get("retry-after", "").strip()
+    if said.isdecimal() and said.isascii():
+        return float(said)
+    try:
+        moment = parsedate_to_datetime(said)
+        return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())
+    except (ValueError, TypeError):  # no date, or one without its zone
+        return 0.0
+
+
+class RangesIgnored(RemoteError):  # noqa: N818 -- no failure: the file can be had in one stream
+    """A server gives a whole file when it is asked for a part."""
 
 
 # --- one request -------------------------------------------------------------------------------
@@ -108,6 +145,7 @@ def get(
     *,
     etag: str = "",
     offset: int = 0,
+    end: int | None = None,
     credentials: Callable[[str], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[Answer]:
     """Ask for a file.
@@ -116,18 +154,26 @@ def get(
         url: Where it is.
         etag: Of the content that is here; the answer's status is 304 if that is still it.
         offset: The first byte that is wanted. What a server sends from before it is thrown away.
+        end: The first byte that is not wanted any more; None for the whole rest.
         credentials: From a URL to the headers that its server may see; asked again after each redirect.
 
     Raises:
         RemoteError: There is no such answer; `retryable` if there may be one later. Also from `pieces`.
+        RangesIgnored: An end was given, and the server gives the whole file.
     """
+    wanted = {"if-none-match": etag} if etag else {}
+    if offset or end is not None:
+        wanted["range"] = f"bytes={offset}-{'' if end is None else end - 1}"
     with ExitStack() as stack:
-        answer = _follow(stack, url, etag, offset, credentials)
+        answer = _follow(stack, url, wanted, credentials)
         if answer.status in (200, 206):
             start = _start(answer)
             if start > offset:
                 raise _odd(answer.url, f"it sent bytes from {start} on when asked from {offset}")
+            if end is not None and answer.status == 200:
+                raise RangesIgnored(f"{answer.url!r} gives the whole file when asked for a part.")
             pieces = _from(offset - start, answer.pieces)
+            pieces = pieces if end is None else _first(end - offset, pieces)
             answer = Answer(answer.url, answer.status, answer.headers, pieces)
         yield answer
 
@@ -135,18 +181,16 @@ def get(
 def _follow(
     stack: ExitStack,
     url: str,
-    etag: str,
-    offset: int,
+    wanted: Mapping[str, str],
     credentials: Callable[[str], Mapping[str, str]],
 ) -> Answer:
+    etag = wanted.get("if-none-match", "")
     kept: dict[str, str] = {}
     for _ in range(_MOST_REDIRECTS + 1):
         # Bytes as they are: no server may compress them on the way, and Range counts them.
-        wanted = {"accept-encoding": "identity", **credentials(url)}
-        wanted |= {"if-none-match": etag} if etag else {}
-        wanted |= {"range": f"bytes={offset}-"} if offset else {}
+        headers = {"accept-encoding": "identity", **credentials(url), **wanted}
         hop = stack.enter_context(ExitStack())
-        answer = hop.enter_context(_once(url, wanted))
+        answer = hop.enter_context(_once(url, headers))
         answer = Answer(url, answer.status, {**answer.headers, **kept}, answer.pieces)
         if etag and answer.status < 400 and answer.etag == etag:
             return Answer(url, NOT_MODIFIED, answer.headers, answer.pieces)
@@ -183,8 +227,22 @@ def _once(url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
 
 
 def _pieces(url: str, response: Any) -> Iterator[bytes]:
-    with _reaching(url):
-        yield from response.iter_raw()
+    waited, received = 0.0, 0
+    pieces = response.iter_raw()
+    while True:
+        begun = time.monotonic()
+        with _reaching(url):
+            piece = next(pieces, None)
+        if piece is None:
+            return
+        waited, received = waited + time.monotonic() - begun, received + len(piece)
+        # Only what the server takes counts, not what is done here with each piece.
+        if waited > _FIRST_SECONDS and received < waited * _SLOWEST:
+            raise RemoteError(
+                f"Cannot read {url!r}: {received:,} bytes came in {waited:.0f} seconds. Expected {_SLOWEST:,} bytes a "
+                "second at least. Check the connection, or take another remote."
+            )
+        yield piece
 
 
 @contextmanager
@@ -202,10 +260,23 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def _redirected(url: str, location: str) -> str:
-    target = urljoin(url, location)
-    before, after = urlsplit(url).scheme, urlsplit(target).scheme
-    if not location or after not in ("http", "https") or (before, after) == ("https", "http"):
-        raise _odd(url, f"it leads to {location!r}")
+    """Tell where a redirect leads, which must not be to where more people can change what arrives than before."""
+    try:
+        target = urljoin(url, location)
+        before, after = urlsplit(url), urlsplit(target)
+        _ = after.port
+    except ValueError as error:
+        raise _odd(url, f"it leads to {location!r}: {error}") from error
+    readable = target.isascii() and target.isprintable() and len(target) <= _LONGEST_URL
+    if not location or not readable or after.scheme not in ("http", "https") or not after.hostname:
+        raise _odd(url, f"it leads to {location[:200]!r}")
+    open_before = before.scheme == "http" and before.hostname not in LOOPBACK
+    kept_here = before.scheme == "http" and after.hostname in LOOPBACK
+    if after.scheme == "http" and not (open_before or kept_here):
+        raise RemoteError(
+            f"Cannot read {url!r}: it leads to {location!r}, and anybody on the way may change what arrives by http. "
+            "Expected a redirect to https. Take another remote, or correct the server; HF_ENDPOINT may name it."
+        )
     return target
 
 
@@ -226,7 +297,9 @@ def _checked(answer: Answer) -> Answer:
         advice = "Expected an answer. Run the command again later."
     else:
         advice = "Expected a file. Check the URL and its revision."
-    raise RemoteError(f"{message} {advice}", retryable=status in LATER)
+    raise RemoteError(
+        f"{message} {advice}", retryable=status in LATER, retry_after=retry_after(answer.headers)
+    )
 
 
 def _start(answer: Answer) -> int:
@@ -247,6 +320,15 @@ def _from(surplus: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield from chain([piece[surplus:]], pieces)
             return
         surplus -= len(piece)
+
+
+def _first(count: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield no more than that many bytes."""
+    for piece in pieces:
+        yield piece[:count]
+        count -= len(piece)
+        if count < 0:
+            return
 
 
 def _odd(url: str, what: str) -> RemoteError:
@@ -302,13 +384,15 @@ class WebSnapshot:
         return retried(attempt)
 
     @contextmanager
-    def stream(self, path: str, *, offset: int = 0) -> Iterator[Iterator[bytes]]:
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> Iterator[Iterator[bytes]]:
         if reason := unsafe_path(path):
             raise RemoteError(
                 f"Cannot read {path!r} of {self.url!r}: the path {reason}. Expected a file of the remote."
             )
         url = f"{self.base}/{quote(path)}"
-        with get(url, offset=offset, credentials=self._credentials) as answer:
+        with get(url, offset=offset, end=end, credentials=self._credentials) as answer:
             if answer.status == NOT_FOUND:
                 raise RemoteError(
                     f"{self.url!r} has no {path!r}; expected what its index lists. Publish it again."

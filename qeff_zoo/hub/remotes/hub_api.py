@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-from qeff_zoo.checkpoint.hub_errors import http_error
+from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import seen
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
 from qeff_zoo.hub.remotes import http
-from qeff_zoo.hub.remotes.http import LATER, WebSnapshot, pauses, read_index, retried
+from qeff_zoo.hub.remotes.http import (
+    WebSnapshot,
+    pause_after,
+    pauses,
+    read_index,
+    retried,
+    retry_after,
+)
 from qeff_zoo.hub.remotes.protocol import PRIVATE, PUBLIC, Content, Holdings, changed
 from qeff_zoo.hub.seen import Seen
 from qeff_zoo.settings import offline as is_offline
@@ -190,8 +197,8 @@ class HubRemote:
             if isinstance(content, Path)
         }
         hub.repeated(lambda: hub.upload(list(files.values())))
-        made = False
-        for pause in (*pauses(_ATTEMPTS), None):
+        made, waits = False, pauses(_ATTEMPTS)
+        while True:
             head = hub.head()
             before = hub.index_at(head)
             wanted = update(before)
@@ -204,10 +211,12 @@ class HubRemote:
             if not files and not small:
                 return hub.commit_url(head)
             operations = [*files.values(), *map(hub.addition, small.keys(), small.values())]
-            if url := hub.commit(operations, message, head, last=pause is None):
-                return url
-            time.sleep(pause or 0)
-        raise AssertionError("the last attempt returns or raises")
+            try:
+                return hub.commit(operations, message, head)
+            except RemoteError as error:
+                if (pause := pause_after(error, waits)) is None:
+                    raise hub.refused(error) from error
+            time.sleep(pause)
 
 
 def _in_memory(upload: Mapping[str, Content], index: Index) -> dict[str, bytes]:
@@ -269,8 +278,8 @@ class _Repository:
 
         return f"{constants.ENDPOINT.rstrip('/')}/{self._remote.repo}/commit/{commit}"
 
-    def commit(self, operations: list[Any], message: str, parent: str, *, last: bool) -> str | None:
-        """Commit on top of a commit; None if that is the head no more, or if no answer came."""
+    def commit(self, operations: list[Any], message: str, parent: str) -> str:
+        """Commit on top of a commit; a retryable error if that is the head no more, or if no answer came."""
         try:
             info = self._api.create_commit(
                 **self._where, operations=operations, commit_message=message, parent_commit=parent,
@@ -280,9 +289,9 @@ class _Repository:
             again = status_of(error) in _MOVED or (
                 is_passing(error) and not self._may_have_opened(error)
             )
-            if again and not last:
-                return None
-            raise self._refused(error) from error
+            if again:
+                raise _passing(error) from error
+            raise self.refused(error) from error
         return str(info.pr_url or info.commit_url)
 
     def _may_have_opened(self, error: Exception) -> bool:
@@ -297,15 +306,16 @@ class _Repository:
                 return action()
             except (http_error(), OSError, RuntimeError, ValueError) as error:
                 if is_passing(error):
-                    raise RemoteError(str(error), retryable=True) from error
-                raise self._refused(error) from error
+                    raise _passing(error) from error
+                raise self.refused(error) from error
 
         try:
             return retried(attempt)
         except RemoteError as error:
-            raise self._refused(error) from error
+            raise self.refused(error) from error
 
-    def _refused(self, error: Exception) -> PublishError:
+    def refused(self, error: Exception) -> PublishError:
+        """Say in our words that the Hub did not take something."""
         status, url = status_of(error), self._remote.url
         if status in (401, 403):
             advice = "Expected a token that may write there. Run `hf auth login` or set HF_TOKEN, or try --create-pr."
@@ -349,11 +359,17 @@ def _once(what: str, call: Callable[[], _Result]) -> _Result:
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """Find the HTTP status behind an error; uploads wrap theirs. None if there was no answer."""
+    """Find the HTTP status behind an error; None if there was no answer."""
+    answer = _answer(error)
+    return None if answer is None else int(answer.status_code)
+
+
+def _answer(error: BaseException | None) -> Any:
+    """Find the answer behind an error; uploads wrap theirs. None if there was none."""
     while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status is not None:
-            return int(status)
+        answer = getattr(error, "response", None)
+        if getattr(answer, "status_code", None) is not None:
+            return answer
         error = error.__cause__
     return None
 
@@ -364,6 +380,15 @@ def is_passing(error: Exception) -> bool:
     if status is not None:
         return status in LATER
     return not isinstance(error, ValueError | FileNotFoundError | PermissionError)
+
+
+def _passing(error: Exception) -> RemoteError:
+    return RemoteError(str(error), retryable=True, retry_after=_asked_to_wait(error))
+
+
+def _asked_to_wait(error: Exception) -> float:
+    answer = _answer(error)
+    return retry_after(answer.headers) if answer is not None else 0.0
 
 
 def _refused(what: str, error: Exception) -> RemoteError:
@@ -381,4 +406,8 @@ def _refused(what: str, error: Exception) -> RemoteError:
     else:
         advice = "Expected the Hub to accept it. Do what it says."
     said = "" if status is None else f" (status {status})"
-    return RemoteError(f"{failed}{said}. {advice}", retryable=is_passing(error))
+    return RemoteError(
+        f"{failed}{said}. {advice}",
+        retryable=is_passing(error),
+        retry_after=_asked_to_wait(error),
+    )

@@ -43,15 +43,19 @@ class Snapshot(Protocol):
             RemoteError: It is not there, larger, or cannot be read.
         """
 
-    def stream(self, path: str, *, offset: int = 0) -> AbstractContextManager[Iterator[bytes]]:
+    def stream(
+        self, path: str, *, offset: int = 0, end: int | None = None
+    ) -> AbstractContextManager[Iterator[bytes]]:
         """Read a file in pieces, from a byte on. Nothing is tried again: the caller knows how far it got.
 
         Args:
             path: Of the file, in the remote.
             offset: The first byte to give; of a server that cannot start there, what comes before is thrown away.
+            end: The first byte not to give; None for the whole rest.
 
         Raises:
             RemoteError: It cannot be read; `retryable` if it may be later. Also from the iterator.
+            RangesIgnored: An end was given, and the server gives the whole file.
         """
 
 
