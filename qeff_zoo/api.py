@@ -176,7 +176,7 @@ def _pull(reference: str) -> Package:
 
 
 def _require_usable(package: Package) -> None:
-    from qeff_zoo.hub.trust import require_usable
+    from qeff_zoo.hub.usable import require_usable
 
     for text in require_usable(package, Store()):
         warnings.warn(f"{package.name}: {text}", stacklevel=3)

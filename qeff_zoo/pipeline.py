@@ -13,7 +13,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.disk.sharing import share
 from qeff_zoo.errors import ParityError
 from qeff_zoo.export import graphs
-from qeff_zoo.hub import trust
+from qeff_zoo.hub.usable import is_as_good_as_ours
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan
@@ -97,9 +97,9 @@ def build(
 
 def _will_do(package: Package, store: Store, *, validate: bool) -> bool:
     """Tell whether a package of the store saves a build: one of others does where they are trusted."""
-    ours = store.is_built_here(package.build_key) or trust.is_vouched_for(package, store)
     proved = package.validated != "none" or not validate
-    return ours and proved and (not package.dirty or has_uncommitted_changes())
+    as_good = proved and is_as_good_as_ours(package, store)
+    return as_good and (not package.dirty or has_uncommitted_changes())
 
 
 def _build(

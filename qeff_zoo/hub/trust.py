@@ -13,7 +13,6 @@ the extra `sign` is needed, is verified when it claims a key or an identity that
 
 import base64
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,7 @@ from qeff_zoo.hub.signatures import (
 )
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SIGNATURE_NAME, parse
-from qeff_zoo.store import Store
-from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
+from qeff_zoo.store.origins import Origin, Provenance
 
 #: Bytes of the longest signature that is read. One by a key has about 1,500, one by an identity about 10,000.
 SIGNATURE_LIMIT = 1 << 20
@@ -97,47 +95,9 @@ def check_index(url: str, content: bytes) -> None:
         raise TrustError(f"The index of {url!r} is refused. {error}") from error
 
 
-def require_usable(package: Package, store: Store) -> list[str]:
-    """Check before it is used that a package was built here, or that the policy lets it pass.
-
-    Args:
-        package: Of the store, or of any folder.
-        store: Of this machine.
-
-    Returns:
-        Warnings, a sentence each; of one that nobody signed only where somebody is pinned.
-
-    Raises:
-        TrustError: The policy refuses it; or its signature is not genuine.
-    """
-    origin = _origin(package, store)
-    if isinstance(origin, BuiltHere):
-        return []
-    return check(*read_signed(package.path), policy_for(origin))
-
-
 def policy_for(origin: Provenance | None) -> Policy:
     """Return the policy for packages of an origin; None for one that nobody knows."""
     return policy(origin.url if isinstance(origin, Origin) else None)
-
-
-def _origin(package: Package, store: Store) -> Provenance | None:
-    """Say where a package is from; nobody knows that of a copy outside of the store, whatever note lies there."""
-    if package.path != store.folder(package.build_key):
-        return None
-    return store.origin(package.build_key)
-
-
-def is_vouched_for(package: Package, store: Store) -> bool:
-    """Tell whether a package is signed by one whom the policy pins."""
-    chosen = policy_for(_origin(package, store))
-    if not chosen.pins_somebody:
-        return False
-    try:
-        check(*read_signed(package.path), replace(chosen, mode=REQUIRE))
-    except TrustError:
-        return False
-    return True
 
 
 def read_signed(folder: Path) -> tuple[bytes, bytes | None]:

@@ -18,10 +18,14 @@ from qeff_zoo import pipeline
 from qeff_zoo.api import find_usable
 from qeff_zoo.errors import PublishError, TrustError
 from qeff_zoo.hub import trust
+from qeff_zoo.hub.index import INDEX_NAME, decode
+from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull.bundle import export_bundle
+from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.hub.resolve.lookup import look_up
+from qeff_zoo.hub.usable import is_as_good_as_ours
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BUILT_HERE, Origin
@@ -204,3 +208,25 @@ def test_a_remote_that_shows_nothing_hides_no_other(
     monkeypatch.setenv("QEFF_ZOO_STORES", f"opt+{own} {remote}")
     (candidate,) = look_up("llama", Store()).candidates
     assert candidate.remote == remote
+
+
+@pytest.mark.parametrize("state", ["known_bad", "yanked"])
+def test_what_became_known_is_heard_before_every_use(
+    pulled: Package, remote: str, state: str, pair: KeyPair, trusting: Callable[..., None]
+) -> None:
+    """The index was asked for since; the package itself was not."""
+    zoo = Path(remote.removeprefix("file://"))
+    index = decode((zoo / INDEX_NAME).read_bytes())
+    publish_notice(remote, index.entries[0].path, state, reason="wrong answers")
+    assert open_remote(remote).snapshot()
+    assert not Store().is_built_here(pulled.build_key)
+    if state == "yanked":
+        with pytest.warns(UserWarning, match="It is yanked: wrong answers"):
+            assert qeff_zoo.load(pulled).generate(["the"], generation_len=2)
+        return
+    with pytest.raises(TrustError, match="is known bad: wrong answers"):
+        qeff_zoo.load(pulled)
+    with pytest.raises(TrustError, match="is known bad: wrong answers"):
+        export_bundle([pulled], pulled.path.parent / "x.tar")
+    trusting(pair)
+    assert not is_as_good_as_ours(pulled, Store())  # though its signer is pinned

@@ -17,7 +17,7 @@ from qeff_zoo.hub.remotes import destination
 from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import MISSING, OTHER, PRIVATE, PUBLIC, THERE, Holdings
-from qeff_zoo.hub.trust import is_vouched_for
+from qeff_zoo.hub.usable import is_as_good_as_ours
 from qeff_zoo.package import Package
 from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, parse
@@ -182,10 +182,8 @@ def plan_publication(
 def _of_others(package: Package) -> Iterator[str]:
     """Say whose a package of the store is, if it was not built here and is not vouched for by one who is trusted."""
     store = Store()
-    if package.path != store.folder(package.build_key) or store.is_built_here(package.build_key):
-        return
-    if not is_vouched_for(package, store):
-        origin = store.origin(package.build_key)
+    origin = store.origin(package.build_key)
+    if package.path == store.folder(package.build_key) and not is_as_good_as_ours(package, store):
         source = (
             f"was pulled from {origin.url}"
             if isinstance(origin, Origin)

@@ -22,7 +22,7 @@ from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, en
 from qeff_zoo.hub.pull import Pulled, Puller
 from qeff_zoo.hub.pull.fetch import download_description, origin_of, require_as_indexed
 from qeff_zoo.hub.pull.repair import Mender
-from qeff_zoo.hub.trust import require_usable
+from qeff_zoo.hub.usable import require_usable
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, unsafe_path
 from qeff_zoo.progress import Reporter, Silent, Stopwatch

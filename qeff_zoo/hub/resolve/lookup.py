@@ -28,6 +28,7 @@ from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate
 from qeff_zoo.hub.urls import unpinned
+from qeff_zoo.hub.usable import require_trusted
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline
@@ -324,7 +325,7 @@ def _is_from(origin: Origin | None, remote: str) -> bool:
 
 def _distrust(package: Package, store: Store) -> str:
     try:
-        trust.require_usable(package, store)
+        require_trusted(package, store)
     except TrustError as error:
         return str(error)
     return ""

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a package may be used: the one question before every use of it.
+
+In: a package, and the store that may know where it is from. Out: nothing, warnings, or a refusal. A package that was
+built here is used. Every other one is held against the trust policy as it is now, and against what the remote that it
+came from said of it last; nobody is asked.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.errors import TrustError
+from qeff_zoo.hub import seen
+from qeff_zoo.hub.index import Notice
+from qeff_zoo.hub.policy import REQUIRE
+from qeff_zoo.hub.trust import check, policy_for, read_signed
+from qeff_zoo.hub.urls import unpinned
+from qeff_zoo.package import Package
+from qeff_zoo.store import Store
+from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
+
+
+def require_usable(package: Package, store: Store) -> list[str]:
+    """Check before it is used that a package was built here, or that policy and notices let it pass.
+
+    Args:
+        package: Of the store, or of any folder.
+        store: Of this machine.
+
+    Returns:
+        Warnings, a sentence each; of one that nobody signed only where somebody is pinned.
+
+    Raises:
+        TrustError: The policy refuses it; its signature is not genuine; or it is known to be bad.
+    """
+    warnings = require_trusted(package, store)
+    notice = _notice(origin_of(package, store))
+    if notice is None:
+        return warnings
+    said = f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}"
+    if notice.state == "known_bad":
+        raise TrustError(
+            f"{package.name!r} is {said}. That is what the remote says that it was pulled from; expected a package "
+            "that is right. Pull or build another one."
+        )
+    return [*warnings, f"It is {said}."]
+
+
+def require_trusted(package: Package, store: Store) -> list[str]:
+    """Check that a package was built here, or that the policy lets it pass, whatever became known about it."""
+    origin = origin_of(package, store)
+    if isinstance(origin, BuiltHere):
+        return []
+    return check(*read_signed(package.path), policy_for(origin))
+
+
+def is_as_good_as_ours(package: Package, store: Store) -> bool:
+    """Tell whether a package saves a build: it was built here, or is signed by one whom the policy pins."""
+    origin = origin_of(package, store)
+    if isinstance(origin, BuiltHere):
+        return True
+    chosen = policy_for(origin)
+    if not chosen.pins_somebody:
+        return False
+    try:
+        check(*read_signed(package.path), replace(chosen, mode=REQUIRE))
+        require_usable(package, store)
+    except TrustError:
+        return False
+    return True
+
+
+def origin_of(package: Package, store: Store) -> Provenance | None:
+    """Say where a package is from; nobody knows that of a copy outside of the store, whatever note lies there."""
+    if package.path != store.folder(package.build_key):
+        return None
+    return store.origin(package.build_key)
+
+
+def _notice(origin: Provenance | None) -> Notice | None:
+    """Return what the remote that a package came from said of it last."""
+    if not isinstance(origin, Origin):
+        return None
+    known = seen.recall(unpinned(origin.url)) or seen.recall(origin.url)
+    return known.index.notices.get(origin.path) if known else None
