@@ -2,8 +2,8 @@
 """The Python API: `build`, `pull`, `load`, `find_package`. Light to import; the work imports what it needs."""
 
 import os
-import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ def load(
     Args:
         package: A package, its folder, its model, its key (8 hex digits or more), its variant, or variant and key. If
             the store has none, what `pull` takes: a model id, a Hub repository of packages, or the URL of a remote.
-            What is pulled is said on stderr, and progress is shown there to a person.
+            Progress of a pull is shown on stderr to a person.
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
 
@@ -134,13 +134,14 @@ def find_package(reference: str) -> Package:
     )
 
 
-def find_usable(reference: str) -> Package:
+def find_usable(reference: str, announce: Callable[[str], None] = lambda _: None) -> Package:
     """Find a package to be run or measured as `find_package` does, or pull it where the store has none.
 
-    What is pulled is said on stderr, and progress is shown there to a person.
+    Progress of a pull is shown on stderr to a person.
 
     Args:
         reference: As for `find_package`; or as for `pull`.
+        announce: Told in a line what is pulled from where.
 
     Raises:
         PackageError: There is no such package, or several; or it is damaged.
@@ -149,7 +150,7 @@ def find_usable(reference: str) -> Package:
     """
     package = find_here(reference)
     if package is None and _is_elsewhere(reference):
-        package = _pull(reference)
+        package = _pull(reference, announce)
     package = package or find_package(reference)  # which says what was looked for
     _require_usable(package)
     return package
@@ -162,12 +163,9 @@ def _is_elsewhere(reference: str) -> bool:
     return is_repository(reference) or is_url(reference)
 
 
-def _pull(reference: str) -> Package:
+def _pull(reference: str, announce: Callable[[str], None]) -> Package:
     from qeff_zoo.bars import reporter
     from qeff_zoo.hub import pull
-
-    def announce(line: str) -> None:
-        print(line, file=sys.stderr)  # noqa: T201 -- several GB, and nobody said `pull`
 
     pulled = pull.pull(reference, puller=pull.Puller(Store(), reporter(), announce))
     for text in pulled.warnings:

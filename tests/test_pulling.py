@@ -627,7 +627,7 @@ def test_progress_of_what_load_pulls_is_shown_to_a_person(
     monkeypatch.setattr("qeff_zoo.runtime.open_session", lambda package, **_: package)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     qeff_zoo.load("org/tiny")
-    assert re.search(r"^Pulling org/tiny .*\rpull +100%", capsys.readouterr().err, re.DOTALL)
+    assert re.search(r"\rpull +100%", capsys.readouterr().err)
 
 
 def test_pull_asks_the_remote_that_is_named(

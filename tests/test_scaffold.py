@@ -276,10 +276,8 @@ def test_a_recipe_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
     assert not scaffold.try_out(tmp_path / "gemma.py").passed
     (tmp_path / "gemma.py").write_text("import nothing_like_this\n")
     trial = scaffold.try_out(tmp_path / "gemma.py")
-    assert (trial.passed, trial.report) == (
-        False,
-        "ModuleNotFoundError: No module named 'nothing_like_this'",
-    )
+    assert not trial.passed
+    assert "ModuleNotFoundError: No module named 'nothing_like_this'. Expected" in trial.report
 
 
 def test_no_shipped_recipe_is_a_draft() -> None:

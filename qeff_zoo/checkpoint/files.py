@@ -53,7 +53,7 @@ DOCUMENTS = ("README.md", "LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_PO
 _MOST = (
     (re.compile(r"(sizes?|dims?|rank|width|ffn|embd|inner)$"), 1 << 24),
     (re.compile(r"(layers?|blocks|depth)$"), 1000),
-    (re.compile(r"experts(_|$)"), 10_000),
+    (re.compile(r"experts(_|$)"), 100_000),
     (re.compile(r"(heads?|groups|queries)$"), 10_000),
     (re.compile(r""), (1 << 63) - 1),
 )

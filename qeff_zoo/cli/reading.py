@@ -30,7 +30,7 @@ def usable_package(reference: str) -> "Package":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        package = find_usable(reference)
+        package = find_usable(reference, lambda line: print(line, file=sys.stderr))
     for warning in caught:
         print(warning.message, file=sys.stderr)
     return package
