@@ -335,6 +335,8 @@ def decode(content: bytes, *, known: bool = False) -> Index:
     """
     try:
         text, signature = parts(content)
+        if not known and sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            raise ValueError(f"it has more than {_MOST_VALUES:,} values")  # noqa: TRY301
         found = json.loads(text) if known else parse(text)
     except (ValueError, zlib.error) as error:
         raise _malformed(str(error)) from error
@@ -345,11 +347,18 @@ def decode(content: bytes, *, known: bool = False) -> Index:
         )
     if not known and (problem := next(validator(_SCHEMA).iter_errors(found), None)):
         raise _malformed(f"{problem.json_path} {shortened(problem.message)}")
-    entries = tuple(Entry(**package) for package in found["packages"])
+    entries = tuple(map(_entry, found["packages"]))
     if len({entry.path for entry in entries}) != len(entries):
         raise _malformed("it lists one path twice")
     notices = {path: Notice(**notice) for path, notice in found["notices"].items()}
     return Index(found["serial"], entries, MappingProxyType(notices), signature)
+
+
+def _entry(package: dict[str, Any]) -> Entry:
+    """Do what `Entry(**package)` does, at a sixth of its time: there may be thousands, of which few are looked at."""
+    entry = object.__new__(Entry)
+    vars(entry).update(package)
+    return entry
 
 
 def parts(content: bytes) -> tuple[bytes, bytes | None]:
@@ -359,12 +368,10 @@ def parts(content: bytes) -> tuple[bytes, bytes | None]:
         content: Its bytes.
 
     Raises:
-        ValueError: They are too many, or become too many, or hold too many values.
+        ValueError: They are too many, or become too many.
         zlib.error: They are not gzipped.
     """
     text, signed, signature = _inflated(content).partition(b"\n")
-    if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise ValueError(f"it has more than {_MOST_VALUES:,} values")
     return text, signature if signed else None
 
 

@@ -127,7 +127,7 @@ def offline_index(url: str) -> Seen:
         RemoteError: It was never asked before.
     """
     if seen := recall(url):
-        trust.check_index(url, seen.content)
+        trust.check_index(url, seen.content, signed=seen.index.signature is not None)
         return seen
     raise RemoteError(
         f"{url!r} cannot be asked offline, and its index was not seen before. Expected a remote that was asked once. "
@@ -148,7 +148,7 @@ def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None
     before = recall(url)
     seen = fetch(before)
     if seen:
-        trust.check_index(url, seen.content)
+        trust.check_index(url, seen.content, signed=seen.index.signature is not None)
     return accept(url, seen) if seen and seen != before else seen
 
 

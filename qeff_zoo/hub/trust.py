@@ -75,20 +75,21 @@ def check(
     return _unknown(policy, f"is signed by a key that is not pinned, {key!r}")
 
 
-def check_index(url: str, content: bytes) -> None:
+def check_index(url: str, content: bytes, *, signed: bool) -> None:
     """Check an index against the policy for its remote: where a key is pinned, somebody must have signed it.
 
     Args:
         url: The remote's.
         content: The bytes of the index's file.
+        signed: Whether it has a signature.
 
     Raises:
         TrustError: The policy refuses it; or its signature is not genuine.
     """
     chosen = policy(url)
-    text, signature = parts(content)
-    if signature is None and not (chosen.mode == REQUIRE and chosen.keys):
+    if not signed and not (chosen.mode == REQUIRE and chosen.keys):
         return
+    text, signature = parts(content)
     try:
         check(text, signature, chosen, SIGNED_NAME)
     except TrustError as error:

@@ -113,7 +113,7 @@ def decide(
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What is said of a package by its axes, needs and versions.
+    """What is said of all packages of one kind: of the same axes, needs and versions.
 
     Args:
         refused: Why they will not do.
@@ -133,10 +133,11 @@ class _Verdict:
 
 
 class _Judge:
-    """Compares candidates with what was asked for."""
+    """Compares candidates with what was asked for; those of one kind only once."""
 
     def __init__(self, wanted: Wanted, notices: Mapping[str, Notice], here: Installed) -> None:
         self._wanted, self._notices, self._here = wanted, notices, cache(here)
+        self._verdicts: dict[str, _Verdict] = {}
         self._asked = _in_order(wanted.axes.items())
         ours = [
             (axis, value) for axis, value in wanted.preferred.items() if axis not in wanted.axes
@@ -146,7 +147,10 @@ class _Judge:
 
     def __call__(self, candidate: Candidate) -> tuple[tuple[Any, ...], Candidate]:
         """Judge one; gives its rank too, by which it comes before others."""
-        entry, verdict = candidate.entry, self._verdict(candidate.entry)
+        entry = candidate.entry
+        kind = f"{entry.axes} {entry.needs} {entry.tested}"
+        if (verdict := self._verdicts.get(kind)) is None:
+            verdict = self._verdicts[kind] = self._verdict(entry)
         refused, warnings = self._of_entry(entry)
         if candidate.distrusted:
             refused.append(Refusal(_TRUST, candidate.distrusted))
