@@ -172,6 +172,8 @@ def test_several_models_and_some_of_them(
     keys = [package.build_key for package in packages]
     assert [Path(line).name for line in command("pull", "--locked")[0].split()] == keys
     assert [Path(line).name for line in command("pull", url, "--locked")[0].split()] == keys[1:]
+    _, err = command("pull", url, "--locked", "--key", "802246d4", code=1)
+    assert "Leave one out" in err
     _, err = command("pull", "org/other", "--locked", code=1)
     assert "The lock has no package of 'org/other'" in err
     _, err = command("pull", "--locked", "-o", "copy", code=1)

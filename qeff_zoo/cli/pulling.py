@@ -25,6 +25,11 @@ def pull_command(arguments: argparse.Namespace) -> int:
     puller = _puller(arguments)
     if arguments.locked is None:
         pulled = [_pull(arguments, puller)]
+    elif arguments.key is not None:
+        raise ResolutionError(
+            f"--locked pulls what a file pins, and --key {arguments.key!r} names something else; expected one of the "
+            "two. Leave one out."
+        )
     else:
         chosen = lock.chosen(lock.read_lock(arguments.locked), arguments.models)
         pulled = [lock.pull_locked(locked, puller) for locked in chosen]

@@ -76,10 +76,16 @@ def existing_copy(destination: Path, build_key: str) -> Package | None:
         build_key: Of the package.
 
     Raises:
-        StoreError: The destination holds something else.
+        StoreError: The destination holds something else, or cannot be.
     """
     target = Path(os.path.abspath(destination))  # noqa: PTH100 -- links stay
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
+    try:
+        target.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:  # a name that no folder can have
+        raise refused("copy a package to", target, error) from error
+    if target.is_dir() and not any(target.iterdir()):
         return None
     try:
         there = Package.open(target)

@@ -7,7 +7,6 @@ import io
 import json
 import tarfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +15,16 @@ from fuzzing import CASES, SECONDS, changed, changes
 from hypothesis import example, given
 from hypothesis import strategies as st
 from remote_builder import make
+from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, ZooError
 from qeff_zoo.escapes import shown
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice, decode, encode
+from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, decode, encode
 from qeff_zoo.hub.publish.card import card
 from qeff_zoo.hub.pull.bundle import export_bundle, import_bundle
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
 from qeff_zoo.store import Store
 
-ENTRY = Entry(
-    path="packages/ort-int4-pl128-cl4096-bs1/0123456789abcdef",
-    manifest="a" * 64,
-    model="org/tiny",
-    model_type="llama",
-    revision="b" * 40,
-    license="apache-2.0",
-    size=12_345,
-    finished="2026-11-20T10:00:00Z",
-    validated="checkpoint",
-    signed=True,
-    axes={"target": "ort", "weights": "int4", "ctx_len": 4096, "seq_lens": [32, 128], "on": True},
-    needs={"onnxruntime": ">=1.31"},
-    tested={"onnxruntime": "1.31.1"},
-)
-OTHER = replace(ENTRY, path="packages/ort-int4-pl128-cl8192-bs1/fedcba9876543210")
 INDEX = (
     Index()
     .with_entry(ENTRY)

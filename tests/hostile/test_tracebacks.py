@@ -159,3 +159,14 @@ def test_a_checkpoint_whose_files_cannot_be_in_a_package(
     (folder / name).write_text("x")
     with pytest.raises(CheckpointError, match=r"cannot be in a package: its name holds a"):
         open_checkpoint(str(folder))
+
+
+def test_a_copy_with_a_name_that_no_folder_can_have(
+    models: Models, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which is said before anything is built."""
+    output = tmp_path / ("x" * 300)
+    code, out, err = run(["build", str(models.llama), "-o", str(output)], capsys)
+    assert (code, out) == (1, "")
+    assert err.startswith("qeff-zoo: Cannot copy a package to ")
+    assert "File name too long" in err

@@ -25,7 +25,7 @@ from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import seen
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
 from qeff_zoo.hub.remotes.http import read_all
-from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed
+from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed, require_safe
 from qeff_zoo.hub.seen import Seen
 from qeff_zoo.package.files import walk
 from qeff_zoo.package.manifest import unsafe_path
@@ -54,10 +54,7 @@ class FolderSnapshot:
     def stream(
         self, path: str, *, offset: int = 0, end: int | None = None
     ) -> Iterator[Iterator[bytes]]:
-        if reason := unsafe_path(path):
-            raise RemoteError(
-                f"Cannot read {path!r} of {self.url!r}: the path {reason}. Expected a file of the remote."
-            )
+        require_safe(path, self.url)
         with _reading(self.url, path):
             file = (self.folder / path).open("rb")
         with file:

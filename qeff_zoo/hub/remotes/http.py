@@ -21,8 +21,8 @@ from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import seen
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode
+from qeff_zoo.hub.remotes.protocol import require_safe
 from qeff_zoo.hub.seen import Seen
-from qeff_zoo.package.manifest import unsafe_path
 from qeff_zoo.settings import offline as is_offline
 
 NOT_MODIFIED, NOT_FOUND = 304, 404
@@ -387,10 +387,7 @@ class WebSnapshot:
     def stream(
         self, path: str, *, offset: int = 0, end: int | None = None
     ) -> Iterator[Iterator[bytes]]:
-        if reason := unsafe_path(path):
-            raise RemoteError(
-                f"Cannot read {path!r} of {self.url!r}: the path {reason}. Expected a file of the remote."
-            )
+        require_safe(path, self.url)
         url = f"{self.base}/{quote(path)}"
         with get(url, offset=offset, end=end, credentials=self._credentials) as answer:
             if answer.status == NOT_FOUND:

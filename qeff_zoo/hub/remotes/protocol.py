@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from qeff_zoo.errors import PublishError
+from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign, encode
+from qeff_zoo.package.manifest import unsafe_path
 
 #: What is put into a remote: a file, its bytes, or how they follow from the index that is committed with it.
 Content: TypeAlias = Path | bytes | Callable[[Index], bytes]
@@ -177,6 +178,22 @@ class Holdings:
 
 def _git_oid(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def require_safe(path: str, url: str) -> None:
+    """Refuse the path of a file that could be outside of a remote.
+
+    Args:
+        path: As an index or a manifest says it.
+        url: The remote's, for the message.
+
+    Raises:
+        RemoteError: It could.
+    """
+    if reason := unsafe_path(path):
+        raise RemoteError(
+            f"Cannot read {path!r} of {url!r}: the path {reason}. Expected a file of the remote."
+        )
 
 
 def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[Index, bytes | None]:

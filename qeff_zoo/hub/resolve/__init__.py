@@ -90,9 +90,11 @@ class Resolution:
 
     def explanation(self) -> str:
         """Say in one line why there is no package to use."""
-        found = f"{len(self.candidates)} packages of {self.model!r} were looked at"
         if self.nearest is None:
             return f"There is no package of {self.model!r}."
+        number = len(self.candidates)
+        packages = "One package" if number == 1 else f"{number:,} packages"
+        found = f"{packages} of {self.model!r} {'was' if number == 1 else 'were'} looked at"
         nearest = short_name(self.nearest.entry.path)
         return f"{found}; the nearest, {nearest}, will not do: {self.difference}."
 
