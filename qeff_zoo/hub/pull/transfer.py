@@ -29,8 +29,6 @@ _PARALLEL_RANGES = 4
 #: If a range takes longer, several help; one connection that is faster than that fills the line, or the processor.
 _FAST_SECONDS = 0.25
 _BLOCK = 1 << 20
-#: Bytes that are written at a time, unless they take longer to come.
-_GATHERED, _GATHERED_SECONDS = 1 << 19, 0.1
 
 
 class Source(Protocol):
@@ -209,8 +207,8 @@ class Transfer:
         while offset < (file.size if end is None else end):
             begun = offset
             try:
-                with self.source.stream(file.path, offset=offset, end=end) as pieces:
-                    for block in _gathered(pieces):
+                with self.source.stream(file.path, offset=offset, end=end) as blocks:
+                    for block in blocks:
                         offset, waits = offset + len(block), pauses()
                         yield block
                 if offset == begun:
@@ -236,29 +234,6 @@ def _verdict(file: Wanted, digest: str, count: int) -> str | None:
     if count < file.size:
         return f"no more than {count:,} bytes"
     return None if digest == file.digest else f"SHA-256 {digest}"
-
-
-def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join the small pieces of a fast connection, each of which would cost as much as a large one; lose none.
-
-    Raises:
-        RemoteError: As the pieces do, after what came before.
-    """
-    held: list[bytes] = []
-    size, begun = 0, 0.0  # the first piece shows that there is something
-    try:
-        for piece in pieces:
-            held.append(piece)
-            size += len(piece)
-            if size >= _GATHERED or time.monotonic() > begun + _GATHERED_SECONDS:
-                yield b"".join(held)
-                held, size, begun = [], 0, time.monotonic()
-    except RemoteError:
-        if held:
-            yield b"".join(held)
-        raise
-    if held:
-        yield b"".join(held)
 
 
 def _own(target: Path, size: int) -> None:
