@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def ls_command(arguments: argparse.Namespace) -> None:
     """Print what a remote has."""
-    from qeff_zoo.hub.resolve.choose import said
+    from qeff_zoo.hub.naming import said
     from qeff_zoo.hub.resolve.lookup import listing
     from qeff_zoo.store import Store
 

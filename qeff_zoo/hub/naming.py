@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from qeff_zoo.hub.index import package_path
+from qeff_zoo.hub.index import Notice, package_path
 from qeff_zoo.identity import is_key
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, Manifest, parse, problems
 
@@ -37,6 +37,12 @@ def short_name(path: str) -> str:
 def full_name(model: str, path: str) -> str:
     """Name a package for people, with its model: `org/model ort-int4-cl4096 · 802246d4`."""
     return f"{model} {short_name(path)}"
+
+
+def said(notice: Notice) -> str:
+    """Say what became known about a package."""
+    instead = f" (take {short_name(notice.instead)})" if notice.instead else ""
+    return f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}{instead}"
 
 
 def is_named(reference: str, path: str, build_key: str = "") -> bool:

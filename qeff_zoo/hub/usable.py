@@ -11,6 +11,7 @@ from dataclasses import replace
 from qeff_zoo.errors import TrustError
 from qeff_zoo.hub import seen
 from qeff_zoo.hub.index import Notice
+from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.policy import REQUIRE
 from qeff_zoo.hub.trust import check, policy_for, read_signed
 from qeff_zoo.hub.urls import unpinned
@@ -33,21 +34,20 @@ def require_usable(package: Package, store: Store) -> list[str]:
         TrustError: The policy refuses it; its signature is not genuine; or it is known to be bad.
     """
     warnings = require_trusted(package, store)
-    notice = _notice(origin_of(package, store))
+    notice = _notice(_origin(package, store))
     if notice is None:
         return warnings
-    said = f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}"
     if notice.state == "known_bad":
         raise TrustError(
-            f"{package.name!r} is {said}. That is what the remote says that it was pulled from; expected a package "
-            "that is right. Pull or build another one."
+            f"{package.name!r} is {said(notice)}. That is what the remote says that it was pulled from; expected a "
+            "package that is right. Pull or build another one."
         )
-    return [*warnings, f"It is {said}."]
+    return [*warnings, f"It is {said(notice)}."]
 
 
 def require_trusted(package: Package, store: Store) -> list[str]:
     """Check that a package was built here, or that the policy lets it pass, whatever became known about it."""
-    origin = origin_of(package, store)
+    origin = _origin(package, store)
     if isinstance(origin, BuiltHere):
         return []
     return check(*read_signed(package.path), policy_for(origin))
@@ -55,7 +55,7 @@ def require_trusted(package: Package, store: Store) -> list[str]:
 
 def is_as_good_as_ours(package: Package, store: Store) -> bool:
     """Tell whether a package saves a build: it was built here, or is signed by one whom the policy pins."""
-    origin = origin_of(package, store)
+    origin = _origin(package, store)
     if isinstance(origin, BuiltHere):
         return True
     chosen = policy_for(origin)
@@ -69,7 +69,7 @@ def is_as_good_as_ours(package: Package, store: Store) -> bool:
     return True
 
 
-def origin_of(package: Package, store: Store) -> Provenance | None:
+def _origin(package: Package, store: Store) -> Provenance | None:
     """Say where a package is from; nobody knows that of a copy outside of the store, whatever note lies there."""
     if package.path != store.folder(package.build_key):
         return None

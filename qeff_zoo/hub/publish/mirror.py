@@ -17,6 +17,7 @@ from qeff_zoo.hub.pull import Puller
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import destination, remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
+from qeff_zoo.hub.resolve.lookup import snapshot_of
 from qeff_zoo.progress import Reporter, Silent
 from qeff_zoo.store import Store
 
@@ -74,16 +75,12 @@ class Mirror:
 
         Raises:
             ResolutionError: There is no such package.
-            RemoteError: A package cannot be had, or is not what it claims.
+            RemoteError: There is no remote with packages; or one of them cannot be had, or is not what it claims.
             TrustError: The trust policy refuses one.
             PublishError: One cannot be published there.
         """
         destination(where)  # refuses what cannot be written, before anything is read
-        snapshot = remote_at(source).snapshot()
-        if snapshot is None:
-            raise ResolutionError(
-                f"{source!r} has no index; expected a remote with packages. Check its name."
-            )
+        snapshot = snapshot_of(remote_at(source))
         for entry in _chosen(snapshot, models, key):
             url = "" if dry_run else self._copy(snapshot, entry, where)
             yield Copied(path=entry.path, model=entry.model, size=entry.size, url=url)

@@ -173,7 +173,7 @@ def _import(puller: Puller, snapshot: "BundleSnapshot", entry: Entry) -> Pulled:
 
 @dataclass(frozen=True)
 class BundleSnapshot:
-    """A bundle, read as any remote is. See `qeff_zoo.hub.remotes.Snapshot`.
+    """A bundle, read as any remote is. See `qeff_zoo.hub.remotes.protocol.Snapshot`.
 
     Args:
         url: Of the file.

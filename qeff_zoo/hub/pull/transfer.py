@@ -32,7 +32,7 @@ _BLOCK = 1 << 20
 
 
 class Source(Protocol):
-    """What files are read from: the part of a `qeff_zoo.hub.remotes.Snapshot` that this takes."""
+    """What files are read from: the part of a `qeff_zoo.hub.remotes.protocol.Snapshot` that this takes."""
 
     @property
     def url(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.hub.index import Entry, Notice
-from qeff_zoo.hub.naming import is_named, short_name
+from qeff_zoo.hub.naming import is_named, said
 from qeff_zoo.hub.resolve import axes
 from qeff_zoo.package.manifest import VALIDATED
 
@@ -216,12 +216,6 @@ def _in_order(asked: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Sizes as the table has them, so that the most important excess is compared first."""
     order = [*axes.RULES]
     return sorted(asked, key=lambda item: order.index(item[0]) if item[0] in order else -1)
-
-
-def said(notice: Notice) -> str:
-    """Say what became known about a package."""
-    instead = f" (take {short_name(notice.instead)})" if notice.instead else ""
-    return f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}{instead}"
 
 
 # --- whether what is installed here runs it ----------------------------------------------------
