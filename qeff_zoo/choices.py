@@ -2,76 +2,25 @@
 """The choices of a build, each declared once: a field of `Request`, and all that follows from it.
 
 What users may ask for (`Request`), the flags of the command line, where a plan's spec holds what was chosen, how
-packages are compared and how their folders are named: all of it reads this table. A new choice is one field here, and
-the code that means it.
+packages are compared and how their folders are named: all of it reads this table. A new choice is one field here, or
+among the options of the target that it is for, and the code that means it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from qeff_zoo import numerics, targets
-
-#: exact     another one answers differently, or not at all
-#: at least  more of it gives the same answers
-#: any       it changes the speed, no answer; the one asked for is preferred
-Sharing: TypeAlias = Literal["exact", "at least", "any"]
+from qeff_zoo.choice import HARDEST, SOFT, Choice, choice
+from qeff_zoo.targets.qaic.options import QaicOptions
+from qeff_zoo.targets.qnn_htp.options import HtpOptions
 
 POOLINGS = ("mean", "cls", "max", "lasttoken")
-HARDEST, HARD, SOFT = 100, 10, 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One thing that can be chosen about a build.
-
-    Args:
-        name: Field of `Request`; the flag is `--` and this name, `_` written `-`.
-        kind: str, int, bool or tuple (of integers).
-        path: Where the spec holds it, `group.name`; None for a choice that stands for others.
-        help: Of the flag.
-        of: Role or kind of answer of the tasks that it is for; None for every task.
-        allowed: Values that it may have; empty where other code decides.
-        default: Where neither user nor checkpoint nor recipe chooses.
-        sharing: Which packages will do for somebody who asks for it, see `qeff_zoo.hub.resolve.axes`.
-        distance: How far apart two packages are that differ here.
-        short: What a package's name says before the value; None for the whole name of the choice.
-    """
-
-    name: str
-    kind: type
-    path: str | None
-    help: str
-    of: str | None = None
-    allowed: tuple[Any, ...] = ()
-    default: Any = None
-    sharing: Sharing = "exact"
-    distance: int = HARD
-    short: str | None = None
-
-    @property
-    def flag(self) -> str:
-        """As in `--ctx-len`."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def group(self) -> str:
-        """Part of the spec that holds it."""
-        return (self.path or "").partition(".")[0]
-
-    @property
-    def key(self) -> str:
-        """Its name in that part."""
-        return (self.path or "").partition(".")[2]
-
-
-def _choice(path: str | None, text: str, **facts: Any) -> Any:
-    return field(default=None, metadata={"path": path, "help": text, **facts})
 
 
 def _size(name: str, text: str, short: str, **facts: Any) -> Any:
-    return _choice(f"shape.{name}", text, short=short, distance=SOFT, **facts)
+    return choice(f"shape.{name}", text, short=short, distance=SOFT, **facts)
 
 
 def _seen(calls: str, short: str) -> Any:
@@ -85,10 +34,10 @@ def _either(values: tuple[Any, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(HtpOptions, QaicOptions):
     """What a user asks for. None leaves a choice to the recipe; a field's `help` says what it is."""
 
-    target: str | None = _choice(
+    target: str | None = choice(
         "target.name",
         f"what to compile for (default: {targets.NAMES[0]})",
         allowed=targets.NAMES,
@@ -96,24 +45,24 @@ class Request:
         distance=HARDEST,
         short="",
     )
-    task: str | None = _choice(
+    task: str | None = choice(
         "task.name", "Hub pipeline tag (default: what the checkpoint is for)", distance=HARDEST
     )
-    weights: str | None = _choice(
+    weights: str | None = choice(
         "quantization.weights",
         f"{_either(numerics.WEIGHTS)} (default: {numerics.WEIGHTS[0]})",
         allowed=numerics.WEIGHTS,
         default=numerics.WEIGHTS[0],
         short="",
     )
-    block_size: int | None = _choice(
+    block_size: int | None = choice(
         "quantization.block_size",
         f"columns that share a scale in int8 and int4: {_either(numerics.BLOCK_SIZES)} "
         f"(default: {numerics.BLOCK_SIZE}; larger is faster, less exact)",
         allowed=numerics.BLOCK_SIZES,
         default=numerics.BLOCK_SIZE,
     )
-    profile: str | None = _choice(None, "one of the recipe's shapes (default: latency)")
+    profile: str | None = choice(None, "one of the recipe's shapes (default: latency)")
     prefill_seq_len: int | None = _size(
         "prefill_seq_len", "prompt tokens taken by one call", "pl", of="decoder", sharing="any"
     )
@@ -137,22 +86,22 @@ class Request:
     )
     comp_ctx_lengths_prefill: tuple[int, ...] | None = _seen("prefill", "ccp")
     comp_ctx_lengths_decode: tuple[int, ...] | None = _seen("decode", "ccd")
-    pooling: str | None = _choice(
+    pooling: str | None = choice(
         "task.pooling",
         f"{_either(POOLINGS)} (default: as the checkpoint says)",
         of="embeddings",
         allowed=POOLINGS,
     )
-    normalize: bool | None = _choice(
+    normalize: bool | None = choice(
         "task.normalize", "scale embeddings to length 1", of="embeddings"
     )
-    expanded_kv: bool | None = _choice(
+    expanded_kv: bool | None = choice(
         "task.expanded_kv",
         "of latent attention, retain every head's keys and values instead of the latents",
         of="decoder",
         default=False,
     )
-    rope_factors: str | None = _choice(
+    rope_factors: str | None = choice(
         "task.rope_factors",
         "longrope's factors for all texts: short or long (default: long where the context exceeds the original one)",
         allowed=("short", "long"),
@@ -164,10 +113,10 @@ def _kind(annotation: Any) -> type:
     return tuple if get_args(kind) else kind
 
 
-#: Every choice by its name, in the order in which people read them.
+_EVERY = (
+    Choice(name=item.name, kind=_kind(item.type), **item.metadata) for item in fields(Request)
+)
+#: Every choice by its name, in the order in which people read them: those of one target last.
 CHOICES: Mapping[str, Choice] = MappingProxyType(
-    {
-        item.name: Choice(name=item.name, kind=_kind(item.type), **item.metadata)
-        for item in fields(Request)
-    }
+    {one.name: one for one in sorted(_EVERY, key=lambda one: one.targets)}
 )

@@ -141,10 +141,12 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
+    options = _choose_options(target, recipe, request, choices)
+    choices.problems += target.problems(checkpoint.config, shape, options)
     _check_applicable(served, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
-    resolved = target.resolve()
+    resolved = target.resolve(options)
     told = {
         group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
         for group in ("task", "quantization")
@@ -157,7 +159,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             variant={**task.variant(checkpoint, shape, choices.value), **factors},
             specializations=task.specializations(shape),
             weights=format_of(**told["quantization"]),
-            flags=resolved.flags,
+            flags=options,
         )
         for component, task in zip(tasks.components_of(recipe), served, strict=True)
     )
@@ -178,7 +180,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
         "shape": {key: value for key, value in asdict(shape).items() if value},
         "quantization": {"method": "none", **told["quantization"]},
-        "target": {"name": target.name, "revision": target.revision, **resolved.flags},
+        "target": {"name": target.name, "revision": target.revision, **options},
         "exporter": EXPORTER_REVISION,
         "toolchain": {
             **{name: installed(name) or "absent" for name in _TRACERS},
@@ -267,6 +269,36 @@ def _choose_target(request: Request, choices: _Choices) -> targets.Target:
     return targets.find(choices.value["target"] if known else CHOICES["target"].default)
 
 
+def _choose_options(
+    target: targets.Target, recipe: Recipe, request: Request, choices: _Choices
+) -> dict[str, Any]:
+    """Choose what is for this target alone: as asked, else as the recipe says; refuse what is for another.
+
+    Returns:
+        By name, without those that are off.
+    """
+    usual = recipe.compile_flags.get(target.name, {})
+    options = {}
+    for name, one in CHOICES.items():
+        asked = getattr(request, name)
+        if one.targets and target.name not in one.targets:
+            if asked is not None:
+                wanted = " or ".join(one.targets)
+                choices.problems.append(
+                    f"{one.flag} is for target {wanted}, and --target is {target.name!r}. Leave it out, or choose "
+                    f"--target {wanted}."
+                )
+            continue
+        given = ((asked, "user"), (usual.get(name), "recipe"), (one.default, "default"))
+        value, by = next((pair for pair in given if pair[0] is not None), (None, ""))
+        if not one.targets or value is None or (value is False and by == "default"):
+            continue
+        choices.set(name, value, by)
+        _check_member(choices, name)
+        options[name] = value
+    return {name: value for name, value in options.items() if value is not False}
+
+
 def _choose_weights(target: targets.Target, request: Request, choices: _Choices) -> None:
     """Choose how matrices are stored, and the blocks of integers."""
     choices.first("weights", (request.weights, "user"), (CHOICES["weights"].default, "default"))
@@ -289,12 +321,17 @@ def _choose_weights(target: targets.Target, request: Request, choices: _Choices)
 
 def _check_member(choices: _Choices, name: str) -> bool:
     """Tell whether a chosen value is one of those that are allowed; note if it is not."""
-    value, allowed = choices.value[name], CHOICES[name].allowed
-    if value not in allowed:
-        choices.problems.append(
-            f"{CHOICES[name].flag} is {value!r}, expected one of {', '.join(map(str, allowed))}."
-        )
-    return value in allowed
+    value, one = choices.value[name], CHOICES[name]
+    expected = ""
+    if one.allowed and value not in one.allowed:
+        expected = f"one of {', '.join(map(str, one.allowed))}"
+    elif one.least is not None and value < one.least:
+        expected = f"at least {one.least}"
+    elif one.most is not None and value > one.most:
+        expected = f"at most {one.most}"
+    if expected:
+        choices.problems.append(f"{one.flag} is {value!r}, expected {expected}.")
+    return not expected
 
 
 def _choose_shape(
@@ -428,8 +465,7 @@ def _choose_variant(
             if name not in said and asked in (None, one.default):
                 continue  # nothing new
             choices.first(name, (asked, "user"), said.get(name, (one.default, "default")))
-            if one.allowed:
-                _check_member(choices, name)
+            _check_member(choices, name)
 
 
 def _rope_scalings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:

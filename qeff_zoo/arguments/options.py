@@ -29,8 +29,14 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 def add_axes(parser: argparse.ArgumentParser) -> None:
     """Add the choices of a build."""
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
-    group = parser.add_argument_group("choices", "the recipe makes those that are left out")
+    groups: dict[tuple[str, ...], Any] = {
+        (): parser.add_argument_group("choices", "the recipe makes those that are left out"),
+    }
     for choice in CHOICES.values():
+        if choice.targets not in groups:
+            names = " and ".join(choice.targets)
+            groups[choice.targets] = parser.add_argument_group(f"choices of target {names}")
+        group = groups[choice.targets]
         group.add_argument(choice.flag, help=choice.help, **_READERS[choice.kind])
 
 

@@ -7,9 +7,8 @@ best, compiles that, and opens the program to run it. The pipeline, the runtime 
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qeff_zoo.numerics import Numerics
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout, Slot
 
@@ -32,12 +32,10 @@ class Resolved:
     Args:
         toolchain: Versions of what lowers and compiles, by distribution; they are part of a package's identity.
         needs: What a machine must have to run the package: versions by name.
-        flags: Of its compiler.
     """
 
     toolchain: Mapping[str, str]
     needs: Mapping[str, str]
-    flags: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,27 @@ class Target(Protocol):
     def ways(self) -> Mapping[str, str]:
         """How it may compute a part of a graph: a code for programs, a sentence's end for people."""
 
-    def resolve(self) -> Resolved:
-        """Return the versions and flags of a build on this machine."""
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether what it compiles reads the data file when it runs; else the package is without it."""
+
+    def problems(
+        self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
+    ) -> list[str]:
+        """Say what stands in the way of a build, before anything expensive.
+
+        Args:
+            config: Raw config.json of the checkpoint.
+            shape: Sizes that were chosen.
+            options: Choices that are for this target alone, by name, without those that are off.
+        """
+
+    def resolve(self, options: Mapping[str, Any]) -> Resolved:
+        """Return the versions that a build on this machine has.
+
+        Args:
+            options: As for `problems`.
+        """
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph, in place, into what the compiler takes.

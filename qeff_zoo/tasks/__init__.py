@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from qeff_zoo.choices import Choice, Request
+from qeff_zoo.choice import Choice
+from qeff_zoo.choices import Request
 from qeff_zoo.recipe import Component, Recipe, Shape
 from qeff_zoo.states import State
 

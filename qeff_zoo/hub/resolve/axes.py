@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
-from qeff_zoo.choices import CHOICES, HARD, Sharing
+from qeff_zoo.choice import HARD, Sharing
+from qeff_zoo.choices import CHOICES
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.numerics import WEIGHTS
 from qeff_zoo.targets import Lowered, Resolved
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
 
@@ -42,9 +43,16 @@ class OrtTarget:
     name: str = "ort"
     revision: int = 2
     weights: tuple[str, ...] = WEIGHTS
+    keeps_weights: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
-    def resolve(self) -> Resolved:
+    def problems(
+        self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
+    ) -> list[str]:
+        """Return nothing: it takes every model in every size."""
+        return []
+
+    def resolve(self, options: Mapping[str, Any]) -> Resolved:
         """Return the installed ONNX Runtime, which lowers, compiles and runs."""
         version = installed("onnxruntime") or "absent"
         return Resolved(toolchain={"onnxruntime": version}, needs={"onnxruntime": f">={version}"})

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one choice of a build is: a field, and all that follows from it."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+#: exact     another one answers differently, or not at all
+#: at least  more of it gives the same answers
+#: any       it changes the speed, no answer; the one asked for is preferred
+Sharing: TypeAlias = Literal["exact", "at least", "any"]
+
+HARDEST, HARD, SOFT = 100, 10, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One thing that can be chosen about a build.
+
+    Args:
+        name: Field of `Request`; the flag is `--` and this name, `_` written `-`.
+        kind: str, int, bool or tuple (of integers).
+        path: Where the spec holds it, `group.name`; None for a choice that stands for others.
+        help: Of the flag.
+        of: Role or kind of answer of the tasks that it is for; None for every task.
+        targets: That it is for; empty for every target.
+        allowed: Values that it may have; empty where other code decides.
+        least: Of a number; None where other code decides.
+        most: Of a number; None where other code decides.
+        default: Where neither user nor checkpoint nor recipe chooses.
+        sharing: Which packages will do for somebody who asks for it, see `qeff_zoo.hub.resolve.axes`.
+        distance: How far apart two packages are that differ here.
+        short: What a package's name says before the value; None for the whole name of the choice.
+        spelling: As the target's compiler calls it, where that is no other form of the name.
+    """
+
+    name: str
+    kind: type
+    path: str | None
+    help: str
+    of: str | None = None
+    targets: tuple[str, ...] = ()
+    allowed: tuple[Any, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    default: Any = None
+    sharing: Sharing = "exact"
+    distance: int = HARD
+    short: str | None = None
+    spelling: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """As in `--ctx-len`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def group(self) -> str:
+        """Part of the spec that holds it."""
+        return (self.path or "").partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """Its name in that part."""
+        return (self.path or "").partition(".")[2]
+
+
+def choice(path: str | None, text: str, **facts: Any) -> Any:
+    """Declare a choice: the default value of a field of a dataclass, None unless asked for.
+
+    Args:
+        path: Where the spec holds it.
+        text: Help of its flag.
+        **facts: Other fields of `Choice`.
+    """
+    return field(default=None, metadata={"path": path, "help": text, **facts})

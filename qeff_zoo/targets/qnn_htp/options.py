@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be chosen about a build for target `qnn-htp`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from qeff_zoo.choice import choice
+
+#: Systems on a chip that onnxruntime-qnn 2.7 compiles for, by Qualcomm's number: their HTP.
+SOC_MODELS: Mapping[int, str] = MappingProxyType({43: "v73", 57: "v75", 69: "v79", 87: "v81"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HtpOptions:
+    """Fields of `Request` that are for target `qnn-htp`."""
+
+    soc_model: int | None = choice(
+        "target.soc_model",
+        f"number of the system on a chip: {', '.join(f'{soc} ({arch})' for soc, arch in SOC_MODELS.items())}"
+        " (default: 43)",
+        targets=("qnn-htp",),
+        allowed=tuple(SOC_MODELS),
+        default=43,
+        short="soc",
+    )
