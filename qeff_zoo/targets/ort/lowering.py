@@ -9,23 +9,20 @@ so no graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.errors import CompileError
-from qeff_zoo.numerics import FLOAT32, Format, Numerics, RoundedMatrix
+from qeff_zoo.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.semantic import domains
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention as attention_pass
-from qeff_zoo.targets.ort import convolution, recurrence, stacks
+from qeff_zoo.targets.ort import convolution, recurrence
 from qeff_zoo.targets.ort import experts as experts_pass
-from qeff_zoo.weights import expressions
+from qeff_zoo.weights import stacks
 from qeff_zoo.weights.expressions import Expression
-from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
-from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 from qeff_zoo.weights.quantization import block_count
 
 _CONTRIB = "com.microsoft"
@@ -60,10 +57,7 @@ def lower(
             )
     onnx_passes.RemoveUnusedNodesPass()(model)
     attention = attention_pass.lower(model.graph, ctx_len)
-    for value, name in lowering.weights.items():
-        if value.uses():
-            slot = lowering.slot(name, bindings[name], FLOAT32)
-            ir.convenience.replace_all_uses_with(value, lowering.tensor(slot, _shape(value)))
+    lowering.rest()
     onnx_passes.RemoveUnusedNodesPass()(model)
     _keep_as_computed(model.graph)
     attention_pass.drop_compute_context(model.graph)
@@ -88,107 +82,10 @@ def _keep_as_computed(graph: ir.Graph) -> None:
             ir.convenience.replace_nodes_and_values(graph, cast, [cast], [], [value], [kept])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Matrix:
-    """A weight matrix (rows, columns).
+class _Lowering(Matrices):
+    """Weights as ONNX Runtime's kernels take them."""
 
-    Args:
-        name: Of its weight, with the number of the matrix or of its first row where that has several.
-        expression: Its value.
-        rows: Outputs.
-        columns: Inputs.
-        input_major: Whether the weight holds it as (columns, rows).
-    """
-
-    name: str
-    expression: Expression
-    rows: int
-    columns: int
-    input_major: bool
-
-
-@dataclass
-class _Lowering:
-    """State of one lowering: slots made so far, shared where two initializers are the same data."""
-
-    graph: ir.Graph
-    bindings: Mapping[str, Expression]
-    format: Format
-    slots: dict[str, Slot] = field(default_factory=dict)
-    weights: dict[ir.Value, str] = field(default_factory=dict)
-    rounded: dict[str, RoundedMatrix] = field(default_factory=dict)
-    _same: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Take the portable graph's weights out; the lowered ones get their names."""
-        initializers = self.graph.initializers
-        self.weights = {
-            value: name for name, value in initializers.items() if is_placeholder(value)
-        }
-        for name in self.weights.values():
-            del initializers[name]
-
-    def slot(self, name: str, expression: Expression, format: Format, add: float = 0.0) -> Slot:
-        """Return the slot for a value, the same one for tied weights."""
-        identity = f"{expression} {format} {add}"
-        if identity not in self._same and name in self.slots:
-            name = f"{name}.bits{format.bits}"  # the same weight stored in two ways
-        known = self._same.setdefault(identity, name)
-        if known not in self.slots:
-            self.slots[known] = Slot(known, expression, format, add)
-        return self.slots[known]
-
-    def tensor(self, slot: Slot, shape: list[int], entry: str = "", dtype: str = "F32") -> ir.Value:
-        """Return an initializer that reads one tensor of a slot, in a shape of the caller's."""
-        entry = entry or slot.name
-        name = entry if len(shape) != 3 else f"{entry}.blocks"
-        if name in self.graph.initializers:
-            return self.graph.initializers[name]
-        tensor = placeholder(name, _DTYPES[dtype], shape)
-        value = ir.Value(
-            name=name, shape=ir.Shape(shape), type=ir.TensorType(_DTYPES[dtype]), const_value=tensor
-        )
-        read_slot(value, entry)
-        self.graph.initializers[name] = value
-        return value
-
-    def matrix(self, value: ir.Value | None, *, input_major: bool = False) -> _Matrix | None:
-        """Return a weight matrix, or None for any other value.
-
-        Args:
-            value: Perhaps a weight.
-            input_major: It is stored as (columns, rows) and is to be transposed.
-        """
-        if value is None:
-            return None
-        if value in self.weights:
-            name = self.weights[value]
-            shape, expression = _shape(value), self.bindings[name]
-        else:
-            stacked, index = stacks.picked(value)
-            cut, first, last = stacks.cut_rows(value)
-            if stacked in self.weights:
-                whole = self.weights[stacked]
-                name, shape = f"{whole}.{index}", _shape(stacked)[1:]
-                expression = expressions.index(index, self.bindings[whole])
-            elif cut in self.weights and len(_shape(cut)) == 2:
-                whole = self.weights[cut]
-                name, shape = f"{whole}.{first}", [last - first, _shape(cut)[1]]
-                expression = expressions.cut(0, first, last, self.bindings[whole])
-            else:
-                return None
-        if len(shape) != 2:
-            return None
-        rows, columns = reversed(shape) if input_major else shape
-        return _Matrix(
-            name=name,
-            expression=expressions.transpose(0, 1, expression) if input_major else expression,
-            rows=rows,
-            columns=columns,
-            input_major=input_major,
-        )
-
-    def product(self, x: ir.Value, matrix: _Matrix) -> ir.Node:
+    def product(self, x: ir.Value, matrix: Matrix) -> ir.Node:
         """Multiply by a weight matrix in the chosen format."""
         rows, columns, format = matrix.rows, matrix.columns, self.format
         slot = self.slot(matrix.name, matrix.expression, format)
@@ -208,7 +105,7 @@ class _Lowering:
         quantized = self.quantized(slot, packed, [rows, blocks])
         return ir.node("MatMulNBits", [x, *quantized], attributes, domain=_CONTRIB)
 
-    def rows(self, indices: ir.Value, matrix: _Matrix) -> ir.Node:
+    def rows(self, indices: ir.Value, matrix: Matrix) -> ir.Node:
         """Look up rows of a weight matrix in the chosen format, which is none of floats."""
         rows, columns, format = matrix.rows, matrix.columns, self.format
         slot = self.slot(matrix.name, matrix.expression, format)
@@ -225,28 +122,6 @@ class _Lowering:
         given = [packed, indices, *others]
         return ir.node("GatherBlockQuantized", given, attributes, domain=_CONTRIB)
 
-    def note(
-        self,
-        slot: Slot,
-        rows: int,
-        columns: int,
-        *,
-        input_major: bool,
-        multiplied: bool = False,
-        gathered: bool = False,
-    ) -> None:
-        """Note that the graph reads a matrix, or a stack of them, in integers."""
-        known = self.rounded.get(slot.name)
-        self.rounded[slot.name] = RoundedMatrix(
-            name=slot.name,
-            rows=rows,
-            columns=columns,
-            input_major=input_major,
-            format=slot.format,
-            multiplied=multiplied or (known is not None and known.multiplied),
-            gathered=gathered or (known is not None and known.gathered),
-        )
-
     def numerics(self) -> Numerics:
         """Return what the finished graph rounds: matrices, and the left sides of products with them."""
         used = {slot.name for slot in self.used_slots()}
@@ -254,23 +129,6 @@ class _Lowering:
         multiplies = any(matrix.multiplied for matrix in matrices)
         rounds = multiplies and _ACCURACY_LEVEL == _INT8_ACTIVATIONS
         return Numerics(matrices=matrices, activation_block=self.format.block if rounds else None)
-
-    def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
-        """Return initializers with a slot's integers, scales and, if its format has any, zero points.
-
-        Args:
-            slot: Of quantized matrices.
-            packed: Shape of the integers, in bytes.
-            scales: Shape of the scales.
-        """
-        values = [
-            self.tensor(slot, packed, dtype="U8"),
-            self.tensor(slot, scales, f"{slot.name}.scales"),
-        ]
-        if slot.format.zero_points:
-            zeros = [*scales[:-1], (scales[-1] + 1) // 2]
-            values.append(self.tensor(slot, zeros, f"{slot.name}.zero_points", "U8"))
-        return values
 
     @property
     def packing(self) -> experts_pass.Packing | None:
@@ -295,15 +153,10 @@ class _Lowering:
         packed = [count, rows, columns * format.bits // 8]
         return self.quantized(slot, packed, [count, rows, columns // format.block])
 
-    def used_slots(self) -> list[Slot]:
-        """Return the slots that some initializer of the finished graph reads."""
-        read = slots_read(self.graph)
-        return [slot for slot in self.slots.values() if slot.name in read]
-
 
 def _linear(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     matrix = lowering.matrix(node.inputs[1])
-    return None if matrix is None else [lowering.product(_input(node, 0), matrix)]
+    return None if matrix is None else [lowering.product(input_of(node, 0), matrix)]
 
 
 def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
@@ -314,7 +167,7 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     if lowering.format.is_float and node.inputs[1] in lowering.weights:
         return None
     matrix = lowering.matrix(node.inputs[1], input_major=True)
-    return None if matrix is None else [lowering.product(_input(node, 0), matrix)]
+    return None if matrix is None else [lowering.product(input_of(node, 0), matrix)]
 
 
 def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
@@ -325,7 +178,7 @@ def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     matrix = lowering.matrix(node.inputs[1], input_major=not output_major)
     if matrix is None:
         return None
-    product = lowering.product(_input(node, 0), matrix)
+    product = lowering.product(input_of(node, 0), matrix)
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return [product]
     return [product, ir.node("Add", [product.outputs[0], node.inputs[2]])]
@@ -339,26 +192,26 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
         or node.attributes.get_int("axis", 0) != 0
     ):
         return None
-    table = _input(node, 0)
-    if table.shape is None or len(table.shape) != 2 or _shape(table)[1] % lowering.format.block:
+    table = input_of(node, 0)
+    if table.shape is None or len(table.shape) != 2 or shape_of(table)[1] % lowering.format.block:
         return None
     matrix = lowering.matrix(table)
     if matrix is None:
         return None
-    return [lowering.rows(_input(node, 1), matrix)]
+    return [lowering.rows(input_of(node, 1), matrix)]
 
 
 def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    weight = _input(node, 1)
+    weight = input_of(node, 1)
     if weight not in lowering.weights:
         return None
     name = lowering.weights[weight]
     slot = lowering.slot(
         name, lowering.bindings[name], FLOAT32, node.attributes.get_float("offset", 0.0)
     )
-    scale = lowering.tensor(slot, _shape(weight))
+    scale = lowering.tensor(slot, shape_of(weight))
     attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
-    return [ir.node("SimplifiedLayerNormalization", [_input(node, 0), scale], attributes)]
+    return [ir.node("SimplifiedLayerNormalization", [input_of(node, 0), scale], attributes)]
 
 
 _RULES: dict[tuple[str, str], Callable[[_Lowering, ir.Node], list[ir.Node] | None]] = {
@@ -368,18 +221,3 @@ _RULES: dict[tuple[str, str], Callable[[_Lowering, ir.Node], list[ir.Node] | Non
     ("", "Gemm"): _gemm,
     ("", "Gather"): _gather,
 }
-
-
-def _input(node: ir.Node, index: int) -> ir.Value:
-    value = node.inputs[index]
-    assert value is not None
-    return value
-
-
-def _shape(value: ir.Value) -> list[int]:
-    dims = [] if value.shape is None else [dim for dim in value.shape if isinstance(dim, int)]
-    if value.shape is None or len(dims) != len(value.shape):
-        raise CompileError(
-            f"Initializer {value.name!r} has shape {value.shape}, expected a static one."
-        )
-    return dims

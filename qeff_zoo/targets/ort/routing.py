@@ -13,7 +13,7 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.passes import experts as experts_pass
 from qeff_zoo.semantic.domains import SEMANTIC
-from qeff_zoo.targets.ort import stacks
+from qeff_zoo.weights import stacks
 
 
 def lower(graph: ir.Graph, weights: Collection[ir.Value]) -> set[ir.Value]:

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of a graph that is lowered: which values are matrices, and the slots of the data file that hold them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from qeff_zoo.errors import CompileError
+from qeff_zoo.numerics import FLOAT32, Format, RoundedMatrix
+from qeff_zoo.weights import expressions, stacks
+from qeff_zoo.weights.expressions import Expression
+from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
+from qeff_zoo.weights.layout import Slot
+
+_DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A weight matrix (rows, columns).
+
+    Args:
+        name: Of its weight, with the number of the matrix or of its first row where that has several.
+        expression: Its value.
+        rows: Outputs.
+        columns: Inputs.
+        input_major: Whether the weight holds it as (columns, rows).
+    """
+
+    name: str
+    expression: Expression
+    rows: int
+    columns: int
+    input_major: bool
+
+
+@dataclass
+class Matrices:
+    """The weights of one lowering: slots made so far, shared where two initializers are the same data.
+
+    Args:
+        graph: Portable; its weights are taken out, lowered ones get their names.
+        bindings: For every weight, its value over checkpoint tensors.
+        format: Of matrices that are multiplied or looked up. All else is float32.
+    """
+
+    graph: ir.Graph
+    bindings: Mapping[str, Expression]
+    format: Format
+    slots: dict[str, Slot] = field(default_factory=dict)
+    weights: dict[ir.Value, str] = field(default_factory=dict)
+    rounded: dict[str, RoundedMatrix] = field(default_factory=dict)
+    _same: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take the portable graph's weights out; the lowered ones get their names."""
+        initializers = self.graph.initializers
+        self.weights = {
+            value: name for name, value in initializers.items() if is_placeholder(value)
+        }
+        for name in self.weights.values():
+            del initializers[name]
+
+    def slot(self, name: str, expression: Expression, format: Format, add: float = 0.0) -> Slot:
+        """Return the slot for a value, the same one for tied weights."""
+        identity = f"{expression} {format} {add}"
+        if identity not in self._same and name in self.slots:
+            name = f"{name}.bits{format.bits}"  # the same weight stored in two ways
+        known = self._same.setdefault(identity, name)
+        if known not in self.slots:
+            self.slots[known] = Slot(known, expression, format, add)
+        return self.slots[known]
+
+    def tensor(self, slot: Slot, shape: list[int], entry: str = "", dtype: str = "F32") -> ir.Value:
+        """Return an initializer that reads one tensor of a slot, in a shape of the caller's."""
+        entry = entry or slot.name
+        name = entry if len(shape) != 3 else f"{entry}.blocks"
+        if name in self.graph.initializers:
+            return self.graph.initializers[name]
+        tensor = placeholder(name, _DTYPES[dtype], shape)
+        value = ir.Value(
+            name=name, shape=ir.Shape(shape), type=ir.TensorType(_DTYPES[dtype]), const_value=tensor
+        )
+        read_slot(value, entry)
+        self.graph.initializers[name] = value
+        return value
+
+    def matrix(self, value: ir.Value | None, *, input_major: bool = False) -> Matrix | None:
+        """Return a weight matrix, or None for any other value.
+
+        Args:
+            value: Perhaps a weight.
+            input_major: It is stored as (columns, rows) and is to be transposed.
+        """
+        if value is None:
+            return None
+        if value in self.weights:
+            name = self.weights[value]
+            shape, expression = shape_of(value), self.bindings[name]
+        else:
+            stacked, index = stacks.picked(value)
+            cut, first, last = stacks.cut_rows(value)
+            if stacked in self.weights:
+                whole = self.weights[stacked]
+                name, shape = f"{whole}.{index}", shape_of(stacked)[1:]
+                expression = expressions.index(index, self.bindings[whole])
+            elif cut in self.weights and len(shape_of(cut)) == 2:
+                whole = self.weights[cut]
+                name, shape = f"{whole}.{first}", [last - first, shape_of(cut)[1]]
+                expression = expressions.cut(0, first, last, self.bindings[whole])
+            else:
+                return None
+        if len(shape) != 2:
+            return None
+        rows, columns = reversed(shape) if input_major else shape
+        return Matrix(
+            name=name,
+            expression=expressions.transpose(0, 1, expression) if input_major else expression,
+            rows=rows,
+            columns=columns,
+            input_major=input_major,
+        )
+
+    def note(
+        self,
+        slot: Slot,
+        rows: int,
+        columns: int,
+        *,
+        input_major: bool,
+        multiplied: bool = False,
+        gathered: bool = False,
+    ) -> None:
+        """Note that the graph reads a matrix, or a stack of them, in integers."""
+        known = self.rounded.get(slot.name)
+        self.rounded[slot.name] = RoundedMatrix(
+            name=slot.name,
+            rows=rows,
+            columns=columns,
+            input_major=input_major,
+            format=slot.format,
+            multiplied=multiplied or (known is not None and known.multiplied),
+            gathered=gathered or (known is not None and known.gathered),
+        )
+
+    def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
+        """Return initializers with a slot's integers, scales and, if its format has any, zero points.
+
+        Args:
+            slot: Of quantized matrices.
+            packed: Shape of the integers, in bytes.
+            scales: Shape of the scales.
+        """
+        values = [
+            self.tensor(slot, packed, dtype="U8"),
+            self.tensor(slot, scales, f"{slot.name}.scales"),
+        ]
+        if slot.format.zero_points:
+            zeros = [*scales[:-1], (scales[-1] + 1) // 2]
+            values.append(self.tensor(slot, zeros, f"{slot.name}.zero_points", "U8"))
+        return values
+
+    def used_slots(self) -> list[Slot]:
+        """Return the slots that some initializer of the finished graph reads."""
+        read = slots_read(self.graph)
+        return [slot for slot in self.slots.values() if slot.name in read]
+
+    def rest(self) -> None:
+        """Give every weight that is still used as it was a float32 slot."""
+        for value, name in self.weights.items():
+            if value.uses():
+                slot = self.slot(name, self.bindings[name], FLOAT32)
+                ir.convenience.replace_all_uses_with(value, self.tensor(slot, shape_of(value)))
+
+
+def input_of(node: ir.Node, index: int) -> ir.Value:
+    """Return an input that is there."""
+    value = node.inputs[index]
+    assert value is not None
+    return value
+
+
+def shape_of(value: ir.Value) -> list[int]:
+    """Return the shape of a weight."""
+    dims = [] if value.shape is None else [dim for dim in value.shape if isinstance(dim, int)]
+    if value.shape is None or len(dims) != len(value.shape):
+        raise CompileError(
+            f"Initializer {value.name!r} has shape {value.shape}, expected a static one."
+        )
+    return dims
