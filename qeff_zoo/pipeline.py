@@ -10,7 +10,7 @@ from qeff_zoo import manifest_entries, targets
 from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
 from qeff_zoo.choices import Request
-from qeff_zoo.disk.sharing import share
+from qeff_zoo.disk.sharing import share_all
 from qeff_zoo.errors import ParityError
 from qeff_zoo.export import graphs
 from qeff_zoo.hub.usable import is_as_good_as_ours
@@ -137,6 +137,9 @@ def _build(
             read = len({name for graph in traced for name in graph.bindings})
             manifest = manifest_entries.manifest(checkpoint, plan, entries, read, watch)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
+            if not target.keeps_weights:
+                (folder / external_data.WEIGHTS).unlink()
+                digests = {}
             package = write_manifest(folder, manifest, digests)
         if level is None:
             trials.call_once(package)
@@ -167,10 +170,10 @@ def _compile(
     there = store.program(key_of(entry))
     if there is not None:
         package, program = there
-        share(package.path / program.path, folder / program.path)
+        share_all(package.path / program.path, folder / program.path)
         return {**entry, "path": program.path}
     name = Path(graphs.GRAPH).stem if len(plan.programs) == 1 else made.plan.role
-    path = target.compile(made.lowered, layout, folder, name)
+    path = target.compile(made.lowered, layout, folder, name, made.plan)
     return {**entry, "path": path.relative_to(folder).as_posix()}
 
 

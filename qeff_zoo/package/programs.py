@@ -19,6 +19,8 @@ class CompiledProgram:
         path: In the package.
         key: Names it by all that its compiler read, see `qeff_zoo.identity.program_key`.
         specializations: Named sizes that it was compiled for.
+        inputs: What a call is given besides states: name, dtype and shape of each.
+        outputs: What a call returns besides states.
         states: What it retains from call to call.
         numerics: What it rounds.
         flags: Given to its compiler.
@@ -29,6 +31,8 @@ class CompiledProgram:
     path: str
     key: str
     specializations: Sequence[Mapping[str, Any]]
+    inputs: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Mapping[str, Any]]
     states: tuple[State, ...]
     numerics: Numerics
     flags: Mapping[str, Any]
@@ -43,6 +47,8 @@ class CompiledProgram:
             path=entry["path"],
             key=entry["program_key"],
             specializations=entry["specializations"],
+            inputs=entry["inputs"],
+            outputs=entry["outputs"],
             states=tuple(
                 State.from_dict({name: state[name] for name in fields}) for state in entry["states"]
             ),

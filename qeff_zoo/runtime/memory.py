@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a process may still take, so that too large a cache is refused and the process not killed."""
+"""Memory of states, and how much a process may still take: too large a cache is refused, no process killed."""
 
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.description import human_size
+from qeff_zoo.runtime.program import Array, Specializations
+from qeff_zoo.states import State
 
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
@@ -30,3 +40,35 @@ def _reclaimable() -> int:
     lines = (_GROUP / "memory.stat").read_text(encoding="ascii").splitlines()
     counted = dict(line.split() for line in lines)
     return int(counted.get("inactive_file", 0)) + int(counted.get("active_file", 0))
+
+
+def new_states(
+    states: Sequence[State], dtypes: Mapping[str, np.dtype[Any]], specializations: Specializations
+) -> dict[str, Array]:
+    """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written.
+
+    Args:
+        states: Of a program.
+        dtypes: Of each, by name.
+        specializations: Of the program, as in a manifest.
+
+    Raises:
+        GenerationError: They do not fit into memory.
+    """
+    if not states:
+        return {}
+    every = [entry["symbols"] for entry in specializations]
+    rows = max(int(one.get("full_batch_size", one["batch_size"])) for one in every)
+    ctx_len = max(int(one.get("ctx_len", 0)) for one in every)
+    sizes: Mapping[int | str, int] = {"batch_size": rows, "ctx_len": ctx_len}
+    shapes = {state.name: [int(sizes.get(size, size)) for size in state.axes] for state in states}
+    needed = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
+    available = available_memory()
+    if available is not None and needed > available:
+        raise GenerationError(
+            f"The KV cache of {rows} x {ctx_len:,} tokens needs "
+            f"{human_size(needed)}; expected at most the {human_size(available)} of memory that "
+            "are free. Free some, or build with a smaller --ctx-len, --batch-size or "
+            "--full-batch-size."
+        )
+    return {name: np.zeros(shape, dtypes[name]) for name, shape in shapes.items()}

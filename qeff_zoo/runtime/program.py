@@ -27,6 +27,14 @@ class Tensor:
     dtype: np.dtype[Any]
     shape: tuple[int | str, ...]
 
+    @classmethod
+    def by_name(cls, entries: Sequence[Mapping[str, Any]]) -> "dict[str, Tensor]":
+        """Read the inputs or the outputs of a program of a manifest."""
+        return {
+            one["name"]: cls(dtype=np.dtype(one["dtype"]), shape=tuple(one["shape"]))
+            for one in entries
+        }
+
 
 class Program(Protocol):
     """Runs calls, one at a time: the states belong to the calls.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qeff_zoo.weights.layout import FileLayout, Slot
 
 #: Every target, the default first: a module of this package with a value `TARGET`, `-` written `_`.
-NAMES = ("ort",)
+NAMES = ("ort", "qnn-htp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,14 @@ class Target(Protocol):
             CompileError: The graph cannot be lowered.
         """
 
-    def compile(self, lowered: Lowered, layout: "FileLayout", folder: Path, name: str) -> Path:
+    def compile(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        name: str,
+        program: "ProgramPlan",
+    ) -> Path:
         """Compile a lowered graph whose weights lie in the folder's data file.
 
         Args:
@@ -112,6 +119,7 @@ class Target(Protocol):
             layout: Of the data file.
             folder: Of the package that is being built.
             name: Of the program's file or folder, without what its name ends with.
+            program: Its sizes and flags.
 
         Returns:
             The program's path in the folder.

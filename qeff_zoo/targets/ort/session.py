@@ -5,7 +5,6 @@ Every state is one buffer, of which the rows of a call are bound both as the gra
 call writes its new tokens in place and never copies a cache. Those rows are adjacent: one block of memory.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -18,8 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as raised
 
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import human_size
-from qeff_zoo.runtime.memory import available_memory
+from qeff_zoo.runtime.memory import available_memory, new_states
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 from qeff_zoo.states import State, states_of
 
@@ -174,7 +172,7 @@ class OrtProgram:
         self.inputs = {name: tensor for name, tensor in given.items() if name not in retained}
         self.outputs = {name: tensor for name, tensor in made.items() if name not in written}
         #: The very memory that the graph reads and writes.
-        self.memory: Mapping[str, Array] = _memory(
+        self.memory: Mapping[str, Array] = new_states(
             self.states,
             {state.name: given[state.name].dtype for state in self.states},
             specializations,
@@ -248,29 +246,6 @@ def _runs(rows: Sequence[int]) -> list[list[int]]:
     """Cut ascending numbers into runs without a gap."""
     pairs = groupby(enumerate(rows), lambda pair: pair[1] - pair[0])
     return [[row for _, row in run] for _, run in pairs]
-
-
-def _memory(
-    states: Sequence[State], dtypes: Mapping[str, np.dtype[Any]], specializations: Specializations
-) -> dict[str, Array]:
-    """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written."""
-    if not states:
-        return {}
-    every = [entry["symbols"] for entry in specializations]
-    rows = max(int(one.get("full_batch_size", one["batch_size"])) for one in every)
-    ctx_len = max(int(one.get("ctx_len", 0)) for one in every)
-    sizes: Mapping[int | str, int] = {"batch_size": rows, "ctx_len": ctx_len}
-    shapes = {state.name: [int(sizes.get(size, size)) for size in state.axes] for state in states}
-    needed = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
-    available = available_memory()
-    if available is not None and needed > available:
-        raise GenerationError(
-            f"The KV cache of {rows} x {ctx_len:,} tokens needs "
-            f"{human_size(needed)}; expected at most the {human_size(available)} of memory that "
-            "are free. Free some, or build with a smaller --ctx-len, --batch-size or "
-            "--full-batch-size."
-        )
-    return {name: np.zeros(shape, dtypes[name]) for name, shape in shapes.items()}
 
 
 def _value(array: Array) -> onnxruntime.OrtValue:

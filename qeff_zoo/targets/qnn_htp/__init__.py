@@ -1,2 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target `qnn-htp`: Qualcomm's Hexagon Tensor Processor, compiled for and simulated by onnxruntime-qnn."""
+"""Qualcomm's Hexagon Tensor Processor (HTP): compiled by onnxruntime-qnn, and simulated by it on x86."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import CompileError
+from qeff_zoo.numerics import WEIGHTS
+from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.versions import installed
+
+if TYPE_CHECKING:
+    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.package import Package
+    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.recipe import Shape
+    from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.layout import FileLayout
+
+_COMPILER, _RUNTIME = "onnxruntime-qnn", "onnxruntime"
+_SCRATCH = "lowered.onnx"
+
+
+@dataclass(frozen=True)
+class HtpTarget:
+    """See `qeff_zoo.targets.Target`."""
+
+    name: str = "qnn-htp"
+    revision: int = 1
+    weights: tuple[str, ...] = WEIGHTS
+    keeps_weights: bool = False
+    ways: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def problems(
+        self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
+    ) -> list[str]:
+        """Return nothing: what HTP cannot compute is known when it is compiled."""
+        return []
+
+    def resolve(self, options: Mapping[str, Any]) -> Resolved:
+        """Return the installed compiler, and ONNX Runtime, which runs what it made."""
+        versions = {name: installed(name) or "absent" for name in (_COMPILER, _RUNTIME)}
+        # What one version compiled another may refuse to open.
+        return Resolved(toolchain=versions, needs={_COMPILER: f"=={versions[_COMPILER]}"})
+
+    def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
+        """Turn a portable graph into one that HTP's compiler takes, in place."""
+        from qeff_zoo.targets.qnn_htp import lowering
+
+        return lowering.lower(graph.model, graph.bindings, program.weights, program.shape.ctx_len)
+
+    def compile(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        name: str,
+        program: "ProgramPlan",
+    ) -> Path:
+        """Compile each specialization by itself: graphs that share weights cannot be opened on the simulator."""
+        import onnx_ir as ir
+
+        from qeff_zoo.targets.qnn_htp import processes
+        from qeff_zoo.weights import external_data
+
+        if installed(_COMPILER) is None:
+            raise CompileError(
+                f"Target {self.name!r} needs {_COMPILER}, which is not installed. Expected the extra `qnn`. Run `pip "
+                f"install 'qeff-zoo[qnn]'`."
+            )
+        external_data.place(lowered.model, layout)
+        scratch, out = folder / _SCRATCH, folder / name
+        ir.save(lowered.model, scratch)
+        out.mkdir()
+        for one in program.specializations:
+            symbols = json.dumps({key: int(size) for key, size in one["symbols"].items()})
+            output = f"{name}/{one['name']}.onnx"
+            soc_model = str(program.flags["soc_model"])
+            said = processes.compile([str(folder), _SCRATCH, output, soc_model, symbols])
+            if said is not None:
+                raise CompileError(f"{said}")
+        scratch.unlink()
+        return out
+
+    def open(
+        self,
+        package: "Package",
+        role: str,
+        *,
+        threads: int | None = None,
+        choices: bool = False,
+        lean: bool = False,
+    ) -> "Program":
+        """Open a program on the simulator."""
+        from qeff_zoo.targets.qnn_htp import session
+
+        return session.open_program(package, role, threads=threads)
+
+
+TARGET = HtpTarget()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of its own that compiles one graph for HTP, or opens one that was compiled and runs it.
+
+HTP's libraries write other bytes for the second graph that a process compiles, and may bring their process down.
+
+    python -m qeff_zoo.targets.qnn_htp.worker compile FOLDER GRAPH OUTPUT SOC_MODEL SYMBOLS
+    python -m qeff_zoo.targets.qnn_htp.worker run GRAPH SOC_MODEL CHANNEL
+"""
+
+import json
+import os
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import onnxruntime
+import onnxruntime_qnn
+
+_PROVIDER = "QNNExecutionProvider"
+_WARNINGS = 2
+_ERRORS = 3
+
+
+def options(soc_model: str, severity: int) -> onnxruntime.SessionOptions:
+    """Return options by which every node runs on HTP, in float16, or nothing does.
+
+    Args:
+        soc_model: Qualcomm's number of the system on a chip.
+        severity: Of what ONNX Runtime logs.
+    """
+    onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
+    devices = [one for one in onnxruntime.get_ep_devices() if one.ep_name == _PROVIDER]
+    made = onnxruntime.SessionOptions()
+    made.log_severity_level = severity
+    made.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    provider = {
+        "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
+        "soc_model": soc_model,
+        "enable_htp_fp16_precision": "1",
+    }
+    made.add_provider_for_devices(devices[:1], provider)
+    return made
+
+
+def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) -> None:
+    """Compile one specialization of a lowered graph.
+
+    Args:
+        folder: That holds the graph and its weights; the bytes that come out must not depend on its path.
+        graph: Name of the lowered graph.
+        output: Path of the graph that reads the compiled file, below the folder.
+        soc_model: Qualcomm's number.
+        symbols: JSON object, size by name.
+    """
+    import onnx_ir as ir
+
+    from qeff_zoo.targets.qnn_htp import static
+
+    os.chdir(folder)
+    model = ir.load(graph)
+    static.bind(model, json.loads(symbols))
+    content = ir.to_proto(model).SerializeToString()
+    # Its nodes by name, for the message that refuses some of them.
+    made = options(soc_model, _WARNINGS)
+    made.add_session_config_entry("session.model_external_initializers_file_folder_path", ".")
+    compiler = onnxruntime.ModelCompiler(made, content, embed_compiled_data_into_model=False)
+    compiler.compile_to_file(output)
+    kinds = [node.op_type for node in ir.load(output).graph]
+    if kinds != ["EPContext"]:
+        sys.exit(f"The compiled graph has {', '.join(kinds)}; expected one EPContext.")
+
+
+def run(graph: str, soc_model: str, channel: str) -> None:
+    """Open a compiled graph, and run it as often as asked.
+
+    Args:
+        graph: Path of the graph that reads the compiled file.
+        soc_model: Qualcomm's number.
+        channel: File descriptor: None goes out when it is open; then inputs by name come in, and outputs go out.
+    """
+    with Connection(int(channel)) as connection:
+        path = Path(graph)
+        os.chdir(path.parent)
+        session = onnxruntime.InferenceSession(path.name, options(soc_model, _ERRORS))
+        session.disable_fallback()  # to a CPU that knows no EPContext
+        taken = {value.name for value in session.get_inputs()}
+        names = [value.name for value in session.get_outputs()]
+        connection.send(None)
+        while True:
+            try:
+                given = connection.recv()
+            except EOFError:
+                return
+            inputs = {name: array for name, array in given.items() if name in taken}
+            connection.send(dict(zip(names, session.run(names, inputs), strict=True)))
+
+
+if __name__ == "__main__":
+    command, *arguments = sys.argv[1:]
+    (compile if command == "compile" else run)(*arguments)
