@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of any width and any rows, made to fit a program that was compiled for certain shapes and takes no others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.decoder import PADDING
+from qeff_zoo.runtime.program import Array, Specializations
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FixedCall:
+    """A call in the shapes of one specialization.
+
+    Args:
+        index: Of the specialization.
+        symbols: Of the specialization: sizes by symbol.
+        inputs: All rows and columns; with slots also `batch_index` (batch_size, 1).
+        places: Where the rows that were asked for stand, in inputs and outputs.
+    """
+
+    index: int
+    symbols: Mapping[str, int]
+    inputs: Mapping[str, Array]
+    places: Sequence[int]
+
+
+class FixedShapes:
+    """The shapes that a program was compiled for.
+
+    A column that a call does not need has position -1 and token id 0, which every embedding has; so has a row. A row of
+    padding alone leaves its state as it is, and no two rows of a call are of the same slot, so that none writes over
+    another's. An encoder's rows to spare repeat its first: without any token there is no answer.
+
+    Args:
+        specializations: As in a manifest.
+    """
+
+    def __init__(self, specializations: Specializations) -> None:
+        self._every = [
+            {symbol: int(size) for symbol, size in entry["symbols"].items()}
+            for entry in specializations
+        ]
+        #: Rows of the states.
+        self.rows = max(one.get("full_batch_size", one["batch_size"]) for one in self._every)
+
+    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+        """Cut rows into those that one call can take, see `qeff_zoo.runtime.program.Program`."""
+        width = (max if prefill else min)(one["seq_len"] for one in self._every)
+        batch = max(one["batch_size"] for one in self._every if one["seq_len"] == width)
+        rows = sorted(starts)
+        return [rows[first : first + batch] for first in range(0, len(rows), batch)]
+
+    def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> FixedCall:
+        """Choose the narrowest specialization that a call fits into, and fill it up.
+
+        Args:
+            inputs: `input_ids` (n, w) and others of that shape; `comp_ctx_lengths` (L,) where a call says how much of
+                the cache it reads: there must be a specialization for exactly L.
+            rows: Of the states, n of them; none where there are no states.
+
+        Raises:
+            GenerationError: No specialization is wide enough, has enough rows, or reads exactly L.
+        """
+        count, width = inputs["input_ids"].shape
+        index = self._choose(count, width, inputs)
+        symbols = self._every[index]
+        shape = symbols["batch_size"], symbols["seq_len"]
+        # A batch of all rows has each at its place; a smaller one is told its slots.
+        places = [*rows] if shape[0] == self.rows and rows else [*range(count)]
+        full: dict[str, Array] = {}
+        for name, array in inputs.items():
+            full[name] = array
+            if array.ndim == 2:
+                filled = np.full(shape, PADDING if name == "position_ids" else 0, array.dtype)
+                if not rows:
+                    filled[:, :width] = array[0]
+                filled[places, :width] = array
+                full[name] = filled
+        if "full_batch_size" in symbols:
+            full["batch_index"] = self._slots(shape[0], places, rows)
+        return FixedCall(index=index, symbols=symbols, inputs=full, places=places)
+
+    def _choose(self, count: int, width: int, inputs: Mapping[str, Array]) -> int:
+        seen = inputs.get("comp_ctx_lengths")
+        fitting = [
+            index
+            for index, one in enumerate(self._every)
+            if count <= one["batch_size"]
+            and width <= one["seq_len"]
+            and (seen is None or len(seen) == one.get("comp_ctx_lengths"))
+        ]
+        if not fitting:
+            reads = "" if seen is None else f" that reads {len(seen):,} rows of the cache"
+            raise GenerationError(
+                f"The program takes no call of {count} x {width:,} tokens{reads}; expected at most "
+                f"{' or '.join(dict.fromkeys(map(_shown, self._every)))}, as it was compiled. Make smaller calls, or "
+                "build the package with other sizes."
+            )
+
+        def cost(index: int) -> tuple[int, int, int]:
+            one = self._every[index]
+            return one["seq_len"], one["batch_size"], -one.get("comp_ctx_lengths", 0)
+
+        return min(fitting, key=cost)
+
+    def _slots(self, batch: int, places: Sequence[int], rows: Sequence[int]) -> Array:
+        """Return the slot of every row of a call (batch, 1): those to spare are of slots that the call is not for."""
+        others = iter(sorted({*range(self.rows)} - {*rows}))
+        given = dict(zip(places, rows, strict=True))
+        slots = [given[place] if place in given else next(others) for place in range(batch)]
+        return np.array(slots, np.int64)[:, None]
+
+
+def _shown(symbols: Mapping[str, int]) -> str:
+    reads = symbols.get("comp_ctx_lengths")
+    return f"{symbols['batch_size']} x {symbols['seq_len']:,}" + (
+        f" reading {reads:,}" if reads else ""
+    )
