@@ -87,10 +87,12 @@ class Numerics:
     Args:
         matrices: Its weights, each once.
         activation_block: Columns that share a scale where products round their left side to int8; None for not at all.
+        activations: Type of all that it computes, floats that it reads included.
     """
 
     matrices: tuple[RoundedMatrix, ...] = ()
     activation_block: int | None = None
+    activations: str = "float32"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of a manifest."""
@@ -103,4 +105,8 @@ class Numerics:
             RoundedMatrix(**{**matrix, "format": Format(**matrix["format"])})
             for matrix in entry["matrices"]
         )
-        return cls(matrices=tuple(matrices), activation_block=entry["activation_block"])
+        return cls(
+            matrices=tuple(matrices),
+            activation_block=entry["activation_block"],
+            activations=entry.get("activations", "float32"),
+        )

@@ -59,7 +59,7 @@ def build(
     *,
     revision: str | None = None,
     validate: bool = True,
-    level: str = "checkpoint",
+    level: str | None = None,
     output: Path | None = None,
     store: Store | None = None,
     reporter: Reporter | None = None,
@@ -71,7 +71,8 @@ def build(
         request: What is asked for beyond the recipe.
         revision: Branch, tag or commit of a Hub model.
         validate: Compare with Hugging Face before the package is promoted; without, it says "none".
-        level: What the comparison is called: "tiny" for a recipe's tiny model, with weights made up.
+        level: What the comparison is called: "tiny" for a recipe's tiny model, with weights made up; None for what the
+            target's packages prove.
         output: Also copy the package here.
         store: Where to keep it; None for the one `QEFF_HOME` names.
         reporter: Shows progress.
@@ -87,7 +88,8 @@ def build(
         package = store.lookup(plan.build_key)
     hit = package is not None and _will_do(package, store, validate=validate)
     if package is None or not hit:
-        package = _build(checkpoint, plan, store, watch, level if validate else None)
+        proves = level or targets.find(plan.target).level
+        package = _build(checkpoint, plan, store, watch, proves if validate else None)
     if checkpoint.model_id is None:
         store.remember_source(plan.build_key, checkpoint.folder)
     if output is not None:

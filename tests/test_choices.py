@@ -17,9 +17,10 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.by_token import as_it_was, by_token
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.validation import ladder, reference_answers, sample_texts, tiny_models, trials
-from qeff_zoo.validation.choices import as_it_was, by_token, members, read_choices
+from qeff_zoo.validation.choices import members, read_choices
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers

@@ -29,7 +29,7 @@ MANIFEST_NAME = "manifest.json"
 SIGNATURE_NAME = f"{MANIFEST_NAME}.sigstore"
 MANIFEST_LIMIT = 64 << 20
 #: What a package can be validated to, weakest first.
-VALIDATED = ("none", "tiny", "checkpoint", "device", "task")
+VALIDATED = ("none", "tiny", "predicted", "checkpoint", "simulated", "device", "task")
 
 Manifest = Mapping[str, Any]
 

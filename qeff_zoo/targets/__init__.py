@@ -76,6 +76,10 @@ class Target(Protocol):
         """How it may compute a part of a graph: a code for programs, a sentence's end for people."""
 
     @property
+    def level(self) -> str:
+        """What a package with real weights that agrees with Hugging Face is validated to."""
+
+    @property
     def keeps_weights(self) -> bool:
         """Whether what it compiles reads the data file when it runs; else the package is without it."""
 

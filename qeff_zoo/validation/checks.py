@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo import pipeline, registry
+from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.choices import Request
@@ -93,7 +93,8 @@ def _check_package(
 
     source = source_of(package, checkpoint)
     with watch.stage("validate", unit="step") as advance:
-        found = validation.validate(package, source.folder, progress=advance)
+        level = targets.find(package.target).level
+        found = validation.validate(package, source.folder, level=level, progress=advance)
     return Outcome(
         subject=package.name,
         level=found.level,

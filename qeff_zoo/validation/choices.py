@@ -6,11 +6,12 @@ follows then differs. So programs return their choices as well, token by token, 
 its own scores were, follows those that noise can explain (see `qeff_zoo.validation.reference_choices`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from qeff_zoo.runtime.by_token import by_token
 from qeff_zoo.runtime.program import Array
 
 #: What outputs are named after that are choices.
@@ -56,50 +57,6 @@ def read_choices(outputs: Mapping[str, Array], batch: int, width: int) -> dict[s
         if by_tokens is not None:
             found[name] = by_tokens
     return found
-
-
-def by_token(values: Array, batch: int, width: int) -> Array | None:
-    """Bring what was computed for every token of a call into one shape.
-
-    Args:
-        values: (batch * width, …, n), or (batch, …, n) with an axis of the tokens.
-        batch: Rows of the call.
-        width: Tokens of each.
-
-    Returns:
-        (batch, width, slots, n), or None where no axis is that of the tokens.
-    """
-    axis = token_axis(values.shape, batch, width)
-    if axis is None:
-        return None
-    moved = np.moveaxis(values, axis, 1) if axis else values
-    return moved.reshape(batch, width, -1, values.shape[-1])
-
-
-def as_it_was(values: Array, shape: Sequence[int], batch: int, width: int) -> Array:
-    """Undo `by_token`.
-
-    Args:
-        values: (batch, width, slots, n).
-        shape: That the values had; the last axis may have had another size.
-        batch: Rows of the call.
-        width: Tokens of each.
-    """
-    axis, last = token_axis(shape, batch, width), values.shape[-1]
-    if not axis:
-        return values.reshape(*shape[:-1], last)
-    others = [size for place, size in enumerate(shape[1:-1], 1) if place != axis]
-    return np.moveaxis(values.reshape(batch, width, *others, last), 1, axis)
-
-
-def token_axis(shape: Sequence[int], batch: int, width: int) -> int | None:
-    """Return which axis is that of the tokens: 0 where rows and tokens are one, None where there is none."""
-    if not shape[:-1]:
-        return None
-    if shape[0] == batch * width:
-        return 0
-    axes = [axis for axis in range(1, len(shape) - 1) if shape[axis] == width]
-    return axes[-1] if axes and shape[0] == batch else None
 
 
 def members(indices: Array, options: int) -> Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo import targets
 from qeff_zoo.numerics import Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
@@ -46,9 +47,9 @@ def validate(
     """Compare a package with Hugging Face's model.
 
     Args:
-        package: For target `ort`.
+        package: Any that can run here.
         checkpoint: Folder of the checkpoint that it was built from.
-        level: "tiny" for a recipe's tiny model, "checkpoint" for real weights.
+        level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
         progress: Told of every step.
 
@@ -73,7 +74,7 @@ def validate(
         level=level,
         checks=_judge(trial, reference, judges),
         reported=_report(trial, reference, judges),
-        versions=_versions(reference),
+        versions=_versions(package, reference),
         sequences=trial.sequences,
         arrays=_evidence(trial, reference, judges["reference"].floor.spread),
     )
@@ -101,6 +102,8 @@ def _request(
 
 def _arithmetic(rounding: Numerics) -> str:
     """Return the row of the table for products as the package computes them."""
+    if rounding.activations == "float16":
+        return "fp16"
     return "int8" if rounding.activation_block else "fp32"
 
 
@@ -113,10 +116,11 @@ def _chosen(trial: Trial) -> dict[str, Array]:
     }
 
 
-def _versions(reference: Answers) -> dict[str, str]:
+def _versions(package: Package, reference: Answers) -> dict[str, str]:
+    compilers = targets.find(package.target).resolve({}).toolchain
     return {
         "qeff_zoo": importlib.metadata.version("qeff-zoo"),
-        "onnxruntime": importlib.metadata.version("onnxruntime"),
+        **compilers,
         **{name: reference.about[name] for name in ("torch", "transformers")},
     }
 
@@ -146,9 +150,11 @@ def _judges(
     Face's model as far as rounding lets it, unless that chooses other experts or keys: then it may be anywhere.
     """
     storage = str(package.manifest["weights"]["storage"])
-    right = [variant for variant in ("noise", "double") if reference.has(variant)]
+    right = [variant for variant in ("noise", "double", "half") if reference.has(variant)]
     # variant -> what it is, the row of the table, and variants that are as right
-    held: dict[str, tuple[str, str, list[str]]] = {"reference": ("float32", storage, right)}
+    held: dict[str, tuple[str, str, list[str]]] = {
+        "reference": ("float32", _arithmetic(rounding), right)
+    }
     if rounding.matrices:
         held["reference"] = ("float32", storage, ["rounded"])
         held["rounded"] = (f"float32 rounded to {storage}", _arithmetic(rounding), right)

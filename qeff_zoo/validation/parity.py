@@ -36,10 +36,13 @@ class Tolerance:
     most: float
 
 
-#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, int8, or int4.
+#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, float16, int8, or
+#: int4.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),
+        # In float16, sums too; transformers in float16 sums in float32.
+        "fp16": Tolerance(factor=8, least=2e-3, most=0.5),
         # A package rounds as its reference does; where they differ, two roundings lie 1.4 times as far apart as one
         # lies from none.
         "int8": Tolerance(factor=3, least=1e-3, most=1),

@@ -11,6 +11,7 @@ and sequence, an array of logits, one embedding, or labels' logits. The weights 
                 the left sides of products where it rounds those
     noise       as right, but not the same: every sum in another order, sequences in padded batches;
                 of quantized packages with rounded weights
+    half        of packages that compute in float16: as right, computed by transformers in float16
     double      as right, in float64; of small models that are not quantized
     canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
 
@@ -39,6 +40,7 @@ from qeff_zoo.validation.reference_choices import Choices, Watching
 from qeff_zoo.validation.reference_numerics import (
     Arithmetic,
     compute_in_float64,
+    in_float16,
     round_weights,
     swapped_heads,
 )
@@ -139,6 +141,9 @@ def _run_variants(
             runs["rounded"] = answers.alone(choices.note)
     with Arithmetic(set(), None, halved=True):
         runs["noise"] = answers.together(choices.repeat)
+    if numerics.activations == "float16":
+        with in_float16(model):
+            runs["half"] = answers.alone(choices.repeat)
     with as_the_package:
         told = _run_told(answers, choices)
     with swapped_heads(model) as mutation, as_the_package:

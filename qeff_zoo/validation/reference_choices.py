@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from qeff_zoo.runtime.by_token import as_it_was, by_token
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.validation.choices import as_it_was, by_token, members
+from qeff_zoo.validation.choices import members
 
 _aten = torch.ops.aten
 #: Operator -> what its choices are called, and which of its results has the indices.

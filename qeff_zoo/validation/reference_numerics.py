@@ -93,6 +93,19 @@ def compute_in_float64(model: Any) -> None:
             module.reorder_and_upcast_attn = False
 
 
+@contextmanager
+def in_float16(model: nn.Module) -> Iterator[None]:
+    """Let a model compute as transformers does when it is loaded in float16, for a while."""
+    wide = {name: parameter.data for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.data = parameter.data.half()
+    try:
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            parameter.data = wide[name]
+
+
 def _rounded(stored: Tensor, matrix: RoundedMatrix) -> Tensor:
     values = (stored.T if matrix.input_major else stored).contiguous().numpy()
     rounded = round_trip(values, matrix.format)

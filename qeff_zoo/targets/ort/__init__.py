@@ -43,6 +43,7 @@ class OrtTarget:
     name: str = "ort"
     revision: int = 2
     weights: tuple[str, ...] = WEIGHTS
+    level: str = "checkpoint"
     keeps_weights: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

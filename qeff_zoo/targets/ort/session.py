@@ -59,12 +59,7 @@ def open_program(
     """
     program = package.program(role)
     path = package.path / program.path
-    graph = None
-    if choices and path.is_file():
-        # Running a package needs no onnx_ir.
-        from qeff_zoo.targets.ort.choices import returning_choices
-
-        graph = returning_choices(path)
+    graph = _returning_choices(path) if choices and path.is_file() else None
     session = open_graph(
         path, threads=threads, prepack=not lean and _prepacks(package), graph=graph
     )
@@ -82,6 +77,23 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
 
     states = states_of(ir.load(path).graph.inputs)
     return OrtProgram(open_graph(path), states, specializations)
+
+
+def _returning_choices(path: Path) -> bytes | None:
+    """Return a graph, without its weights, that has its choices as outputs; None where it makes none."""
+    # Running a package needs no onnx_ir.
+    import onnx_ir as ir
+    from google.protobuf.message import DecodeError
+
+    from qeff_zoo.passes.choices import return_choices
+
+    try:
+        model = ir.load(path)
+    except DecodeError as error:
+        raise PackageError(
+            f"Cannot read {str(path)!r}: {error}. Expected the graph of a package. Build or pull it again."
+        ) from error
+    return ir.to_proto(model).SerializeToString() if return_choices(model.graph) else None
 
 
 def _prepacks(package: Package) -> bool:

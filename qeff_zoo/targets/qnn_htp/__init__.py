@@ -32,6 +32,7 @@ class HtpTarget:
     name: str = "qnn-htp"
     revision: int = 1
     weights: tuple[str, ...] = WEIGHTS
+    level: str = "simulated"
     keeps_weights: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -98,7 +99,7 @@ class HtpTarget:
         """Open a program on the simulator."""
         from qeff_zoo.targets.qnn_htp import session
 
-        return session.open_program(package, role, threads=threads)
+        return session.HtpProgram(package, role, threads=threads, choices=choices)
 
 
 TARGET = HtpTarget()

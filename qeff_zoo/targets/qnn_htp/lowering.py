@@ -80,7 +80,7 @@ class _Lowering(Matrices):
         """Return what the finished graph rounds."""
         used = {slot.name for slot in self.used_slots()}
         matrices = tuple(matrix for name, matrix in self.rounded.items() if name in used)
-        return Numerics(matrices=matrices)
+        return Numerics(matrices=matrices, activations="float16")
 
 
 def _linear(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:

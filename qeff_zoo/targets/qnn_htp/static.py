@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxscript.optimizer
 from onnx_ir.passes import common as onnx_passes
 
+from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.passes.parts import Array
 
 _LARGEST = 1 << 22  # bytes of a constant that is computed here, and of what it is computed from
@@ -74,7 +75,7 @@ def _make_known() -> None:
 
 
 def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
-    """Give every symbol its size, in place.
+    """Give every symbol its size, in place, and let the graph return its choices.
 
     Args:
         model: Lowered; weights may lie in a file.
@@ -98,6 +99,9 @@ def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
+    for value in [value for value in model.graph.inputs if not value.uses()]:
+        model.graph.inputs.remove(value)  # of compute contexts, only the length matters
+    return_choices(model.graph)
 
 
 def _fold(graph: ir.Graph) -> None:
