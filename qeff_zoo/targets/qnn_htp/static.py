@@ -2,15 +2,16 @@
 """A lowered graph -> the graph of one specialization: symbols bound, functions inlined, what is known folded."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.reference
 import onnx_ir as ir
 import onnxscript.optimizer
 from onnx_ir.passes import common as onnx_passes
 
+from qeff_zoo.passes import parts
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.passes.parts import Array
 
@@ -153,10 +154,11 @@ def _values(node: ir.Node, known: Mapping[ir.Value, Array]) -> list[Array] | Non
         return None
     if any(one.type == ir.AttributeType.GRAPH for one in node.attributes.values()):
         return None
-    proto = ir.serde.serialize_node(node)
-    given = {str(value.name): known[value] for value in inputs}
-    found = [np.asarray(one) for one in onnx.reference.ReferenceEvaluator(proto).run(None, given)]
-    return found if all(one.nbytes <= _LARGEST for one in found) else None
+    values = [None if value is None else known[value] for value in node.inputs]
+    with suppress(*parts.FAILURES):
+        found = parts.evaluate(node, values)
+        return found if all(one.nbytes <= _LARGEST for one in found) else None
+    return None
 
 
 def _infer(node: ir.Node, opsets: Mapping[str, int], known: Mapping[ir.Value, Array]) -> None:
