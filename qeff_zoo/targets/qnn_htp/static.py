@@ -14,6 +14,8 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo.passes import parts
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.passes.parts import Array
+from qeff_zoo.semantic import domains
+from qeff_zoo.targets.qnn_htp import recurrence
 
 _LARGEST = 1 << 22  # bytes of a constant that is computed here, and of what it is computed from
 _FEW = 64  # numbers of a constant by which a shape may be told
@@ -87,8 +89,9 @@ def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
         value.shape = ir.Shape(
             [dim if isinstance(dim, int) else symbols.get(str(dim)) for dim in value.shape]
         )
-    onnx_passes.InlinePass()(model)
+    onnx_passes.InlinePass(lambda function: function.name not in recurrence.OPS)(model)
     _fold(model.graph)
+    recurrence.expand(model.graph)
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnxscript.optimizer.optimize_ir(
         model,
@@ -168,6 +171,12 @@ def _infer(node: ir.Node, opsets: Mapping[str, int], known: Mapping[ir.Value, Ar
             value.shape = None
     inputs = [value for value in node.inputs if value is not None]
     if any(value.type is None for value in inputs):
+        return
+    if (
+        node.domain == domains.SEMANTIC
+    ):  # a recurrence: its result is as its values, and its state as before
+        for value, like in zip(node.outputs, (inputs[3], inputs[0]), strict=True):
+            value.type, value.shape = like.type, like.shape
         return
     types = {str(value.name): _type(value) for value in inputs}
     data = {
