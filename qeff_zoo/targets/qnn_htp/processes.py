@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that compile for HTP and simulate it, see `qeff_zoo.targets.qnn_htp.worker`."""
 
+import json
 import os
 import re
 import socket
@@ -8,36 +9,54 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.runtime.program import Array
 
 _COMMAND = (sys.executable, "-m", "qeff_zoo.targets.qnn_htp.worker")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LISTED = re.compile(r"Unsupported nodes in QNN EP: (.*)")
+_REFUSED = re.compile(r"{ name: ([^,]*), type: (\w+) }")
+_SHOWN = 5  # refused operators that a message lists
 _LAST = 2000  # characters of what a process said that a message shows
 _PATIENCE = 5  # seconds for a process to end by itself
 
 
-def compile(arguments: Sequence[str]) -> str | None:
+def compile(arguments: Sequence[str]) -> None:
     """Compile in a process of its own.
 
     Args:
         arguments: Of the worker's command `compile`.
 
-    Returns:
-        What it said, if it failed; else None.
+    Raises:
+        CompileError: The compiler refused ops of the graph, or failed.
     """
     done = subprocess.run(
         [*_COMMAND, "compile", *arguments], capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
-        return None
-    said = _COLOURS.sub("", done.stderr + done.stdout).strip()
-    return f"{said}\nIt ended with {done.returncode}."
+        return
+    said = _COLOURS.sub("", done.stderr)
+    refused = dict(_REFUSED.findall("".join(_LISTED.findall(said))))
+    if refused:
+        modules = json.loads(done.stdout.splitlines()[0])
+        counts = Counter((kind, modules.get(name, "")) for name, kind in refused.items())
+        listed = [f"{kind} in {module or 'no module'!r}" for kind, module in counts]
+        more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        raise CompileError(
+            f"HTP's compiler refuses {len(refused)} operators: {', '.join(listed[:_SHOWN])}{more}. Expected operators "
+            f"that run on HTP. Build the model for another --target; or give the operator a body that HTP takes, in "
+            f"qeff_zoo/targets/qnn_htp."
+        )
+    raise CompileError(
+        f"HTP's compiler failed and ended with {done.returncode}. Expected a compiled graph. Check memory and disk, "
+        f"or build the model for another --target. It said: {said.strip()[-_LAST:] or 'nothing'}"
+    )
 
 
 class Simulator:

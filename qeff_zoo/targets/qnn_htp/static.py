@@ -15,7 +15,7 @@ from qeff_zoo.passes import parts
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.passes.parts import Array
 from qeff_zoo.semantic import domains
-from qeff_zoo.targets.qnn_htp import recurrence
+from qeff_zoo.targets.qnn_htp import recurrence, rewrites
 
 _LARGEST = 1 << 22  # bytes of a constant that is computed here, and of what it is computed from
 _FEW = 64  # numbers of a constant by which a shape may be told
@@ -93,6 +93,7 @@ def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
     _without_sequences(model.graph)
     _fold(model.graph)
     recurrence.expand(model.graph)
+    rewrites.rewrite(model.graph)
     _simplify(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)

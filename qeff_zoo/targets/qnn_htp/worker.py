@@ -10,8 +10,10 @@ HTP's libraries write other bytes for the second graph that a process compiles, 
 import json
 import os
 import sys
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import onnxruntime_qnn
@@ -43,7 +45,7 @@ def options(soc_model: str, severity: int) -> onnxruntime.SessionOptions:
 
 
 def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) -> None:
-    """Compile one specialization of a lowered graph.
+    """Compile one specialization of a lowered graph; prints of every node, by name, the module that it belongs to.
 
     Args:
         folder: That holds the graph and its weights; the bytes that come out must not depend on its path.
@@ -60,7 +62,7 @@ def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) 
     model = ir.load(graph)
     static.bind(model, json.loads(symbols))
     content = ir.to_proto(model).SerializeToString()
-    # Its nodes by name, for the message that refuses some of them.
+    print(json.dumps(_modules(model.graph)), flush=True)  # noqa: T201
     made = options(soc_model, _WARNINGS)
     made.add_session_config_entry("session.model_external_initializers_file_folder_path", ".")
     compiler = onnxruntime.ModelCompiler(made, content, embed_compiled_data_into_model=False)
@@ -68,6 +70,21 @@ def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) 
     kinds = [node.op_type for node in ir.load(output).graph]
     if kinds != ["EPContext"]:
         sys.exit(f"The compiled graph has {', '.join(kinds)}; expected one EPContext.")
+
+
+def _modules(graph: Any) -> dict[str, str]:
+    """Return of every node, by name, the module of the nearest weight that it is computed from."""
+    import onnx_ir as ir
+
+    nearest: dict[Any, str] = {}
+    for node in graph:
+        given = [value for value in node.inputs if value is not None]
+        weights = (one.name for one in given if isinstance(one.const_value, ir.ExternalTensor))
+        above = (nearest[value] for value in reversed(given) if value in nearest)
+        found = next(filter(None, chain(weights, above)), "")
+        nearest.update(dict.fromkeys(node.outputs, found))
+    plain = {value: name.removesuffix(".transposed") for value, name in nearest.items()}
+    return {node.name: plain[node.outputs[0]].rpartition(".")[0] for node in graph}
 
 
 def run(graph: str, soc_model: str, channel: str) -> None:
