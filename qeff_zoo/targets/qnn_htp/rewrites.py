@@ -2,7 +2,9 @@
 """Operators that HTP's compiler refuses in a static graph, put differently."""
 
 from collections.abc import Callable
+from itertools import permutations
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
@@ -36,6 +38,47 @@ def _scatter_elements(tape: Tape, node: ir.Node) -> ir.Value | None:
     return tape.op("Cast", [scattered], {"to": ir.DataType.BOOL})
 
 
+def _rms_norm(tape: Tape, node: ir.Node) -> ir.Value | None:
+    """Divide by the root of the mean square in one op: HTP's compiler fails on some that are put together."""
+    for x, other in permutations(node.inputs, 2):
+        inverse = _made_by(other, "Reciprocal")
+        root = _made_by(inverse.inputs[0], "Sqrt") if inverse else None
+        safe = _made_by(root.inputs[0], "Add") if root else None
+        if safe is None or x is None or x.shape is None:
+            continue
+        for mean_value, eps in permutations(safe.inputs, 2):
+            mean, epsilon = _made_by(mean_value, "ReduceMean"), _number(eps)
+            if mean is None or epsilon is None or not _squares(mean.inputs[0], x):
+                continue
+            axes = ir.convenience.get_const_tensor(mean.inputs[1]) if mean.inputs[1] else None
+            if axes is None or axes.numpy().tolist() not in ([-1], [len(x.shape) - 1]):
+                continue
+            ones = np.ones(x.shape.numpy()[-1:], np.float32)
+            scale = tape.op("Constant", [], {"value": ir.tensor(ones)})
+            attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
+            return tape.op("SimplifiedLayerNormalization", [x, scale], attributes)
+    return None
+
+
+def _squares(value: ir.Value | None, x: ir.Value) -> bool:
+    """Tell whether a value is the square of another."""
+    power, product = _made_by(value, "Pow"), _made_by(value, "Mul")
+    if power is not None:
+        return power.inputs[0] is x and _number(power.inputs[1]) == 2
+    return product is not None and all(one is x for one in product.inputs)
+
+
+def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.op_type == op_type else None
+
+
+def _number(value: ir.Value | None) -> float | None:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+
+
 _RULES: dict[str, Callable[[Tape, ir.Node], ir.Value | None]] = {
+    "Mul": _rms_norm,
     "ScatterElements": _scatter_elements,
 }
