@@ -93,8 +93,9 @@ def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
     _without_sequences(model.graph)
     _fold(model.graph)
     recurrence.expand(model.graph)
-    rewrites.rewrite(model.graph)
     _simplify(model)
+    rewrites.rewrite(model.graph)
+    onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     for value in [value for value in model.graph.inputs if not value.uses()]:
