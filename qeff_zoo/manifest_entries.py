@@ -60,8 +60,8 @@ def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
             "compiler": {"name": name, "version": number},
         },
         "specializations": specializations,
-        "inputs": [_tensor(value) for value in graph.inputs if value.name not in states],
-        "outputs": [_tensor(value) for value in graph.outputs if value.name not in written],
+        "inputs": [tensor_entry(value) for value in graph.inputs if value.name not in states],
+        "outputs": [tensor_entry(value) for value in graph.outputs if value.name not in written],
         "states": [
             _state(states[value.name], value) for value in graph.inputs if value.name in states
         ],
@@ -74,7 +74,8 @@ def _state(state: State, value: Any) -> dict[str, Any]:
     return {**state.as_dict(), "dtype": _dtype(value)}
 
 
-def _tensor(value: Any) -> dict[str, Any]:
+def tensor_entry(value: Any) -> dict[str, Any]:
+    """Write the entry of an input or an output, an `onnx_ir.Value`."""
     shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
     return {"name": value.name, "dtype": _dtype(value), "shape": shape}
 

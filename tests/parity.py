@@ -26,6 +26,7 @@ from unittest import mock
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
+import static_graphs
 import torch
 from aligned import aligned
 from torch.overrides import TorchFunctionMode
@@ -39,6 +40,7 @@ from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.program import Program
 from qeff_zoo.states import State, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention, lowering
@@ -63,6 +65,7 @@ TOLERANCE: Mapping[str, float] = {
     "torch": 3,  # the same operations of the same library, grouped otherwise
     "portable": 3,  # other kernels, which sum in another order
     "fp32": 3,
+    "static": 3,  # sums of recurrences in blocks
     # With activations in float32, against Hugging Face with rounded weights; summed in blocks.
     "int8": 4,
     "int4": 5,  # zero points are taken off at the end of a block
@@ -368,6 +371,8 @@ class Subject:
             return torch_steps(self, slots, ctx_len, seen=dict(variant).get("comp_ctx_lengths"))
         if how == "portable":
             return session_steps(self.portable(variant), slots, ctx_len)
+        if how == "static":
+            return program_steps(static_graphs.program(self, slots, ctx_len))
         return decoder_steps(self.lowered(how, variant, 1), slots, ctx_len)
 
     def rounded(self, storage: str, variant: Variant = PLAIN) -> Any:
@@ -538,7 +543,12 @@ def decoder_steps(session: Any, rows: int, ctx_len: int = CTX_LEN) -> Steps:
         for kind, width in (("Prefill", ctx_len), ("Decode", 1))
         for length in range(1, ctx_len + 1)
     ]
-    decoder = Decoder(OrtProgram(session, session.states, specializations))
+    return program_steps(OrtProgram(session, session.states, specializations))
+
+
+def program_steps(program: Program) -> Steps:
+    """Generate with a program as the runtime calls it."""
+    decoder = Decoder(program)
     for state in decoder.states.values():
         state[:] = garbage(state.shape)
 

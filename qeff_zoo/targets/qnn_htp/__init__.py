@@ -97,7 +97,7 @@ class HtpTarget:
         """Open a program on the simulator."""
         from qeff_zoo.targets.qnn_htp import session
 
-        return session.HtpProgram(package, role, threads=threads, choices=choices)
+        return session.open_program(package, role, threads=threads, choices=choices)
 
 
 TARGET = HtpTarget()

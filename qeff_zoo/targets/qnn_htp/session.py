@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on the HTP simulator: compiled graphs in, one for each specialization; calls on states out."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from qeff_zoo.package import Package
+from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.by_token import by_token
-from qeff_zoo.runtime.fixed_shapes import FixedShapes
+from qeff_zoo.runtime.fixed_shapes import FixedCall, FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
 from qeff_zoo.targets.qnn_htp.processes import Simulator
 
 
-class HtpProgram:
-    """Compiled graphs that share states, see `qeff_zoo.runtime.program.Program`.
-
-    A graph is opened by the first call that needs it: it takes a process and seconds.
+def open_program(
+    package: Package, role: str, *, threads: int | None = None, choices: bool = False
+) -> "HtpProgram":
+    """Open a program of a package.
 
     Args:
         package: For target `qnn-htp`.
@@ -26,27 +27,52 @@ class HtpProgram:
         choices: Let calls return what was chosen as well, see `qeff_zoo.targets.Target.open`.
 
     Raises:
+        GenerationError: Its states do not fit into memory.
+    """
+    program = package.program(role)
+    folder, soc_model = package.path / program.path, int(program.flags["soc_model"])
+
+    def open_graph(name: str) -> Simulator:
+        return Simulator(folder / f"{name}.onnx", soc_model, threads)
+
+    return HtpProgram(program, open_graph, choices=choices)
+
+
+class Graph(Protocol):
+    """A graph of fixed shapes, opened."""
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Run it: all of its inputs by name, perhaps more, then all of its outputs."""
+
+
+class HtpProgram:
+    """Graphs that share states, see `qeff_zoo.runtime.program.Program`.
+
+    Args:
+        program: Of a package.
+        open_graph: Opens the graph of a specialization by its name, when a first call needs it: it takes seconds.
+        choices: Let calls return what was chosen as well.
+
+    Raises:
         GenerationError: The states do not fit into memory.
     """
 
     def __init__(
-        self, package: Package, role: str, *, threads: int | None = None, choices: bool = False
+        self,
+        program: CompiledProgram,
+        open_graph: Callable[[str], Graph],
+        *,
+        choices: bool = False,
     ) -> None:
-        program = package.program(role)
         self.specializations, self.states = program.specializations, program.states
         self.inputs = Tensor.by_name(program.inputs)
         self.outputs = Tensor.by_name(program.outputs)
         #: Float32, as the graphs take and return them; the simulator keeps nothing from call to call.
-        self.memory: Mapping[str, Array] = new_states(
-            self.states,
-            {state.name: np.dtype(np.float32) for state in self.states},
-            self.specializations,
-        )
-        self._folder: Path = package.path / program.path
-        self._soc_model, self._threads = int(program.flags["soc_model"]), threads
-        self._shapes = FixedShapes(self.specializations)
-        self._choices = choices
-        self._open: dict[int, Simulator] = {}
+        dtypes = {state.name: np.dtype(np.float32) for state in self.states}
+        self.memory: Mapping[str, Array] = new_states(self.states, dtypes, self.specializations)
+        self._shapes, self._choices = FixedShapes(self.specializations), choices
+        self._open_graph = open_graph
+        self._open: dict[int, Graph] = {}
 
     def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
         """Cut rows into those that one call can take."""
@@ -56,22 +82,27 @@ class HtpProgram:
         """Run one call."""
         call = self._shapes.fit(inputs, rows)
         slots = call.inputs["batch_index"][:, 0] if "batch_index" in call.inputs else slice(None)
-        given = {name: array for name, array in call.inputs.items() if name in self.inputs}
         states = {state.name: self.memory[state.name][slots] for state in self.states}
-        made = self._simulator(call.index).run({**given, **states})
-        written = {state.output for state in self.states}
+        made = dict(self._graph(call.index).run({**call.inputs, **states}))
         for state in self.states:
-            self.memory[state.name][slots] = made[state.output]
-        count, width = inputs["input_ids"].shape
-        found = {name: made[name][call.places] for name in self.outputs}
-        for name in made.keys() - found.keys() - written if self._choices else ():
-            chosen = by_token(made[name], call.symbols["batch_size"], call.symbols["seq_len"])
-            if chosen is not None:
-                found[name] = chosen[call.places, :width].reshape(count * width, *chosen.shape[2:])
-        return found
+            self.memory[state.name][slots] = made.pop(state.output)
+        found = {name: made.pop(name)[call.places] for name in self.outputs}
+        return {**found, **self._chosen(made, call, inputs)} if self._choices else found
 
-    def _simulator(self, index: int) -> Simulator:
+    def _graph(self, index: int) -> Graph:
         if index not in self._open:
-            path = self._folder / f"{self.specializations[index]['name']}.onnx"
-            self._open[index] = Simulator(path, self._soc_model, self._threads)
+            self._open[index] = self._open_graph(self.specializations[index]["name"])
         return self._open[index]
+
+    def _chosen(
+        self, made: Mapping[str, Array], call: FixedCall, inputs: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return what was chosen for the rows and columns that were asked for: (rows * columns, slots, k)."""
+        count, width = inputs["input_ids"].shape
+        found = {}
+        for name, array in made.items():
+            chosen = by_token(array, call.symbols["batch_size"], call.symbols["seq_len"])
+            if chosen is not None:
+                kept = chosen[call.places, :width]
+                found[name] = kept.reshape(count * width, *kept.shape[2:])
+        return found
