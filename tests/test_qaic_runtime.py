@@ -13,8 +13,11 @@ from typing import Any
 import fixtures_runtime
 import numpy as np
 import pytest
+import torch
 from fixtures_builds import Models
 from fixtures_serving import complete, connect, running
+from hypothesis import given
+from hypothesis import strategies as st
 from toy_qpc import package_of, toy, toy_answer, toy_package
 
 import qeff_zoo
@@ -25,7 +28,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime import EmbeddingSession, Engine, Sampling, TextGenerationSession
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
-from qeff_zoo.targets.qaic.session import open_program
+from qeff_zoo.targets.qaic.session import Buffer, open_program
 from qeff_zoo.tasks import text_generation
 
 FAKE = Path(__file__).parent / "fake_qaicrt"
@@ -91,6 +94,14 @@ def test_logits_are_read_in_the_precision_that_was_compiled(precision: str, tmp_
     kind = np.float16 if precision == "float16" else np.float32
     assert session.decoder.program.outputs["logits"].dtype == kind
     assert session.decoder.program.run(one, [1])["logits"].dtype == kind
+
+
+@given(st.lists(st.floats(-(2.0**120), 2.0**120, width=32), min_size=1))
+def test_bfloat16_is_the_nearest_number(values: list[float]) -> None:
+    buffer = Buffer(dtype=np.dtype(np.uint16), is_bfloat16=True)
+    given_ = np.array(values, np.float32)
+    found = buffer.read(buffer.write(given_), given_.shape)
+    assert found.tolist() == torch.tensor(given_).bfloat16().float().tolist()
 
 
 def test_a_draw_does_not_depend_on_what_runs_beside_it(tmp_path: Path) -> None:
@@ -255,6 +266,30 @@ def test_without_a_qpc_there_is_a_sentence(tmp_path: Path) -> None:
     (package.path / "qpc/decoder/programqpc.bin").unlink()
     with pytest.raises(GenerationError, match=r"there is no programqpc.bin in .*qpc/decoder'"):
         open_program(package, "decoder")
+
+
+def test_without_a_card_there_is_a_sentence(
+    rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rt, "DEVICES", 0)
+    with pytest.raises(
+        GenerationError, match=r"0 of 0 .* have 1 free cores .*QS_NODEV.*expected 1"
+    ):
+        open_program(toy_package(tmp_path / "p", sizes={}), "decoder")
+
+
+def test_a_type_that_nobody_knows_is_refused_unless_it_stays_on_the_card(
+    rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(rt._KINDS, "float32", 99)
+    monkeypatch.setitem(rt._BUFFERS, 99, np.float32)
+    with pytest.raises(
+        PackageError, match="gives 'logits' the type 99; expected one of FLOAT_TYPE"
+    ):
+        open_program(toy_package(tmp_path / "p", sizes={}), "decoder")
+    choices = {"custom_io": {"logits": "float16"}, "options": {"split-retained-state-io": True}}
+    session = session_of(toy_package(tmp_path / "q", sizes={}, **choices))
+    assert answers(session) == [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
 
 
 def test_what_is_no_qpc_is_refused(tmp_path: Path) -> None:

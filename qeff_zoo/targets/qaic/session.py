@@ -65,8 +65,7 @@ def open_program(
     """
     program = package.program(role)
     (entry,) = (entry for entry in package.manifest["programs"] if entry["role"] == role)
-    path = package.path / program.path
-    folder = path.parent if path.name == _QPC else path
+    folder = package.path / program.path
     if not (folder / _QPC).is_file():
         raise GenerationError(
             f"Cannot run {str(package.path)!r}: there is no {_QPC} in {str(folder)!r}. Expected a package that was "
@@ -78,16 +77,14 @@ def open_program(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Binding:
-    """A buffer of every call.
+class Buffer:
+    """How the values of an input or an output lie in a buffer.
 
     Args:
-        name: Of the input or output.
-        dtype: Of its values, as they lie in the buffer.
+        dtype: Of the values there.
         is_bfloat16: Whether these are the upper halves of float32.
     """
 
-    name: str
     dtype: np.dtype[Any]
     is_bfloat16: bool
 
@@ -98,6 +95,9 @@ class _Binding:
 
     def write(self, array: Array) -> bytes:
         """Turn an input into a buffer."""
+        if self.is_bfloat16:  # the nearest, of two the even
+            bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+            array = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return np.ascontiguousarray(array, self.dtype).tobytes()
 
     def read(self, buffer: Any, shape: Sequence[int]) -> Array:
@@ -147,11 +147,14 @@ class QaicProgram:
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
         self._require(axes.keys(), read, {one.name for one in found})
-        self._bindings = [_binding(api, one.name, one.type) for one in found]
+        # Of every call, in their order; those without a buffer are states, or nobody asks for them.
+        self._names = [one.name for one in found]
+        self._buffers = {
+            one.name: _buffer(api, one.name, one.type) for one in found if one.name in axes
+        }
         tensors = {
-            one.name: Tensor(dtype=one.tensor_dtype, shape=axes[one.name])
-            for one in self._bindings
-            if one.name in axes
+            name: Tensor(dtype=buffer.tensor_dtype, shape=axes[name])
+            for name, buffer in self._buffers.items()
         }
         # Slots are found here, of the rows of a call.
         given = {name: tensor for name, tensor in tensors.items() if name in read}
@@ -181,28 +184,33 @@ class QaicProgram:
             raise self._refused("run", "it is closed")
         (execution,) = self._active
         call = self._shapes.fit(inputs, rows)
-        sizes = self._sizes[call.index]
-        buffers, dims = [], []
-        for one, shape in zip(self._bindings, sizes, strict=True):
-            data = b""  # of states, which stay where they are, and of outputs that nobody asks for
-            if one.name in call.inputs:
-                data = one.write(call.inputs[one.name])
-            elif one.name in self.outputs:
-                data = bytes(math.prod(shape) * one.dtype.itemsize)
-            buffers.append(self._rt.QBuffer(data))
-            dims.append((one.dtype.itemsize, shape if data else _SKIPPED))
+        shapes = dict(zip(self._names, self._sizes[call.index], strict=True))
+        data, dims = [], []
+        for name in self._names:
+            content, size, shape = b"", 1, _SKIPPED
+            if name in self._buffers:
+                buffer, shape = self._buffers[name], shapes[name]
+                size = buffer.dtype.itemsize
+                content = (
+                    bytes(math.prod(shape) * size)
+                    if name in self.outputs
+                    else buffer.write(call.inputs[name])
+                )
+            data.append(self._rt.QBuffer(content))
+            dims.append((size, shape))
         self._check(
-            execution.setData(buffers, self._rt.BufferDimensionsVecRef(dims)), "fill the buffers of"
+            execution.setData(data, self._rt.BufferDimensionsVecRef(dims)), "fill the buffers of"
         )
         self._check(self._queue.enqueue(execution), "start")
         self._check(execution.waitForCompletion(), "run")
         status, answers = execution.getData()
         self._check(status, "read the answer of")
-        return {
-            one.name: call.answer(one.read(answer, shape), self.outputs[one.name].shape)
-            for one, answer, shape in zip(self._bindings, answers, sizes, strict=True)
-            if one.name in self.outputs
-        }
+        made = {}
+        for name, answer in zip(self._names, answers, strict=True):
+            if name in self.outputs:
+                output = self._buffers[name].read(answer, shapes[name])
+                made[name] = call.answer(output, self.outputs[name].shape)
+        return made
 
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
         """Make sure that the QPC takes and returns what the manifest says."""
@@ -224,7 +232,7 @@ class QaicProgram:
             for name, tensor in given.items()
         }
         for sizes in allowed:
-            shapes = {one.name: shape for one, shape in zip(self._bindings, sizes, strict=True)}
+            shapes = dict(zip(self._names, sizes, strict=True))
             if shapes.items() >= wanted.items():
                 return sizes
         raise self._foreign(f"it was not compiled for {dict(symbols)!r}")
@@ -269,7 +277,7 @@ class QaicProgram:
         )
 
 
-def _binding(api: Any, name: str, kind: int) -> _Binding:
+def _buffer(api: Any, name: str, kind: int) -> Buffer:
     """Describe a buffer by its type's number."""
     types = {getattr(api, known): known for known in _DTYPES if hasattr(api, known)}
     if kind not in types:
@@ -278,7 +286,7 @@ def _binding(api: Any, name: str, kind: int) -> _Binding:
             "precision of inputs and outputs."
         )
     known = types[kind]
-    return _Binding(name=name, dtype=np.dtype(_DTYPES[known]), is_bfloat16=known == "BFLOAT16_TYPE")
+    return Buffer(dtype=np.dtype(_DTYPES[known]), is_bfloat16=known == "BFLOAT16_TYPE")
 
 
 def _deactivate(active: list[Any], program: Any) -> None:
