@@ -333,6 +333,7 @@ def test_a_qpc_of_another_build_is_refused(
 
 def test_calls_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     program = open_program(toy_package(tmp_path / "p", sizes=SIZES["slots"]), "decoder")
+    assert program.inputs.keys() == {"input_ids", "position_ids"}  # slots follow from the rows
     for count, width in ((1, 9), (2, 2), (4, 1)):
         call = {name: np.zeros((count, width), np.int64) for name in program.inputs}
         with pytest.raises(GenerationError, match=f"no call of {count} x {width} tokens"):
