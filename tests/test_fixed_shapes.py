@@ -160,6 +160,15 @@ def test_an_encoder_reads_its_first_text_again_where_there_are_rows_to_spare() -
     assert made.inputs["token_type_ids"].tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
 
 
+def test_of_an_output_only_what_was_asked_for_is_returned() -> None:
+    rows = FixedShapes(shapes(prefill_seq_len=8, batch_size=3))
+    call = {name: np.ones((2, 5), np.int64) for name in ("input_ids", "position_ids")}
+    made = rows.fit(call, [2, 0])
+    output = np.arange(3 * 8 * 2).reshape(3, 8, 2)
+    assert (made.answer(output, ("batch_size", "seq_len", 2)) == output[[2, 0], :5]).all()
+    assert (made.answer(output, ("batch_size", 8, 2)) == output[[2, 0]]).all()
+
+
 @pytest.mark.parametrize(
     ("count", "width", "seen", "message"),
     [

@@ -20,12 +20,24 @@ class FixedCall:
         symbols: Of the specialization: sizes by symbol.
         inputs: All rows and columns; with slots also `batch_index` (batch_size, 1).
         places: Where the rows that were asked for stand, in inputs and outputs.
+        width: Columns that were asked for.
     """
 
     index: int
     symbols: Mapping[str, int]
     inputs: Mapping[str, Array]
     places: Sequence[int]
+    width: int
+
+    def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
+        """Cut an output of the program to the rows and columns that were asked for.
+
+        Args:
+            output: As the program returns it, rows first.
+            axes: A size or a symbol for each axis.
+        """
+        asked = tuple(slice(self.width if axis == "seq_len" else None) for axis in axes)
+        return output[self.places][asked]
 
 
 class FixedShapes:
@@ -82,7 +94,7 @@ class FixedShapes:
                 full[name] = filled
         if "full_batch_size" in symbols:
             full["batch_index"] = self._slots(shape[0], places, rows)
-        return FixedCall(index=index, symbols=symbols, inputs=full, places=places)
+        return FixedCall(index=index, symbols=symbols, inputs=full, places=places, width=width)
 
     def _choose(self, count: int, width: int, inputs: Mapping[str, Array]) -> int:
         seen = inputs.get("comp_ctx_lengths")

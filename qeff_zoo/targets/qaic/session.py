@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs on Cloud AI 100 cards, through the SDK's `qaicrt`: calls in, answers out.
+
+States stay on the cards: where a QPC lists them at all, they are given as empty buffers. A card takes the shapes that
+its QPC was compiled for and no others, see `qeff_zoo.runtime.fixed_shapes`. None of this has run on a card: the order
+of calls and the meaning of buffers are those of the sessions of QEfficient and vllm-qaic.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError, PackageError
+from qeff_zoo.package import Package
+from qeff_zoo.package.programs import CompiledProgram
+from qeff_zoo.runtime.fixed_shapes import FixedShapes
+from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.targets.qaic import cards
+
+_QPC = "programqpc.bin"
+_TIMEOUT = 60_000  # milliseconds of one call
+_SKIPPED = [0]  # dimensions of a buffer that is not given
+#: Types of buffers, by their names in QAicApi.
+_DTYPES: Mapping[str, type[np.generic]] = {
+    "FLOAT_TYPE": np.float32,
+    "FLOAT_16_TYPE": np.float16,
+    "BFLOAT16_TYPE": np.uint16,  # numpy has none: the upper half of a float32
+    "INT8_Q_TYPE": np.int8,
+    "UINT8_Q_TYPE": np.uint8,
+    "INT16_Q_TYPE": np.int16,
+    "INT32_Q_TYPE": np.int32,
+    "INT32_I_TYPE": np.int32,
+    "INT64_I_TYPE": np.int64,
+    "INT8_TYPE": np.int8,
+}
+
+
+def open_program(
+    package: Package,
+    role: str,
+    *,
+    threads: int | None = None,
+    choices: bool = False,
+    lean: bool = False,
+) -> "QaicProgram":
+    """Open a program of a package, see `qeff_zoo.targets.Target.open`.
+
+    Args:
+        package: For target `qaic`.
+        role: Of the program.
+        threads: Of no use to a card.
+        choices: They stay on the card.
+        lean: Of no use to a card.
+
+    Raises:
+        GenerationError: There is no QPC, no SDK, or too few cards; or a card refused.
+        PackageError: The QPC is of another program.
+        SettingsError: `QEFF_ZOO_DEVICES` is no list of ids.
+    """
+    program = package.program(role)
+    (entry,) = (entry for entry in package.manifest["programs"] if entry["role"] == role)
+    folder = package.path / program.path
+    if not (folder / _QPC).is_file():
+        raise GenerationError(
+            f"Cannot run {str(package.path)!r}: there is no {_QPC} in {str(folder)!r}. Expected a package that was "
+            "compiled for target 'qaic'. Build it where the SDK is."
+        )
+    axes = {one["name"]: tuple(one["shape"]) for one in (*entry["inputs"], *entry["outputs"])}
+    sdk = cards.sdk()
+    return QaicProgram(folder, program, axes, cards.choose(sdk[0], program.flags), sdk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """How the values of an input or an output lie in a buffer.
+
+    Args:
+        dtype: Of the values there.
+        is_bfloat16: Whether these are the upper halves of float32.
+    """
+
+    dtype: np.dtype[Any]
+    is_bfloat16: bool
+
+    @property
+    def tensor_dtype(self) -> np.dtype[Any]:
+        """Type of the values outside."""
+        return np.dtype(np.float32) if self.is_bfloat16 else self.dtype
+
+    def write(self, array: Array) -> bytes:
+        """Turn an input into a buffer."""
+        if self.is_bfloat16:  # the nearest, of two the even
+            bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+            array = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return np.ascontiguousarray(array, self.dtype).tobytes()
+
+    def read(self, buffer: Any, shape: Sequence[int]) -> Array:
+        """Turn a buffer into an output."""
+        array = np.frombuffer(bytes(buffer), self.dtype).reshape(shape)
+        return (array.astype(np.uint32) << 16).view(np.float32) if self.is_bfloat16 else array
+
+
+class QaicProgram:
+    """A QPC that is active on its cards, see `qeff_zoo.runtime.program.Program`.
+
+    Args:
+        folder: Of the QPC.
+        program: As the manifest has it.
+        axes: Of its inputs and outputs besides states: a size or a symbol each.
+        devices: Ids of the cards.
+        sdk: The modules `qaicrt` and `QAicApi_pb2`.
+
+    Raises:
+        GenerationError: A card refused.
+        PackageError: The QPC is of another program.
+    """
+
+    #: The cards keep the states.
+    memory = None
+
+    def __init__(
+        self,
+        folder: Path,
+        program: CompiledProgram,
+        axes: Mapping[str, tuple[int | str, ...]],
+        devices: Sequence[int],
+        sdk: tuple[Any, Any],
+    ) -> None:
+        self._rt, api = sdk
+        self._folder, self._devices = folder, devices
+        self.specializations, self.states = program.specializations, program.states
+        self._shapes = FixedShapes(program.specializations)
+        with self._understood("open"):
+            self._context = self._rt.Context(self._rt.QIDList(devices))
+            self._queue = self._rt.Queue(self._context, devices[0])
+            qpc = self._rt.Qpc(str(folder))
+        status, described = qpc.getIoDescriptor()
+        self._check(status, "read the inputs of")
+        layout = api.IoDesc()
+        layout.ParseFromString(bytes(described))
+        found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
+        read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
+        self._require(axes.keys(), read, {one.name for one in found})
+        # Of every call, in their order; those without a buffer are states, or nobody asks for them.
+        self._names = [one.name for one in found]
+        self._buffers = {
+            one.name: _buffer(api, one.name, one.type) for one in found if one.name in axes
+        }
+        tensors = {
+            name: Tensor(dtype=buffer.tensor_dtype, shape=axes[name])
+            for name, buffer in self._buffers.items()
+        }
+        # Slots are found here, of the rows of a call.
+        given = {name: tensor for name, tensor in tensors.items() if name in read}
+        self.inputs = {name: tensor for name, tensor in given.items() if name != "batch_index"}
+        self.outputs = {name: tensor for name, tensor in tensors.items() if name not in read}
+        allowed = [[[*one.dims] for one in row.shapes] for row in layout.allowed_shapes]
+        self._sizes = [
+            self._sizes_of(entry["symbols"], given, allowed or [[[*one.dims] for one in found]])
+            for entry in program.specializations
+        ]
+        self._active: list[Any] = []
+        running = self._activate(qpc)
+        #: Gives the cards back, as is done too when the program is no longer referred to.
+        self.close = weakref.finalize(self, _deactivate, self._active, running)
+
+    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+        """Cut rows into those that one call can take: slots begin one by one, all else runs together."""
+        return self._shapes.together(starts, prefill=prefill)
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        """Run one call; what it returns has memory of its own.
+
+        Raises:
+            GenerationError: No specialization fits, a card failed, or the program is closed.
+        """
+        if not self._active:
+            raise self._refused("run", "it is closed")
+        (execution,) = self._active
+        call = self._shapes.fit(inputs, rows)
+        shapes = dict(zip(self._names, self._sizes[call.index], strict=True))
+        data, dims = [], []
+        for name in self._names:
+            content, size, shape = b"", 1, _SKIPPED
+            if name in self._buffers:
+                buffer, shape = self._buffers[name], shapes[name]
+                size = buffer.dtype.itemsize
+                content = (
+                    bytes(math.prod(shape) * size)
+                    if name in self.outputs
+                    else buffer.write(call.inputs[name])
+                )
+            data.append(self._rt.QBuffer(content))
+            dims.append((size, shape))
+        self._check(
+            execution.setData(data, self._rt.BufferDimensionsVecRef(dims)), "fill the buffers of"
+        )
+        self._check(self._queue.enqueue(execution), "start")
+        self._check(execution.waitForCompletion(), "run")
+        status, answers = execution.getData()
+        self._check(status, "read the answer of")
+        made = {}
+        for name, answer in zip(self._names, answers, strict=True):
+            if name in self.outputs:
+                output = self._buffers[name].read(answer, shapes[name])
+                made[name] = call.answer(output, self.outputs[name].shape)
+        return made
+
+    def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
+        """Make sure that the QPC takes and returns what the manifest says."""
+        states = {state.name for state in self.states}
+        if lacking := sorted(known - found):
+            raise self._foreign(f"it has no {', '.join(map(repr, lacking))}")
+        if strange := sorted(read - known - states):
+            raise self._foreign(f"it takes {', '.join(map(repr, strange))} as well")
+
+    def _sizes_of(
+        self,
+        symbols: Mapping[str, str],
+        given: Mapping[str, Tensor],
+        allowed: Sequence[Sequence[list[int]]],
+    ) -> Sequence[list[int]]:
+        """Find what a specialization makes of every buffer."""
+        wanted = {
+            name: [int(symbols.get(str(axis), axis)) for axis in tensor.shape]
+            for name, tensor in given.items()
+        }
+        for sizes in allowed:
+            shapes = dict(zip(self._names, sizes, strict=True))
+            if shapes.items() >= wanted.items():
+                return sizes
+        raise self._foreign(f"it was not compiled for {dict(symbols)!r}")
+
+    def _activate(self, qpc: Any) -> Any:
+        """Load the QPC onto its cards and make it ready to run."""
+        properties = self._rt.QAicProgramProperties()
+        properties.dataPathTimeoutMs = _TIMEOUT
+        card = self._devices[0] if len(self._devices) == 1 else None
+        if card is None:
+            properties.devMapping = ":".join(map(str, self._devices))
+        with self._understood("load"):
+            program = self._rt.Program(self._context, card, qpc, properties)
+            self._check(program.load(), "load")
+            self._check(program.activate(), "activate")
+            self._active.append(self._rt.ExecObj(self._context, program))
+        return program
+
+    @contextmanager
+    def _understood(self, what: str) -> Iterator[None]:
+        """Say in our words what a constructor of the SDK raises."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._refused(what, error) from error
+
+    def _check(self, status: Any, what: str) -> None:
+        if status != self._rt.QStatus.QS_SUCCESS:
+            raise self._refused(what, status)
+
+    def _refused(self, what: str, why: object) -> GenerationError:
+        cards = ", ".join(map(str, self._devices))
+        return GenerationError(
+            f"Cannot {what} {str(self._folder)!r} on Cloud AI 100 card {cards}: {why}. Expected a QPC compiled for "
+            f"{len(self._devices)} of them, that nothing else uses. Look at `qaic-util -q`, and open the package again."
+        )
+
+    def _foreign(self, why: str) -> PackageError:
+        return PackageError(
+            f"The QPC {str(self._folder)!r} is of another program than its manifest says: {why}. Expected that of the "
+            "same build. Build or pull the package again."
+        )
+
+
+def _buffer(api: Any, name: str, kind: int) -> Buffer:
+    """Describe a buffer by its type's number."""
+    types = {getattr(api, known): known for known in _DTYPES if hasattr(api, known)}
+    if kind not in types:
+        raise PackageError(
+            f"The QPC gives {name!r} the type {kind!r}; expected one of {', '.join(_DTYPES)}. Compile it with another "
+            "precision of inputs and outputs."
+        )
+    known = types[kind]
+    return Buffer(dtype=np.dtype(_DTYPES[known]), is_bfloat16=known == "BFLOAT16_TYPE")
+
+
+def _deactivate(active: list[Any], program: Any) -> None:
+    active.clear()  # what runs a program goes before it
+    program.deactivate()

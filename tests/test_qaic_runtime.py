@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages of target `qaic` run on a stand-in of the SDK's runtime, which is as strict as a card."""
+
+import gc
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fixtures_runtime
+import numpy as np
+import pytest
+import torch
+from fixtures_builds import Models
+from fixtures_serving import complete, connect, running
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_qpc import package_of, toy, toy_answer, toy_package
+
+import qeff_zoo
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
+from qeff_zoo.errors import GenerationError, PackageError, SettingsError
+from qeff_zoo.package import Package
+from qeff_zoo.recipe import Shape
+from qeff_zoo.runtime import EmbeddingSession, Engine, Sampling, TextGenerationSession
+from qeff_zoo.targets.qaic.cards import DEVICES_ENV
+from qeff_zoo.targets.qaic.session import Buffer, open_program
+from qeff_zoo.tasks import text_generation
+
+FAKE = Path(__file__).parent / "fake_qaicrt"
+PROMPTS = [[5], [1, 2, 3], [7] * 8, [*range(12)], [3, 1] * 13, [0, 0], [12] * 17]
+LENGTH = 9
+SIZES: dict[str, dict[str, Any]] = {
+    "one row": {"batch_size": 1},
+    "rows": {"batch_size": 3},
+    "slots": {"full_batch_size": 3},
+    "token by token": {"batch_size": 2, "prefill_seq_len": 1},
+    "slots token by token": {"full_batch_size": 2, "prefill_seq_len": 1},
+    "contexts": {
+        "full_batch_size": 3,
+        "comp_ctx_lengths_prefill": (16, 64),
+        "comp_ctx_lengths_decode": (8, 24, 64),
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def rt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Give the stand-in, new, in place of the SDK."""
+    monkeypatch.setattr(sys, "path", [str(FAKE), *sys.path])
+    for name in ("qaicrt", "QAicApi_pb2"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import qaicrt
+
+    yield qaicrt
+    for name in ("qaicrt", "QAicApi_pb2"):
+        sys.modules.pop(name, None)
+
+
+def session_of(package: Package) -> TextGenerationSession:
+    return TextGenerationSession(package.path, open_program(package, "decoder"))
+
+
+def answers(session: TextGenerationSession, **choices: Any) -> list[list[int]]:
+    found = session.generate(PROMPTS, generation_len=LENGTH, ignore_eos=True, **choices)
+    return [one.token_ids for one in found]
+
+
+# --- answers --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("listed", [True, False], ids=["states listed", "states hidden"])
+@pytest.mark.parametrize("name", SIZES)
+def test_every_request_is_answered_as_if_it_were_alone(
+    name: str, listed: bool, tmp_path: Path
+) -> None:
+    options = {"split-retained-state-io": listed}
+    session = session_of(toy_package(tmp_path / "p", sizes=SIZES[name], options=options))
+    expected = [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
+    assert answers(session) == expected
+    assert answers(session) == expected  # rows are used again
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_logits_are_read_in_the_precision_that_was_compiled(precision: str, tmp_path: Path) -> None:
+    states = dict.fromkeys(("past_key.0", "past_key.0_RetainedState"), "float16")
+    custom_io = {"logits": precision, **states}
+    package = toy_package(tmp_path / "p", sizes=SIZES["slots"], custom_io=custom_io)
+    session = session_of(package)
+    assert answers(session) == [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
+    one = {name: np.array([[0]]) for name in ("input_ids", "position_ids")}
+    kind = np.float16 if precision == "float16" else np.float32
+    assert session.decoder.program.outputs["logits"].dtype == kind
+    assert session.decoder.program.run(one, [1])["logits"].dtype == kind
+
+
+@given(st.lists(st.floats(-(2.0**120), 2.0**120, width=32), min_size=1))
+def test_bfloat16_is_the_nearest_number(values: list[float]) -> None:
+    buffer = Buffer(dtype=np.dtype(np.uint16), is_bfloat16=True)
+    given_ = np.array(values, np.float32)
+    found = buffer.read(buffer.write(given_), given_.shape)
+    assert found.tolist() == torch.tensor(given_).bfloat16().float().tolist()
+
+
+def test_a_draw_does_not_depend_on_what_runs_beside_it(tmp_path: Path) -> None:
+    session = session_of(toy_package(tmp_path / "p", sizes=SIZES["slots"]))
+    sampling = Sampling(temperature=3.0, top_p=0.9, seed=7)
+    together = answers(session, sampling=sampling)
+    alone = [
+        session.generate([prompt], generation_len=LENGTH, ignore_eos=True, sampling=sampling)[0]
+        for prompt in PROMPTS
+    ]
+    assert together == [one.token_ids for one in alone]
+    assert together != answers(session)
+
+
+def test_an_engine_serves_threads(tmp_path: Path) -> None:
+    session = session_of(toy_package(tmp_path / "p", sizes=SIZES["slots"]))
+    with Engine(session) as engine, ThreadPoolExecutor(8) as pool:
+
+        def ask(prompt: list[int]) -> list[int]:
+            request = session.request(prompt, generation_len=LENGTH, ignore_eos=True)
+            return engine.submit(request).result(60).token_ids
+
+        found = list(pool.map(ask, PROMPTS * 2))
+        assert engine.stats().reused_tokens == 0  # no prompt's states can be kept
+    assert found == [toy_answer(prompt, LENGTH) for prompt in PROMPTS] * 2
+
+
+# --- models ---------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def portable(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export the tiny Llama with slots, as every target gets it."""
+    home = tmp_path_factory.mktemp("home")
+    models.trace(models.llama, home, full_batch_size=2)
+    folder = tmp_path_factory.mktemp("portable") / "graph"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(home))
+        pipeline.export(str(models.llama), folder, request=Request(ctx_len=48, full_batch_size=2))
+    return folder / "graph.onnx"
+
+
+@pytest.fixture
+def llama(models: Models, portable: Path, tmp_path: Path) -> TextGenerationSession:
+    """Give a session of the tiny Llama."""
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    for file in models.llama.glob("*.json"):
+        shutil.copy(file, folder)
+    shape = Shape(ctx_len=48, prefill_seq_len=8, full_batch_size=2)
+    return session_of(package_of(folder, portable, text_generation.TASK.specializations(shape)))
+
+
+def test_a_llama_answers_as_transformers_does(
+    llama: TextGenerationSession, expected: list[list[int]]
+) -> None:
+    found = llama.generate(
+        fixtures_runtime.PROMPTS, generation_len=fixtures_runtime.LENGTH, ignore_eos=True
+    )
+    assert [one.token_ids for one in found] == expected
+
+
+def test_a_server_answers_clients(llama: TextGenerationSession) -> None:
+    prompts = fixtures_runtime.PROMPTS
+    expected = [one.text for one in llama.generate(prompts, generation_len=12)]
+    with Engine(llama) as engine, running(engine) as url:
+        found = complete(connect(url), prompt=prompts)
+    assert [choice.text for choice in found.choices] == expected
+
+
+def test_an_encoder_embeds_texts(built: dict[str, Package], tmp_path: Path) -> None:
+    own = built["encoder"]
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    for file in own.path.glob("*.json"):
+        if file.name != "manifest.json":
+            shutil.copy(file, folder)
+    specializations = own.programs[0].specializations
+    graph = own.path / "graph.onnx"
+    package = package_of(folder, graph, specializations, role="encoder", task=own.task)
+    session = EmbeddingSession(folder, open_program(package, "encoder"))
+    texts = ["the quick", "brown fox jumps over that lazy dog and another one", "a", "text"]
+    ours: Any = qeff_zoo.load(own, threads=1)
+    assert np.allclose(session.embed(texts), ours.embed(texts), atol=1e-6)
+
+
+# --- cards ----------------------------------------------------------------------------------------
+def test_the_first_free_cards_are_taken_and_given_back(rt: Any, tmp_path: Path) -> None:
+    flags, options = {"num_cores": 10}, {"aic-num-cores": 10}
+    package = toy_package(tmp_path / "p", sizes={}, flags=flags, options=options)
+    opened = [open_program(package, "decoder") for _ in range(rt.DEVICES)]
+    assert rt.used == {0: 10, 1: 10, 2: 10, 3: 10}
+    with pytest.raises(GenerationError, match=r"0 of 4 .* have 10 free cores .*; expected 1"):
+        open_program(package, "decoder")
+    opened[2].close()
+    opened.append(open_program(package, "decoder"))
+    assert rt.used[2] == 10
+    del opened
+    gc.collect()
+    assert {*rt.used.values()} == {0}
+    assert rt.said == []
+
+
+def test_a_closed_program_says_so(tmp_path: Path) -> None:
+    program = open_program(toy_package(tmp_path / "p", sizes={}), "decoder")
+    program.close()
+    program.close()
+    with pytest.raises(GenerationError, match=r"Cannot run .* it is closed"):
+        program.run({}, [0])
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Package:
+    """Give a package that was compiled for two cards."""
+    partitions = tmp_path / "mdp.json"
+    devices = [{"deviceId": 0}, {"deviceId": 1}]
+    partitions.write_text(json.dumps({"partitions": [{"devices": devices}]}))
+    options = {"mdp-load-partition-config": str(partitions)}
+    return toy_package(tmp_path / "p", sizes={}, flags={"num_devices": 2}, options=options)
+
+
+def test_cards_that_were_named_are_taken(
+    two: Package, rt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DEVICES_ENV, " 3, 1")
+    session = session_of(two)
+    assert {card for card, cores in rt.used.items() if cores} == {1, 3}
+    assert answers(session) == [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize(
+    ("named", "error", "message"),
+    [
+        ("1", GenerationError, "names 1 cards, 1; expected 2, as .* --num-devices 1"),
+        ("0,1,2", GenerationError, "names 3 cards, 0, 1, 2; expected 2"),
+        ("1,1", SettingsError, "is '1,1'; expected ids of different cards"),
+        ("a", SettingsError, "is 'a'; expected ids"),
+        ("-1,0", SettingsError, "is '-1,0'; expected ids"),
+        ("7,8", GenerationError, "Cannot open .* on Cloud AI 100 card 7, 8: QS_NODEV"),
+    ],
+)
+def test_cards_that_do_not_fit_are_refused(
+    named: str, error: type[Exception], message: str, two: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DEVICES_ENV, named)
+    with pytest.raises(error, match=message):
+        open_program(two, "decoder")
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+def test_without_the_sdk_there_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = toy_package(tmp_path / "p", sizes={})
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(FAKE)])
+    monkeypatch.delitem(sys.modules, "qaicrt")
+    message = r"No module named 'qaicrt'. Expected .* under '/opt/qti-aic/dev' .* Install them"
+    with pytest.raises(GenerationError, match=message):
+        open_program(package, "decoder")
+
+
+def test_without_a_qpc_there_is_a_sentence(tmp_path: Path) -> None:
+    package = toy_package(tmp_path / "p", sizes={})
+    (package.path / "qpc/decoder/programqpc.bin").unlink()
+    with pytest.raises(GenerationError, match=r"there is no programqpc.bin in .*qpc/decoder'"):
+        open_program(package, "decoder")
+
+
+def test_without_a_card_there_is_a_sentence(
+    rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rt, "DEVICES", 0)
+    with pytest.raises(
+        GenerationError, match=r"0 of 0 .* have 1 free cores .*QS_NODEV.*expected 1"
+    ):
+        open_program(toy_package(tmp_path / "p", sizes={}), "decoder")
+
+
+def test_a_type_that_nobody_knows_is_refused_unless_it_stays_on_the_card(
+    rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(rt._KINDS, "float32", 99)
+    monkeypatch.setitem(rt._BUFFERS, 99, np.float32)
+    with pytest.raises(
+        PackageError, match="gives 'logits' the type 99; expected one of FLOAT_TYPE"
+    ):
+        open_program(toy_package(tmp_path / "p", sizes={}), "decoder")
+    choices = {"custom_io": {"logits": "float16"}, "options": {"split-retained-state-io": True}}
+    session = session_of(toy_package(tmp_path / "q", sizes={}, **choices))
+    assert answers(session) == [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
+
+
+def test_what_is_no_qpc_is_refused(tmp_path: Path) -> None:
+    package = toy_package(tmp_path / "p", sizes={})
+    (package.path / "qpc/decoder/programqpc.bin").write_bytes(b"other")
+    with pytest.raises(GenerationError, match=r"Cannot open .* card 0: QS_INVAL"):
+        open_program(package, "decoder")
+
+
+def test_a_qpc_for_other_cards_is_refused(rt: Any, tmp_path: Path) -> None:
+    """The manifest knows another number than the QPC."""
+    package = toy_package(tmp_path / "p", sizes={}, flags={"num_devices": 2})
+    with pytest.raises(GenerationError, match=r"Cannot load .* card 0, 1: .*QS_INVAL.* for 2 of"):
+        open_program(package, "decoder")
+    assert rt.said == ["compiled for 1 devices"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"specializations": [("Decode", {"batch_size": 1, "seq_len": 1, "ctx_len": 64})]},
+         r"it was not compiled for \{'batch_size': '1', 'seq_len': '8'"),
+        ({"other": {"slots": True, "contexts": False}}, "it takes 'batch_index' as well"),
+        ({"other": {"slots": False, "contexts": False, "logits": "scores"}}, "it has no 'logits'"),
+    ],
+)  # fmt: skip
+def test_a_qpc_of_another_build_is_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    package = toy_package(tmp_path / "p", sizes={})
+    path = package.path / "qpc/decoder/programqpc.bin"
+    note = json.loads(path.read_bytes().removeprefix(b"NO QPC\n"))
+    if other := change.pop("other", None):
+        note["model"] = str(toy(tmp_path / "other.onnx", **other))
+        for _, symbols in note["specializations"]:
+            symbols["full_batch_size"] = 1
+    path.write_bytes(b"NO QPC\n" + json.dumps({**note, **change}).encode())
+    with pytest.raises(PackageError, match=f"is of another program .*: {message}"):
+        open_program(package, "decoder")
+
+
+def test_calls_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    program = open_program(toy_package(tmp_path / "p", sizes=SIZES["slots"]), "decoder")
+    assert program.inputs.keys() == {"input_ids", "position_ids"}  # slots follow from the rows
+    for count, width in ((1, 9), (2, 2), (4, 1)):
+        call = {name: np.zeros((count, width), np.int64) for name in program.inputs}
+        with pytest.raises(GenerationError, match=f"no call of {count} x {width} tokens"):
+            program.run(call, range(count))
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "what"),
+    [
+        ("ExecObj", "setData", "fill the buffers of"),
+        ("Queue", "enqueue", "start"),
+        ("ExecObj", "waitForCompletion", "run"),
+        ("ExecObj", "getData", "read the answer of"),
+    ],
+)
+def test_what_a_card_fails_at_reaches_who_asked(
+    owner: str, method: str, what: str, rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of(toy_package(tmp_path / "p", sizes=SIZES["slots"]))
+    status: Any = rt.QStatus.QS_ERROR
+    answer = (status, None) if method == "getData" else status
+    monkeypatch.setattr(getattr(rt, owner), method, lambda *_: answer)
+    with Engine(session) as engine:
+        handle = engine.submit(session.request(PROMPTS[0]))
+        with pytest.raises(GenerationError, match=rf"Cannot {what} .* card 0: QStatus.QS_ERROR"):
+            handle.result(60)
