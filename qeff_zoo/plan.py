@@ -22,7 +22,7 @@ from qeff_zoo.tasks import Task, choice, compute_contexts
 from qeff_zoo.versions import installed
 
 #: Raised when the same inputs come to give another graph or another package.
-EXPORTER_REVISION = 6
+EXPORTER_REVISION = 7
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 #: Of rope_type dynamic: why a context ends at the model's own positions.

@@ -229,7 +229,7 @@ class RetainedState(Cache):
         return max(self._layers(), default=-1) + 1
 
 
-_FAR = 1 << 40  # beyond every position
+_FAR = (1 << 31) - 1  # beyond every position; compilers for devices truncate integers to 32 bits
 
 
 def _name(what: str, layer_idx: int, state_idx: int = 0) -> str:

@@ -8,6 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+_VANISHES = -40.0  # exp of it is nothing beside 1, in float32 as well
+
 
 def rewrite(graph: ir.Graph) -> None:
     """Replace operators by others that make the same, in place.
@@ -36,6 +38,12 @@ def _scatter_elements(tape: Tape, node: ir.Node) -> ir.Value | None:
     attributes = {"axis": node.attributes.get_int("axis", 0)}
     scattered = tape.op("ScatterElements", [numbers[0], indices, numbers[1]], attributes)
     return tape.op("Cast", [scattered], {"to": ir.DataType.BOOL})
+
+
+def _exp(tape: Tape, node: ir.Node) -> ir.Value:
+    """Raise what vanishes in float16 to what still does: of far less, HTP's exponential is its largest number."""
+    least = tape.op("Constant", [], {"value_float": _VANISHES})
+    return tape.op("Exp", [tape.op("Max", [node.inputs[0], least])])
 
 
 def _rms_norm(tape: Tape, node: ir.Node) -> ir.Value | None:
@@ -79,6 +87,7 @@ def _number(value: ir.Value | None) -> float | None:
 
 
 _RULES: dict[str, Callable[[Tape, ir.Node], ir.Value | None]] = {
+    "Exp": _exp,
     "Mul": _rms_norm,
     "ScatterElements": _scatter_elements,
 }
