@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo.numerics import FLOAT32, Format, Numerics
-from qeff_zoo.passes import position_tables
+from qeff_zoo.passes import bfloat16, position_tables
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.semantic import domains
 from qeff_zoo.targets import Lowered
@@ -46,6 +46,7 @@ def lower(
                 model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
             )
     onnx_passes.RemoveUnusedNodesPass()(model)
+    bfloat16.narrow(model.graph)
     position_tables.tabulate(model.graph, ctx_len)
     lowering.rest()
     for function in bodies.functions():
