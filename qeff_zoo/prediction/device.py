@@ -33,11 +33,12 @@ _WHOLE = {"RMSNorm", "CustomRMSNorm"}
 _MOVES = {
     *("Abs", "Clip", "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements"),
     *("GatherND", "Identity", "If", "Loop", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu"),
-    *("Reshape", "ReverseSequence", "Scan", "Scatter", "ScatterElements", "ScatterND", "Sign", "Slice", "SpaceToDepth"),
-    *("Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where"),
+    *("Reshape", "ReverseSequence", "Scan", "Scatter", "ScatterElements", "ScatterND", "SequenceAt", "Sign", "Slice"),
+    *("SpaceToDepth", "Split", "SplitToSequence", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unique"),
+    *("Unsqueeze", "Where"),
 }  # fmt: skip
 
-#: Of these, those that may lie between a weight and a product. All but Transpose and Reshape leave its last two axes the last.
+#: Those that may lie between a weight and a product. All but Transpose and Reshape leave its last two axes the last.
 _ARRANGES = {
     *("Cast", "CastLike", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 }  # fmt: skip
@@ -115,28 +116,41 @@ def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) ->
             embeddings: that is then computed as it is and rounded once. A graph that has such tables needs it not.
 
     Raises:
-        CompileError: Nothing in the graph was found to round.
+        CompileError: What the graph computes has no known types.
     """
     onnx_passes.InlinePass(lambda function: function.name not in _WHOLE)(model)
     onnx_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     onnx_passes.LiftSubgraphInitializersToMainGraphPass()(model)
-    onnx_passes.ShapeInferencePass()(model)
+    _infer_types(model)
     rounding = _Rounding(model.graph, numerics, _of_positions(model.graph) if tables else set())
     rounding.round_weights()
-    if not rounding.round_results():
-        raise CompileError(
-            f"Graph {model.graph.name!r} has no operator that returns float32; expected a graph in float32. Give one "
-            "before it is converted."
-        )
+    rounding.round_results()
     if numerics.states == "mxint8":
         rounding.round_states()
     for body in (_FLOAT16, _MXINT8):
-        function = ir.from_proto(onnx.parser.parse_function(body))
+        function: ir.Function = ir.from_proto(onnx.parser.parse_function(body))  # type: ignore[assignment]
         model.functions[function.identifier()] = function
     model.opset_imports[DOMAIN] = 1
+    for value in (value for node in model.graph.all_nodes() for value in node.outputs):
+        if value not in model.graph.outputs:  # of a sequence's parts inference says what holds of one
+            value.shape = None
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.TopologicalSortPass()(model)
+
+
+def _infer_types(model: ir.Model) -> None:
+    onnx_passes.ShapeInferencePass()(model)
+    for node in model.graph.all_nodes():
+        if node.op_type == "SplitToSequence":  # onnx_ir's pass takes it for a tensor
+            (parts,) = node.outputs
+            parts.type, parts.shape = ir.SequenceType(ir.TensorType(ir.DataType.FLOAT)), None
+        unknown = [value.name for value in node.outputs if value.type is None and value.uses()]
+        if unknown:
+            raise CompileError(
+                f"Cannot tell the type of {unknown[0]!r}, which {node.op_type} computes in graph {model.graph.name!r}; "
+                "expected a graph whose types ONNX infers. Check it with `onnx.checker`."
+            )
 
 
 def matrices(model: ir.Model) -> tuple[RoundedMatrix, ...]:
@@ -185,7 +199,7 @@ class _Rounding:
         """Let every reader of a constant read it rounded, but those of weights that are kept."""
         multiplied = dict(self._multiplied()) if self.numerics.weights else {}
         for value in list(self.graph.initializers.values()):
-            if value.dtype != ir.DataType.FLOAT:
+            if not _is_float(value):
                 continue
             if self.numerics.keeps(str(value.name)):
                 self._kept.add(value)
@@ -214,7 +228,7 @@ class _Rounding:
         for node in self.graph.all_nodes():
             if node.op_type not in ("MatMul", "Gemm") or node.domain:
                 continue
-            output_major = node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
+            output_major = node.op_type == "Gemm" and bool(node.attributes.get_int("transB"))
             found = _matrix(node, node.inputs[1], -1 if output_major else -2)
             if found is not None:
                 weight, reader, axis = found
@@ -222,19 +236,16 @@ class _Rounding:
 
     # --- results ---------------------------------------------------------------------------------
 
-    def round_results(self) -> int:
-        """Round what operators return; return how many results there are."""
-        count = 0
+    def round_results(self) -> None:
+        """Round what operators return."""
         for node in list(self.graph.all_nodes()):
             exact = self._is_exact(node)
             if not exact and (_moves(node) or self._reads_kept(node)):
                 continue
             for value in node.outputs:
                 uses = [use for use in value.uses() if not (exact and self._is_exact(use.node))]
-                if value.dtype == ir.DataType.FLOAT and (uses or value.is_graph_output()):
+                if _is_float(value) and (uses or value.is_graph_output()):
                     self._redirect(value, ir.node("Float16", [value], domain=DOMAIN), uses)
-                    count += 1
-        return count
 
     def _is_exact(self, node: ir.Node) -> bool:
         return self.exact.issuperset(node.outputs)
@@ -242,10 +253,12 @@ class _Rounding:
     def _reads_kept(self, node: ir.Node) -> bool:
         return any(_constant_of(value) in self._kept for value in node.inputs)
 
-    def _redirect(self, value: ir.Value, call: ir.Node, uses: Iterable[tuple[ir.Node, int]]) -> None:
+    def _redirect(
+        self, value: ir.Value, call: ir.Node, uses: Iterable[tuple[ir.Node, int]]
+    ) -> None:
         """Let readers of a value read what a call makes of it."""
         (rounded,) = call.outputs
-        rounded.type, rounded.shape = value.type, value.shape
+        rounded.name, rounded.type = f"{value.name}.{call.op_type}", value.type
         producer = value.producer()
         assert producer is not None
         graph = producer.graph
@@ -255,7 +268,8 @@ class _Rounding:
             node.replace_input_with(index, rounded)
         for index, output in enumerate(graph.outputs):
             if output is value:
-                value.name, rounded.name = f"{value.name}_exact", value.name
+                rounded.shape = value.shape
+                value.name, rounded.name = f"{value.name}.exact", value.name
                 graph.outputs[index] = rounded
 
     # --- states ----------------------------------------------------------------------------------
@@ -277,8 +291,12 @@ def _later(value: ir.Value, format: Format, name: str) -> ir.Value:
     def rounded() -> ir.Tensor[Any]:
         return ir.Tensor(round_trip(exact.numpy(), format), name=name)
 
-    tensor = ir.LazyTensor(rounded, ir.DataType.FLOAT, ir.Shape(exact.shape), name=name)
+    tensor = ir.LazyTensor(rounded, ir.DataType.FLOAT, ir.Shape(exact.shape.numpy()), name=name)
     return ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
+
+
+def _is_float(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType) and value.dtype == ir.DataType.FLOAT
 
 
 def _moves(node: ir.Node) -> bool:
@@ -310,8 +328,10 @@ def _matrix(
 
 def _same_columns(node: ir.Node) -> bool:
     """Tell whether a Reshape leaves the last axis as it is, as where a matrix becomes a stack of them."""
-    given, made = (None if one is None else one.shape for one in (node.inputs[0], node.outputs[0]))
-    return bool(given) and bool(made) and given[-1] == made[-1]
+    given, made = node.inputs[0], node.outputs[0]
+    if given is None or not given.shape or not made.shape:
+        return False
+    return given.shape[-1] == made.shape[-1]
 
 
 def _arranges(node: ir.Node) -> bool:

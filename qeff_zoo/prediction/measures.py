@@ -10,8 +10,8 @@ from qeff_zoo.validation.parity import Array, cosine_distances, divergences, rel
 
 #: Of the mean divergence in nats, and of the share of answers with the same most likely token: what is good, and what
 #: is poor. Between them a model is to be looked at.
-GOOD_KL, GOOD_TOP1 = 0.02, 0.95
-POOR_KL, POOR_TOP1 = 0.1, 0.90
+GOOD_KL, GOOD_TOP1 = 0.02, 0.90
+POOR_KL, POOR_TOP1 = 0.1, 0.80
 #: The same of the mean cosine distance of embeddings.
 GOOD_COSINE, POOR_COSINE = 1e-3, 1e-2
 
@@ -60,7 +60,9 @@ class Figures:
             good = self.mean_distance <= GOOD_KL and self.top1 >= GOOD_TOP1
             poor = self.mean_distance > POOR_KL or self.top1 < POOR_TOP1
         # What is no number is neither small nor large.
-        return "good" if good else "fair" if not poor and np.isfinite(self.mean_distance) else "poor"
+        return (
+            "good" if good else "fair" if not poor and np.isfinite(self.mean_distance) else "poor"
+        )
 
 
 class Tally:

@@ -18,8 +18,8 @@ def return_all(model: ir.Model) -> None:
     picks = [node for node in model.graph if node.op_type == "GatherElements" and _newest(node)]
     if len(picks) != 1:
         raise CompileError(
-            f"Graph {model.graph.name!r} picks the newest token in {len(picks)} places; expected one. Give the portable "
-            "graph of a text-generation model, as it was traced."
+            f"Graph {model.graph.name!r} picks the newest token in {len(picks)} places; expected one. Give the "
+            "portable graph of a text-generation model, as it was traced."
         )
     (pick,) = picks
     every = pick.inputs[0]

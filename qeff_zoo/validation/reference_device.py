@@ -108,8 +108,8 @@ class _States(DynamicCache):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Retain new keys and values; return all of them."""
-        new = (_mxint8(states) for states in (key_states, value_states))
-        return super().update(*new, *args, **kwargs)
+        keys, values = _mxint8(key_states), _mxint8(value_states)
+        return super().update(keys, values, *args, **kwargs)
 
 
 def _mxint8(states: Tensor) -> Tensor:
