@@ -97,7 +97,9 @@ def test_the_largest_has_the_largest_exponent(element: str, values: Any) -> None
 @pytest.mark.parametrize("element", sorted(FLOATS))
 def test_all_codes_are_exact(element: str) -> None:
     codes = np.arange(64, dtype=np.uint8).view(FLOATS[element]).astype(np.float32)
-    values = np.append(np.delete(codes, np.argmax(codes)).reshape(3, 21), np.full((3, 1), codes.max()), 1)
+    values = np.append(
+        np.delete(codes, np.argmax(codes)).reshape(3, 21), np.full((3, 1), codes.max()), 1
+    )
 
     for power in (1.0, 2.0**-30, 2.0**30):
         assert np.array_equal(mx.round_trip(values * np.float32(power), element), values * power)

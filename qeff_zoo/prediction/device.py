@@ -132,7 +132,9 @@ def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) ->
         model.functions[function.identifier()] = function
     model.opset_imports[DOMAIN] = 1
     for value in (value for node in model.graph.all_nodes() for value in node.outputs):
-        if value not in model.graph.outputs:  # of a sequence's parts inference says what holds of one
+        if (
+            value not in model.graph.outputs
+        ):  # of a sequence's parts inference says what holds of one
             value.shape = None
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
@@ -269,7 +271,7 @@ class _Rounding:
         for index, output in enumerate(graph.outputs):
             if output is value:
                 rounded.shape = value.shape
-                value.name, rounded.name = f"{value.name}.exact", value.name
+                value.name, rounded.name = f"{value.name}.before.{call.op_type}", value.name
                 graph.outputs[index] = rounded
 
     # --- states ----------------------------------------------------------------------------------
@@ -341,7 +343,7 @@ def _arranges(node: ir.Node) -> bool:
     if node.op_type != "Gather":
         return True
     index = node.inputs[1]
-    return index is not None and index.is_initializer() and len(index.shape or (0,)) == 0
+    return index is not None and index.is_initializer() and index.shape == []
 
 
 def _constant_of(value: ir.Value | None) -> ir.Value | None:
