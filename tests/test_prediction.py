@@ -1,8 +1,8 @@
-"""Predictions of the trained tiny model and of an encoder: known figures, the reference's own arithmetic, the command."""
+"""Predictions of the trained tiny model and of others: known figures, the reference's arithmetic, the command."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +101,18 @@ def test_the_answer_says_what_it_rests_on(printed: tuple[dict[str, Any], Path]) 
 
 
 def test_hugging_face_in_the_same_numerics_is_nearer_than_in_float32(subject: Subject) -> None:
-    """What sets a prediction apart from float32 is the rounding, of which the reference does the same."""
-    numerics = DEVICES["fp16 + mxfp6"]
+    """What sets a prediction apart from float32 is rounding, and the reference rounds alike."""
+    numerics = DEVICES[BOTH]
     predicted = subject.on_device("x", numerics, ignore)
     in_float32 = subject._expected
     try:
         subject._expected = subject.reference(ignore, numerics)
         nearer = subject.on_device("x", numerics, ignore)
-        subject._expected = subject.reference(ignore, DEVICES[BOTH])
-        with_states = subject.on_device("x", DEVICES[BOTH], ignore)
     finally:
         subject._expected = in_float32
 
-    assert nearer.mean_distance < predicted.mean_distance / 50
     # A value near the middle between two of int8 may go to either.
-    assert with_states.mean_distance < predicted.mean_distance / 10
+    assert nearer.mean_distance < predicted.mean_distance / 10
 
 
 def test_a_text_is_predicted_alike_in_calls_of_any_width(
@@ -149,8 +146,6 @@ def test_texts_longer_than_the_context_are_cut_into_windows(home: Path) -> None:
 
 
 def test_all_weights_may_be_kept(subject: Subject) -> None:
-    from dataclasses import replace
-
     kept = [
         subject.on_device("x", replace(DEVICES[name], keep=("*",)), ignore)
         for name in ("fp16", "fp16 + mxfp6")
@@ -164,15 +159,16 @@ def test_all_weights_may_be_kept(subject: Subject) -> None:
 def test_a_search_ranks_layers_and_spares_the_fewest(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without = subject.on_device("x", DEVICES[BOTH], ignore)
-    monkeypatch.setattr("qeff_zoo.prediction.measures.GOOD_KL", without.mean_distance * 0.7)
+    kept = ("model.layers.[3-5].*",)
+    most = subject.on_device("x", replace(DEVICES[BOTH], keep=kept), ignore).mean_distance
+    monkeypatch.setattr("qeff_zoo.prediction.measures.GOOD_KL", most * 0.7)
     monkeypatch.setattr("qeff_zoo.prediction.measures.GOOD_TOP1", 0.5)
 
-    found = searching.search(subject, (), Stopwatch(Silent()))
+    found = searching.search(subject, kept, Stopwatch(Silent()))
 
-    assert set(found.costs) == {"lm_head.weight", *(f"model.layers.{n}.*" for n in range(6))}
+    assert set(found.costs) == {"lm_head.weight", *(f"model.layers.{n}.*" for n in range(3))}
     assert list(found.costs.values()) == sorted(found.costs.values(), reverse=True)
-    assert 0 < len(found.keep) < 7
+    assert 0 < len(found.keep) < 4
     assert found.keep == tuple(found.costs)[: len(found.keep)]
     assert (found.without.verdict, found.figures.verdict) == ("fair", "good")
 
