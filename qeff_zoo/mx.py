@@ -55,8 +55,12 @@ ELEMENTS: Mapping[str, Element] = MappingProxyType(
 
 def to_float16_and_back(values: Array) -> Array:
     """Return the nearest float16 values as float32; what is beyond them becomes ±65504, and NaN stays NaN."""
-    narrow = np.clip(values, -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)
-    return narrow.astype(np.float32)
+    rounded = np.empty(values.shape, np.float32)
+    given, made = values.reshape(-1), rounded.reshape(-1)
+    for start in range(0, len(given), _AT_ONCE):
+        piece = slice(start, start + _AT_ONCE)
+        made[piece] = np.clip(given[piece], -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)
+    return rounded
 
 
 def quantize(values: Array, element: str) -> tuple[Array, Array]:
@@ -110,13 +114,14 @@ def dequantize(elements: Array, scales: Array, columns: int, element: str) -> Ar
     return values.reshape(*values.shape[:-2], -1)[..., :columns]
 
 
-def round_trip(values: Array, element: str, axis: int = -1) -> Array:
+def round_trip(values: Array, element: str, axis: int = -1, out: Array | None = None) -> Array:
     """Return what is left of values once they are quantized.
 
     Args:
         values: Of any float type, at least one axis.
         element: One of `ELEMENTS`.
         axis: Along which blocks lie.
+        out: Where to put them: float32, same shape, perhaps `values` itself.
 
     Returns:
         Float32, same shape. Beside it, memory for some rows is all that is needed.
@@ -124,7 +129,7 @@ def round_trip(values: Array, element: str, axis: int = -1) -> Array:
     Raises:
         ValueError: A value is infinite or not a number.
     """
-    rounded = np.empty(values.shape, np.float32)
+    rounded = np.empty(values.shape, np.float32) if out is None else out
     _fill(np.moveaxis(rounded, axis, -1), np.moveaxis(values, axis, -1), element)
     return rounded
 

@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
@@ -59,6 +59,7 @@ def test_it_is_bit_identical_to_gfloat(element: str) -> None:
 
 @each_element
 @given(values=arrays)
+@settings(max_examples=50, deadline=None)
 def test_what_was_rounded_stays(element: str, values: Any) -> None:
     once = mx.round_trip(values, element)
 
@@ -67,12 +68,14 @@ def test_what_was_rounded_stays(element: str, values: Any) -> None:
 
 @each_element
 @given(values=arrays)
+@settings(max_examples=50, deadline=None)
 def test_signs_do_not_matter(element: str, values: Any) -> None:
     assert np.array_equal(-mx.round_trip(values, element), mx.round_trip(-values, element))
 
 
 @each_element
 @given(values=arrays)
+@settings(max_examples=50, deadline=None)
 def test_errors_are_bounded_by_the_scale(element: str, values: Any) -> None:
     elements, scales = mx.quantize(values, element)
     wide = np.repeat(scales.astype(np.float32), mx.BLOCK, axis=-1)[..., : values.shape[-1]]
@@ -84,6 +87,7 @@ def test_errors_are_bounded_by_the_scale(element: str, values: Any) -> None:
 
 @each_element
 @given(values=arrays)
+@settings(max_examples=50, deadline=None)
 def test_the_largest_has_the_largest_exponent(element: str, values: Any) -> None:
     elements, scales = mx.quantize(values, element)
     kind = mx.ELEMENTS[element]
@@ -173,6 +177,25 @@ def test_large_matrices_are_rounded_row_by_row(monkeypatch: pytest.MonkeyPatch) 
 
     assert np.array_equal(mx.round_trip(values, "e2m3"), whole)
     assert np.array_equal(mx.round_trip(values.T, "e2m3", axis=0).T, whole)
+
+
+@each_element
+@pytest.mark.parametrize("axis", [0, 1])
+def test_values_may_be_rounded_in_place(element: str, axis: int) -> None:
+    values = normal(70, 40)
+    expected = mx.round_trip(values, element, axis)
+
+    assert mx.round_trip(values, element, axis, out=values) is values
+    assert np.array_equal(values, expected)
+
+
+def test_large_arrays_become_float16_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = normal(50, 40)
+    whole = mx.to_float16_and_back(values)
+    monkeypatch.setattr(mx, "_AT_ONCE", 33)
+
+    assert np.array_equal(mx.to_float16_and_back(values), whole)
+    assert mx.to_float16_and_back(np.float32(1 / 3)).shape == ()
 
 
 def test_float16_saturates() -> None:

@@ -202,6 +202,6 @@ def round_trip(matrix: Array, format: Format) -> Array:
         return mx.to_float16_and_back(matrix)
     if format.is_mx:  # of float16 numbers, as devices are given them
         narrow = mx.to_float16_and_back(matrix)
-        return mx.round_trip(narrow, _ELEMENTS[format.bits], format.axis)
+        return mx.round_trip(narrow, _ELEMENTS[format.bits], format.axis, out=narrow)
     stored = store(matrix, "F32", format)
     return stored.data if format.is_float else dequantize(stored, matrix.shape)
