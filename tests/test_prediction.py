@@ -297,6 +297,7 @@ def test_the_table_is_printed(
         (["--text", "absent.txt"], "Cannot read 'absent.txt'"),
         (["--plot", "absent/x.png"], "Cannot draw 'absent/x.png'"),
         (["--task", "text-classification"], "text-classification"),
+        (["--keep-precision", "modell.*"], "'modell.*' names no weight of 'tiny-llama'"),
     ],
 )
 def test_bad_requests_are_refused(

@@ -71,6 +71,10 @@ def predict(
         revision: Branch, tag or commit of a Hub model.
         reporter: Shows progress.
 
+    Raises:
+        PlanError: The checkpoint is for a task of which nothing is predicted, or a pattern names no weight.
+        GenerationError: The text is too short.
+
     Example:
         >>> for row in predict("examples/tiny-llama").rows:  # doctest: +SKIP
         ...     print(row.numerics, row.mean_distance, row.verdict)
@@ -78,7 +82,7 @@ def predict(
     watch = Stopwatch(reporter or Silent())
     rows = []
     with opened(
-        model, text=text, tokens=tokens, request=request, revision=revision, watch=watch
+        model, text=text, tokens=tokens, keep=keep, request=request, revision=revision, watch=watch
     ) as (subject, store):
         with watch.stage(FLOAT32, unit="call") as step:
             rows.append(subject.in_float32(step))

@@ -5,6 +5,7 @@ checkpoint ─ portable graph, weights ─┬─ in float32, and in a device's n
                                       └─ lowered for ort in int8, int4 ──────────┘
 """
 
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -85,6 +86,7 @@ class Subject:
         self.width = self._program.shape.prefill_seq_len if self.is_decoder else longest
         symbols = {"batch_size": 1, "seq_len": self.width, "ctx_len": longest}
         self._specializations = [{"name": "Prediction", "symbols": symbols}]
+        self._weights: list[str] = []
         self._rounded: dict[str, ir.ExternalTensor] = {}
         self._written = 0
         #: Those of `DEVICES` that mean something to it: not every model has keys and values.
@@ -101,14 +103,34 @@ class Subject:
         graph = self._graph(store)
         slots = external_data.as_they_are(graph.model, graph.bindings)
         layout = plan_file(slots, self.checkpoint.tensors)
-        # In float32, in float16 and in mxfp6; integers when those are gone.
-        store.require_space(self._folder, 3 * layout.nbytes, "weights in three numerics")
+        self._weights = list(graph.bindings)
+        # In float32, and rounded to float16 and to mxfp6, as float32 too; and integers, a quarter at most.
+        store.require_space(self._folder, 13 * layout.nbytes // 4, "weights in several numerics")
         writing.write(layout, self.checkpoint, self._folder / external_data.WEIGHTS)
         external_data.place(graph.model, layout)
         states = states_of(graph.model.graph.inputs)
         if all(state.kind == "recurrent" for state in states):
             self.numerics = {name: one for name, one in DEVICES.items() if not one.states}
         ir.save(graph.model, self._folder / graphs.GRAPH)
+
+    def check(self, keep: Sequence[str]) -> None:
+        """Make sure that each pattern of weights to keep names some.
+
+        Args:
+            keep: See `DeviceNumerics`.
+
+        Raises:
+            PlanError: One names none.
+        """
+        idle = [one for one in keep if not fnmatch.filter(self._weights, one)]
+        if idle:
+            raise PlanError(
+                [
+                    f"--keep-precision {one!r} names no weight of {self.name!r}; expected names such as "
+                    f"{self._weights[0]!r}, with * and ? for what may differ. Correct it, or leave it out."
+                    for one in idle
+                ]
+            )
 
     def ask_reference(self, step: Callable[[int], None]) -> None:
         """Get the answers of Hugging Face's model in float32, in a process of its own."""
@@ -257,6 +279,7 @@ def opened(
     *,
     text: str | None = None,
     tokens: int = 512,
+    keep: Sequence[str] = (),
     request: Request = Request(),
     revision: str | None = None,
     watch: Stopwatch,
@@ -267,12 +290,14 @@ def opened(
         model: Hub id or folder.
         text: To predict, or of an encoder to read line by line; None for texts of our own.
         tokens: Of the text that are read at most.
+        keep: Patterns that are to name weights.
         request: Choices that change the graph, the context or the width of calls.
         revision: Branch, tag or commit of a Hub model.
         watch: Reports stages.
 
     Raises:
-        PlanError: The checkpoint is for another task than text generation and feature extraction.
+        PlanError: The checkpoint is for another task than text generation and feature extraction, or a pattern names
+            no weight.
         GenerationError: The text is too short.
     """
     store = Store()
@@ -293,6 +318,7 @@ def opened(
         subject = Subject(checkpoint, plan, texts, folder)
         with watch.stage("graph and weights"):
             subject.prepare(store)
+            subject.check(keep)
         with watch.stage("hugging-face", unit="call") as step:
             subject.ask_reference(step)
         yield subject, store
