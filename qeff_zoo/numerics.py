@@ -7,15 +7,16 @@ same way.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How one matrix is stored: floats, or integers in blocks that share a scale.
+    """How one matrix is stored: floats, or small numbers in blocks that share a scale.
 
     Args:
-        bits: Of a value: 32 for float32, 8 or 4 for integers.
+        bits: Of a value: 32 for float32, 16 for float16, 8 or 4 for integers, 6 for E2M3.
         block: Values that share a scale; 0 for floats.
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
         scale: Type of the scales.
@@ -33,8 +34,18 @@ class Format:
         """Whether values are stored as they are, in float32."""
         return self.bits == 32
 
+    @property
+    def is_mx(self) -> bool:
+        """Whether it is a microscaling format: scales are powers of two."""
+        return self.scale == _E8M0
+
 
 FLOAT32 = Format()
+FLOAT16 = Format(bits=16)
+_E8M0 = "float8_e8m0fnu"
+#: Microscaling formats: see `qeff_zoo.mx`.
+MXFP6 = Format(bits=6, block=32, scale=_E8M0)
+MXINT8 = Format(bits=8, block=32, scale=_E8M0)
 #: Columns of a matrix that may share a scale, and how many do unless asked otherwise.
 BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
 #: Names of the formats that weights are rounded to.
@@ -110,3 +121,25 @@ class Numerics:
             activation_block=entry["activation_block"],
             activations=entry.get("activations", "float32"),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceNumerics:
+    """What a device computes with, and holds its weights and states in.
+
+    Args:
+        activations: Type of all that operators return; values beyond it become its largest.
+        weights: Format of constant matrices that are multiplied by; None for that of activations, as all other weights.
+        states: Format of retained keys and values; None for that of activations, as recurrent states.
+        keep: Patterns of weights' names (`*` and `?` as in file names): operators that read such a weight, and the
+            weight itself, stay in float32.
+    """
+
+    activations: Literal["float16"] = "float16"
+    weights: Literal["mxfp6"] | None = None
+    states: Literal["mxint8"] | None = None
+    keep: tuple[str, ...] = ()
+
+    def keeps(self, weight: str) -> bool:
+        """Tell whether a weight stays in float32."""
+        return any(fnmatchcase(weight, pattern) for pattern in self.keep)

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `bench` measured, as an image: decode speed against context, and throughput against batch size."""
+"""What was measured, as an image: speed by `bench`, distances from float32 by `predict`."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qeff_zoo.bench import Figures
 from qeff_zoo.errors import GenerationError
 
+if TYPE_CHECKING:
+    from qeff_zoo.prediction.measures import Figures as Distances
+
 #: By label, points (across, upwards).
 Curves: TypeAlias = Mapping[str, list[tuple[float, float]]]
+_LEAST = 1e-12  # what a logarithmic axis shows
 
 
 def check(path: Path) -> None:
@@ -47,6 +51,27 @@ def draw(figures: Sequence[Figures], path: Path, title: str) -> None:
     _draw(throughput, by_prompt, "Throughput", "batch size", "generated tokens/s in all")
     throughput.set_xticks(sorted({one.batch_size for one in figures}))
     figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+
+
+def draw_distances(rows: Sequence["Distances"], path: Path, title: str) -> None:
+    """Draw how far each numerics is from float32.
+
+    Args:
+        rows: As predicted.
+        path: Of the image.
+        title: Above it.
+    """
+    from matplotlib.figure import Figure
+
+    names = [one.numerics for one in rows]
+    figure = Figure(figsize=(9, 1 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh(names, [max(one.mean_distance, _LEAST) for one in rows])
+    kind = "cosine distance" if rows[0].top1 is None else "KL divergence, nats"
+    axes.set(title=title, xlabel=f"mean {kind}", xscale="log")
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=150)
 
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From recipes and models to packages: `list`, `show`, `plan`, `build`, `export`."""
+"""From recipes and models to packages: `list`, `show`, `plan`, `build`, `export`, `predict`."""
 
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.arguments.options import add_choices, add_private, add_sign_with, command
+from qeff_zoo.choices import CHOICES
+
+#: The choices of a build that a prediction takes: those that change what is computed, or in which calls.
+PREDICTED = ("task", "ctx_len", "prefill_seq_len")
 
 
 def _add_list(commands: Any) -> None:
@@ -55,6 +59,51 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
+def _add_predict(commands: Any) -> None:
+    parser = command(
+        commands,
+        "predict",
+        "say what a device's numerics would do to a model, computed on this CPU",
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    for name in PREDICTED:
+        reader: dict[str, Any] = {} if name == "task" else {"type": int, "metavar": "N"}
+        parser.add_argument(CHOICES[name].flag, help=CHOICES[name].help, **reader)
+    parser.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="what to predict, or of an encoder to read line by line (default: a few texts of ours)",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="of the text that are read at most (default: 512)",
+    )
+    parser.add_argument(
+        "--keep-precision",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="weights that stay in float32 on the device, and what reads them: 'model.layers.3.*'; may be given "
+        "several times",
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="also find the layers to spare from mxfp6, one run for each layer and a few more",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="also draw the distances from float32"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
 #: The functions that add each command.
 COMMANDS = (
     _add_list,
@@ -62,4 +111,5 @@ COMMANDS = (
     _add_plan,
     _add_build,
     _add_export,
+    _add_predict,
 )

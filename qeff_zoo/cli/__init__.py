@@ -22,6 +22,7 @@ from qeff_zoo.cli.housekeeping import (
     doctor_command,
     new_command,
 )
+from qeff_zoo.cli.predicting import predict_command
 from qeff_zoo.cli.publishing import copy_command, publish_command
 from qeff_zoo.cli.pulling import (
     bundle_export_command,
@@ -45,7 +46,8 @@ _EXTRAS = {
     "matplotlib": "plot",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(
-        ("accelerate", "onnx", "onnx_ir", "onnxscript", "torch", "transformers"), "build"
+        ("accelerate", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch", "transformers"),
+        "build",
     ),
 }
 
@@ -99,6 +101,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plan": plan_command,
     "build": build_command,
     "export": export_command,
+    "predict": predict_command,
     "run": run_command,
     "serve": serve_command,
     "bench": bench_command,

@@ -68,8 +68,7 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_grad_enabled(False)
     told = request["told"]
     model = load_model(Path(request["checkpoint"]), request["task"], told.get("rope_factors"))
-    kind = _Logits if tasks.find(request["task"]).answers == "logits" else _Whole
-    answers = kind(model, request)
+    answers = answers_of(model, request)
     with np.load(arguments[2], allow_pickle=False) as chosen:
         choices = Choices(request["runs"], dict(chosen), **request["noise"])
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
@@ -125,6 +124,17 @@ def _fix_factors(config: Any, chosen: str) -> None:
     config.rope_parameters |= {"original_max_position_embeddings": changes_at, "factor": 1.0}
     if hasattr(config, "original_max_position_embeddings"):
         config.original_max_position_embeddings = changes_at
+
+
+def answers_of(model: Any, request: Mapping[str, Any]) -> "_Answers":
+    """Return what answers a request's sequences.
+
+    Args:
+        model: Hugging Face's, for the request's task.
+        request: With `task`, and what that takes: see `_Logits` and `_Whole`.
+    """
+    kind = _Logits if tasks.find(request["task"]).answers == "logits" else _Whole
+    return kind(model, request)
 
 
 def _run_variants(

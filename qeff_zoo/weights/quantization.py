@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qeff_zoo import mx
 from qeff_zoo.numerics import Format
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -27,6 +28,8 @@ FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _STEPS = 15.625
 #: Added to a small float, leaves its nearest integer in the low bits: 1.5 * 2**23.
 _ROUND = 12582912.0
+#: Elements of microscaling formats, by their bits.
+_ELEMENTS = {6: "e2m3", 8: "int8"}
 
 
 def to_float32(raw: Array, dtype: str, out: Array | None = None) -> Array:
@@ -195,5 +198,10 @@ def round_trip(matrix: Array, format: Format) -> Array:
         matrix: Float32.
         format: How it is stored.
     """
+    if format.bits == 16:
+        return mx.to_float16_and_back(matrix)
+    if format.is_mx:  # of float16 numbers, as devices are given them
+        narrow = mx.to_float16_and_back(matrix)
+        return mx.round_trip(narrow, _ELEMENTS[format.bits], format.axis, out=narrow)
     stored = store(matrix, "F32", format)
     return stored.data if format.is_float else dequantize(stored, matrix.shape)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What numerics do to a model, before anybody has a device: `predict`."""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qeff_zoo.arguments.building import PREDICTED
+from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.reading import read_text
+from qeff_zoo.errors import GenerationError
+
+if TYPE_CHECKING:
+    from qeff_zoo.prediction.measures import Figures
+    from qeff_zoo.prediction.search import Search
+
+_ASSUMED = (
+    "Assumed: float16 after every operator, saturating at 65504; sums in float32; norms as one operator; angles from "
+    "tables; mxfp6 (E2M3, blocks of 32 along the summed axis) for constant matrices of products; mxint8 (blocks of 32 "
+    "along the head) for keys and values before they are read. Not measured on a device: see docs/prediction.md."
+)
+
+
+def predict_command(arguments: argparse.Namespace) -> None:
+    """Print what the numerics of devices would do to a model."""
+    from qeff_zoo import plots
+    from qeff_zoo.choices import Request
+    from qeff_zoo.prediction.measures import THRESHOLDS
+    from qeff_zoo.prediction.predict import predict
+    from qeff_zoo.tasks import find
+
+    text = None if arguments.text is None else read_text(arguments.text)
+    if arguments.tokens < 2:
+        raise GenerationError(
+            f"Cannot predict {arguments.tokens} tokens; expected at least 2, of which the first predicts the second. "
+            "Change --tokens."
+        )
+    if arguments.plot is not None:
+        plots.check(arguments.plot)
+    found = predict(
+        arguments.model,
+        text=text,
+        tokens=arguments.tokens,
+        keep=tuple(arguments.keep_precision),
+        search=arguments.search,
+        request=Request(**{name: getattr(arguments, name) for name in PREDICTED}),
+        revision=arguments.revision,
+        reporter=reporter(arguments),
+    )
+    answers = find(found.task).answers
+    if arguments.plot is not None:
+        plots.draw_distances(found.rows, arguments.plot, found.name)
+    if arguments.json:
+        print_json({**found.as_dict(), "thresholds": THRESHOLDS[answers], "assumed": _ASSUMED})
+        return
+    print(f"{found.name}: {found.tokens:,} tokens, against Hugging Face in float32\n")
+    print(_table(found.rows))
+    print(f"\n{THRESHOLDS[answers][0].upper()}{THRESHOLDS[answers][1:]}\n{_ASSUMED}")
+    if found.spared is not None:
+        print(f"\n{_spared(found.spared)}")
+
+
+def _table(rows: "Sequence[Figures]") -> str:
+    if rows[0].top1 is None:
+        headers = ["numerics", "mean cosine distance", "max", "max rel. error", "verdict"]
+        cells = [
+            [one.numerics, f"{one.mean_distance:.2g}", f"{one.max_distance:.2g}",
+             f"{one.max_relative_error:.2g}", one.verdict]
+            for one in rows
+        ]  # fmt: skip
+        return table(cells, headers)
+    headers = ["numerics", "mean KL", "max KL", "top-1", "max rel. error", "perplexity", "ratio"]
+    cells = [
+        [one.numerics, f"{one.mean_distance:.2g}", f"{one.max_distance:.2g}", f"{one.top1:.1%}",
+         f"{one.max_relative_error:.2g}", f"{one.perplexity:.4f}", f"{one.ratio:.4f}", one.verdict]
+        for one in rows
+    ]  # fmt: skip
+    return table(cells, [*headers, "verdict"])
+
+
+def _spared(search: "Search") -> str:
+    rows = [
+        [pattern, f"{cost:.2g}", "yes" if pattern in search.keep else ""]
+        for pattern, cost in search.costs.items()
+    ]
+    parts = [table(rows, ["in mxfp6 alone", "costs", "to spare"])]
+    if not search.keep:
+        parts.append("The model does well as it is: nothing has to be spared.")
+    elif search.figures.verdict == "good":
+        parts.append("With these spared the model does well:")
+    else:
+        parts.append(
+            "It does not do well even with all of them spared: mxfp6 is not what is wrong."
+        )
+    if search.keep:
+        parts.append(" ".join(f"--keep-precision '{pattern}'" for pattern in search.keep))
+        parts.append(_table([search.without, search.figures]))
+    return "\n\n".join(parts)

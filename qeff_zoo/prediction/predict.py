@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Behind `qeff-zoo predict`: what the numerics of devices do to a model, and which layers to spare."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from qeff_zoo.choices import Request
+from qeff_zoo.prediction import search as searching
+from qeff_zoo.prediction.measures import Figures
+from qeff_zoo.prediction.subject import FLOAT32, opened
+from qeff_zoo.progress import Reporter, Silent, Stopwatch
+
+#: What target `ort` stores weights in, to compare with.
+INTEGERS = ("int8", "int4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What numerics do to a model.
+
+    Args:
+        name: Of the checkpoint, for a person.
+        task: Hub pipeline tag.
+        tokens: That were read.
+        keep: Patterns of weights that stayed in float32.
+        rows: By numerics.
+        spared: What a search for layers to spare found; None where there was none.
+    """
+
+    name: str
+    task: str
+    tokens: int
+    keep: tuple[str, ...]
+    rows: Sequence[Figures]
+    spared: searching.Search | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer for a program."""
+        rows = [{**asdict(row), "verdict": row.verdict} for row in self.rows]
+        return {
+            "name": self.name,
+            "task": self.task,
+            "tokens": self.tokens,
+            "keep": list(self.keep),
+            "rows": rows,
+            **({"search": self.spared.as_dict()} if self.spared else {}),
+        }
+
+
+def predict(
+    model: str,
+    *,
+    text: str | None = None,
+    tokens: int = 512,
+    keep: tuple[str, ...] = (),
+    search: bool = False,
+    request: Request = Request(),
+    revision: str | None = None,
+    reporter: Reporter | None = None,
+) -> Prediction:
+    """Say what the numerics of devices would do to a model.
+
+    Args:
+        model: Hub id or folder.
+        text: To predict, or of an encoder to read line by line; None for texts of our own.
+        tokens: Of the text that are read at most.
+        keep: Patterns of weights that stay in float32 on a device, see `DeviceNumerics`.
+        search: Also find out which layers to spare from mxfp6.
+        request: Choices that change the graph, the context or the width of calls.
+        revision: Branch, tag or commit of a Hub model.
+        reporter: Shows progress.
+
+    Raises:
+        PlanError: The checkpoint is for a task of which nothing is predicted, or a pattern names no weight.
+        GenerationError: The text is too short.
+
+    Example:
+        >>> for row in predict("examples/tiny-llama").rows:  # doctest: +SKIP
+        ...     print(row.numerics, row.mean_distance, row.verdict)
+    """
+    watch = Stopwatch(reporter or Silent())
+    rows = []
+    with opened(
+        model, text=text, tokens=tokens, keep=keep, request=request, revision=revision, watch=watch
+    ) as (subject, store):
+        with watch.stage(FLOAT32, unit="call") as step:
+            rows.append(subject.in_float32(step))
+        for name, numerics in subject.numerics.items():
+            with watch.stage(name, unit="call") as step:
+                rows.append(subject.on_device(name, replace(numerics, keep=keep), step))
+        for name in INTEGERS:
+            with watch.stage(name, unit="call") as step:
+                rows.append(subject.in_integers(name, store, step))
+        spared = searching.search(subject, keep, watch) if search else None
+        return Prediction(
+            name=subject.name,
+            task=subject.plan.programs[0].task,
+            tokens=sum(map(len, subject.texts.sequences)),
+            keep=keep,
+            rows=rows,
+            spared=spared,
+        )

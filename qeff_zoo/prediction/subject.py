@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint whose graph runs in any numerics, against the answers of Hugging Face's model in float32.
+
+checkpoint ─ portable graph, weights ─┬─ in float32, and in a device's numerics ─┬─ same tokens ─> Figures
+                                      └─ lowered for ort in int8, int4 ──────────┘
+"""
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from qeff_zoo import plan as plans
+from qeff_zoo import targets
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.choices import Request
+from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.export import graphs
+from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
+from qeff_zoo.plan import Plan
+from qeff_zoo.prediction import device, positions
+from qeff_zoo.prediction.measures import Figures, Tally
+from qeff_zoo.progress import Stopwatch
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.states import states_of
+from qeff_zoo.store import Store
+from qeff_zoo.targets.ort.session import OrtProgram, open_graph
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
+from qeff_zoo.validation.perplexity import Scoring
+from qeff_zoo.validation.reference_answers import ask
+from qeff_zoo.validation.sample_texts import draw
+from qeff_zoo.weights import external_data, writing
+from qeff_zoo.weights.layout import plan_file
+
+FLOAT32 = "float32"
+#: Numerics of devices, by what the table calls them.
+DEVICES: Mapping[str, DeviceNumerics] = MappingProxyType(
+    {
+        "fp16": DeviceNumerics(),
+        "fp16 + mxfp6": DeviceNumerics(weights="mxfp6"),
+        "fp16 + mxint8 KV": DeviceNumerics(states="mxint8"),
+        "fp16 + mxfp6 + mxint8 KV": DeviceNumerics(weights="mxfp6", states="mxint8"),
+    }
+)
+_REFERENCE = "qeff_zoo.validation.reference_prediction"
+_LINES = (8, 24, 48, 96)  # tokens of the texts that an encoder reads unless there are others
+_ALIGNED = 4096
+_SMALL = 1 << 10  # bytes of a tensor that stays in its graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What all numerics are asked.
+
+    Args:
+        sequences: Token ids.
+        positions: Of each sequence, those whose answers are compared; of encoders nothing.
+        targets: Of each sequence, the tokens that come after these positions; of encoders nothing.
+    """
+
+    sequences: Sequence[Sequence[int]]
+    positions: Sequence[Sequence[int]] = ()
+    targets: Sequence[Sequence[int]] = ()
+
+
+class Subject:
+    """A checkpoint with its graph, its texts, and Hugging Face's answers to them.
+
+    Use `opened`. Rounded weights are written to one file, each once, however many graphs read them.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, plan: Plan, texts: Texts, folder: Path) -> None:
+        self.checkpoint, self.plan, self.texts, self._folder = checkpoint, plan, texts, folder
+        (self._program,) = plan.programs
+        self.is_decoder = self._program.task == TEXT_GENERATION
+        longest = max(map(len, texts.sequences))
+        #: Tokens of a call: what is retained is rounded at its end.
+        self.width = self._program.shape.prefill_seq_len if self.is_decoder else longest
+        symbols = {"batch_size": 1, "seq_len": self.width, "ctx_len": longest}
+        self._specializations = [{"name": "Prediction", "symbols": symbols}]
+        self._weights: list[str] = []
+        self._rounded: dict[str, ir.ExternalTensor] = {}
+        self._written = 0
+        #: Those of `DEVICES` that mean something to it: not every model has keys and values.
+        self.numerics = DEVICES
+        self._expected: list[Array] | None = None
+
+    @property
+    def name(self) -> str:
+        """For a person."""
+        return self.checkpoint.name
+
+    def prepare(self, store: Store) -> None:
+        """Write the graph in float32, and its weights."""
+        graph = self._graph(store)
+        slots = external_data.as_they_are(graph.model, graph.bindings)
+        layout = plan_file(slots, self.checkpoint.tensors)
+        self._weights = list(graph.bindings)
+        # In float32, and rounded to float16 and to mxfp6, as float32 too; and integers, a quarter at most.
+        store.require_space(self._folder, 13 * layout.nbytes // 4, "weights in several numerics")
+        writing.write(layout, self.checkpoint, self._folder / external_data.WEIGHTS)
+        external_data.place(graph.model, layout)
+        states = states_of(graph.model.graph.inputs)
+        if all(state.kind == "recurrent" for state in states):
+            self.numerics = {name: one for name, one in DEVICES.items() if not one.states}
+        ir.save(graph.model, self._folder / graphs.GRAPH)
+
+    def check(self, keep: Sequence[str]) -> None:
+        """Make sure that each pattern of weights to keep names some.
+
+        Args:
+            keep: See `DeviceNumerics`.
+
+        Raises:
+            PlanError: One names none.
+        """
+        idle = [one for one in keep if not fnmatch.filter(self._weights, one)]
+        if idle:
+            raise PlanError(
+                [
+                    f"--keep-precision {one!r} names no weight of {self.name!r}; expected names such as "
+                    f"{self._weights[0]!r}, with * and ? for what may differ. Correct it, or leave it out."
+                    for one in idle
+                ]
+            )
+
+    def ask_reference(self, step: Callable[[int], None]) -> None:
+        """Get the answers of Hugging Face's model in float32, in a process of its own."""
+        self._expected = self.reference(step)
+
+    def reference(
+        self, step: Callable[[int], None], numerics: DeviceNumerics | None = None
+    ) -> list[Array]:
+        """Return the answers of Hugging Face's model, for each sequence.
+
+        Args:
+            step: Told of every call.
+            numerics: Of a device, to compute in; None for float32.
+        """
+        told = self.plan.spec.get("task", {})
+        rounded = Numerics() if numerics is None else Numerics(matrices=self.matrices(numerics))
+        request = {
+            "checkpoint": str(self.checkpoint.folder.absolute()),
+            "task": self._program.task,
+            "sequences": self.texts.sequences,
+            "positions": self.texts.positions,
+            "told": {
+                name: told[name]
+                for name in ("pooling", "normalize", "rope_factors")
+                if name in told
+            },
+            "device": None if numerics is None else asdict(numerics),
+            "numerics": rounded.as_dict(),
+        }
+        answers = ask(request, None, step, _REFERENCE).arrays
+        return [answers[f"reference.{number}"] for number in range(len(self.texts.sequences))]
+
+    def matrices(self, numerics: DeviceNumerics) -> tuple[RoundedMatrix, ...]:
+        """Return the weights that a device's numerics have in mxfp6."""
+        return device.matrices(self._model(numerics))
+
+    def in_float32(self, step: Callable[[int], None]) -> Figures:
+        """Compare the portable graph as it is."""
+        return self._figures(FLOAT32, self._folder / graphs.GRAPH, step)
+
+    def on_device(
+        self, name: str, numerics: DeviceNumerics, step: Callable[[int], None]
+    ) -> Figures:
+        """Compare the graph in a device's numerics."""
+        model = self._model(numerics)
+        with (self._folder / "rounded.data").open("ab") as file:
+            for value in model.graph.initializers.values():
+                tensor = value.const_value
+                if isinstance(tensor, ir.LazyTensor) and tensor.nbytes > _SMALL:
+                    value.const_value = self._once(tensor, file)
+        path = self._folder / "device.onnx"
+        ir.save(model, path)
+        return self._figures(name, path, step)
+
+    def in_integers(self, weights: str, store: Store, step: Callable[[int], None]) -> Figures:
+        """Compare the graph as target `ort` runs it with weights in integers."""
+        target, graph = targets.find("ort"), self._graph(store)
+        program = replace(self._program, weights=format_of(weights))
+        lowered = target.lower(graph, program)
+        layout = plan_file(lowered.slots, self.checkpoint.tensors)
+        folder = self._folder / weights
+        folder.mkdir()
+        writing.write(layout, self.checkpoint, folder / external_data.WEIGHTS)
+        path = target.compile(lowered, layout, folder, "graph")
+        figures = self._figures(weights, path, step, prepack=True)
+        (folder / external_data.WEIGHTS).unlink()
+        return figures
+
+    def _graph(self, store: Store) -> BoundGraph:
+        graph = graphs.obtain(self.plan, self._program, self.checkpoint, store)
+        if self.is_decoder:
+            positions.return_all(graph.model)
+        return graph
+
+    def _model(self, numerics: DeviceNumerics) -> ir.Model:
+        model = ir.load(self._folder / graphs.GRAPH)
+        device.apply(model, numerics, tables=True)
+        return model
+
+    def _once(self, tensor: ir.LazyTensor, file: Any) -> ir.ExternalTensor:
+        """Write a rounded weight unless it was written before; return where it lies."""
+        name = str(tensor.name)
+        if name not in self._rounded:
+            self._written += file.write(bytes(-self._written % _ALIGNED))
+            tensor.tofile(file)
+            self._rounded[name] = ir.ExternalTensor(
+                "rounded.data", self._written, tensor.nbytes, tensor.dtype,
+                shape=ir.Shape(tensor.shape), name=name, base_dir=self._folder,
+            )  # fmt: skip
+            self._written += tensor.nbytes
+        return self._rounded[name]
+
+    def _figures(
+        self, name: str, path: Path, step: Callable[[int], None], *, prepack: bool = False
+    ) -> Figures:
+        assert self._expected is not None
+        states = states_of(ir.load(path).graph.inputs)
+        program = OrtProgram(open_graph(path, prepack=prepack), states, self._specializations)
+        tally = Tally(name)
+        for number, tokens in enumerate(self.texts.sequences):
+            expected, done = self._expected[number], 0
+            targets_here = self.texts.targets[number] if self.is_decoder else None
+            for answers in self._answers(program, number, tokens):
+                end = done + len(answers)
+                given = None if targets_here is None else targets_here[done:end]
+                if len(answers):
+                    tally.add(expected[done:end], answers, given)
+                done = end
+                step(1)
+        return tally.figures()
+
+    def _answers(self, program: Program, number: int, tokens: Sequence[int]) -> Iterator[Array]:
+        """Run a sequence call by call; yields the answers that matter of each."""
+        if not self.is_decoder:
+            yield _embed(program, tokens)
+            return
+        first = self.texts.positions[number][0]
+        for start in range(0, len(tokens), self.width):
+            logits = _decode(program, tokens[start : start + self.width], start)
+            yield logits[max(0, first - start) :]
+
+
+def _decode(program: Program, tokens: Sequence[int], start: int) -> Array:
+    """Run tokens after those that were run before; return logits of each."""
+    inputs = {
+        "input_ids": np.array([tokens], np.int64),
+        "position_ids": np.arange(start, start + len(tokens))[None],
+    }
+    logits: Array = program.run(inputs, [0])["logits"][0]
+    return logits
+
+
+def _embed(program: Program, tokens: Sequence[int]) -> Array:
+    """Run a whole text; return its embedding, (1, hidden)."""
+    ids = np.array([tokens], np.int64)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    if "token_type_ids" in program.inputs:
+        inputs["token_type_ids"] = np.zeros_like(ids)
+    (embedding,) = program.run(inputs).values()
+    return embedding
+
+
+@contextmanager
+def opened(
+    model: str,
+    *,
+    text: str | None = None,
+    tokens: int = 512,
+    keep: Sequence[str] = (),
+    request: Request = Request(),
+    revision: str | None = None,
+    watch: Stopwatch,
+) -> Iterator[tuple[Subject, Store]]:
+    """Open a checkpoint to try numerics on it; everything is removed at the end.
+
+    Args:
+        model: Hub id or folder.
+        text: To predict, or of an encoder to read line by line; None for texts of our own.
+        tokens: Of the text that are read at most.
+        keep: Patterns that are to name weights.
+        request: Choices that change the graph, the context or the width of calls.
+        revision: Branch, tag or commit of a Hub model.
+        watch: Reports stages.
+
+    Raises:
+        PlanError: The checkpoint is for another task than text generation and feature extraction, or a pattern names
+            no weight.
+        GenerationError: The text is too short.
+    """
+    store = Store()
+    with watch.stage("plan"):
+        checkpoint = open_checkpoint(model, revision=revision)
+        plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
+        task = plan.programs[0].task
+        if len(plan.programs) != 1 or task not in (TEXT_GENERATION, FEATURE_EXTRACTION):
+            raise PlanError(
+                [
+                    f"{checkpoint.name!r} is for {task}, of which no numerics are predicted. Expected "
+                    f"{TEXT_GENERATION} or {FEATURE_EXTRACTION}. Choose one with --task where the recipe serves it."
+                ]
+            )
+        checkpoint.fetch()
+        texts = _texts(checkpoint, plan, text, tokens)
+    with store.stage("prediction") as folder:
+        subject = Subject(checkpoint, plan, texts, folder)
+        with watch.stage("graph and weights"):
+            subject.prepare(store)
+            subject.check(keep)
+        with watch.stage("hugging-face", unit="call") as step:
+            subject.ask_reference(step)
+        yield subject, store
+
+
+def _texts(checkpoint: Checkpoint, plan: Plan, text: str | None, tokens: int) -> Texts:
+    (program,) = plan.programs
+    tokenizer = Tokenizer.find(checkpoint.folder)
+    vocab_size = int(checkpoint.config.get("vocab_size", 0))
+    if text is not None and tokenizer is None:
+        raise GenerationError(
+            f"{checkpoint.name!r} has no tokenizer.json and cannot read a text. Expected one beside its weights. Leave "
+            "out --text, and random tokens are taken."
+        )
+    if program.task == FEATURE_EXTRACTION:
+        longest = program.shape.seq_lens[-1]
+        if text is None or tokenizer is None:
+            lengths = [min(length, longest) for length in _LINES]
+            return Texts(sequences=draw(lengths, tokenizer, vocab_size, whole=True))
+        lines = [line for line in text.splitlines() if line.strip()]
+        found = tokenizer.encode_batch(lines, min(longest, tokens)) if lines else []
+        if not found:
+            raise _too_short(text, 0, "one line")
+        return Texts(sequences=found)
+    if text is None or tokenizer is None:
+        (every,) = draw([tokens], tokenizer, vocab_size)
+    else:
+        every = tokenizer.encode(text)[:tokens]
+    if len(every) < 2:
+        raise _too_short(text or "", len(every), "two tokens")
+    window = min(program.shape.ctx_len, len(every))
+    scoring = Scoring(tokens=every, window=window, stride=max(1, window // 2))
+    return Texts(
+        sequences=[every[one.start : one.stop - 1] for one in scoring.windows],
+        positions=[
+            list(range(one.first - one.start - 1, one.stop - one.start - 1))
+            for one in scoring.windows
+        ],
+        targets=[every[one.first : one.stop] for one in scoring.windows],
+    )
+
+
+def _too_short(text: str, tokens: int, least: str) -> GenerationError:
+    return GenerationError(
+        f"A text of {len(text)} characters and {tokens} tokens is too short; expected at least {least}. Give more with "
+        "--text, or raise --tokens."
+    )

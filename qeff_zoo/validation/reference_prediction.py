@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference of a prediction: transformers' own model, unpatched, in a process of its own.
+
+    python -m qeff_zoo.validation.reference_prediction request.json answer.npz
+
+In: a checkpoint's folder, a task, token sequences and the positions whose answers matter, as for
+`qeff_zoo.validation.reference`; and perhaps `device`, the fields of `qeff_zoo.numerics.DeviceNumerics` to compute in,
+with `numerics`, whose matrices are stored in its weights' format. Out: `reference.N`, (positions, values) of each
+sequence.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.validation.reference import answers_of, assert_unpatched, load_model
+from qeff_zoo.validation.reference_device import computing_as
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer one request.
+
+    Args:
+        arguments: The request's file, and the answer's.
+    """
+    request = json.loads(Path(arguments[0]).read_bytes())
+    torch.set_grad_enabled(False)
+    factors = request["told"].get("rope_factors")
+    model = load_model(Path(request["checkpoint"]), request["task"], factors)
+    device, matrices = request.get("device"), Numerics.from_dict(request["numerics"]).matrices
+    with computing_as(model, DeviceNumerics(**device), matrices) if device else nullcontext():
+        found = answers_of(model, request).alone()
+    assert_unpatched()
+    about = json.dumps({"class": type(model).__name__})
+    arrays = {f"reference.{number}": array for number, array in enumerate(found)}
+    np.savez(arguments[1], allow_pickle=False, about=np.array(about), **arrays)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
