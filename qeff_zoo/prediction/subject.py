@@ -194,7 +194,7 @@ class Subject:
         folder = self._folder / weights
         folder.mkdir()
         writing.write(layout, self.checkpoint, folder / external_data.WEIGHTS)
-        path = target.compile(lowered, layout, folder, "graph")
+        path = target.compile(lowered, layout, folder, "graph", program)
         figures = self._figures(weights, path, step, prepack=True)
         (folder / external_data.WEIGHTS).unlink()
         return figures
