@@ -103,3 +103,13 @@ def program(subject: Any, rows: int, ctx_len: int) -> HtpProgram:
         )
     compiled, graphs = known[rows, ctx_len]
     return HtpProgram(compiled, lambda name: graphs[name])
+
+
+def encoder(subject: Any, rows: int, seq_len: int) -> OnCpu:
+    """Open an encoder of one size, with mean pooling."""
+    folder = Path(tempfile.mkdtemp(dir=subject.folder))
+    graph = subject.graph((("pooling", "mean"), ("normalize", False)))
+    lowered = lowering.lower(graph, subject.bindings, FLOAT32)
+    sizes = {"batch_size": str(rows), "seq_len": str(seq_len)}
+    write_graphs(subject, lowered, [{"name": "Embedding", "symbols": sizes}], folder)
+    return OnCpu(folder / "Embedding.onnx")
