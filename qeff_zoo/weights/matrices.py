@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.numerics import FLOAT32, Format, RoundedMatrix
-from qeff_zoo.weights import expressions, stacks
+from qeff_zoo.weights import expressions, moves, stacks
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.moves import Moved
 
 _DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
 
@@ -165,6 +166,20 @@ class Matrices:
         """Return the slots that some initializer of the finished graph reads."""
         read = slots_read(self.graph)
         return [slot for slot in self.slots.values() if slot.name in read]
+
+    def settle(self) -> None:
+        """Store weights that are transposed, reshaped, cut or joined as they are read: no call has to move them again."""
+        known = {
+            value: Moved(name, self.bindings[name], tuple(shape_of(value)))
+            for value, name in self.weights.items()
+        }
+        for node in self.graph:
+            known.update(zip(node.outputs, moves.moved(node, known), strict=False))
+        for value, moved in known.items():
+            if value in self.weights or all(node.outputs[0] in known for node, _ in value.uses()):
+                continue
+            slot = self.slot(moved.name, moved.expression, FLOAT32)
+            ir.convenience.replace_all_uses_with(value, self.tensor(slot, list(moved.shape)))
 
     def rest(self) -> None:
         """Give every weight that is still used as it was a float32 slot."""
