@@ -29,9 +29,9 @@ def inline(model: ir.Model) -> None:
 
 
 def _find(graph: ir.Graph) -> None:
-    """Find out the layers of a graph that has no functions of them: by the weights that nodes read, else by their inputs."""
+    """Find out the layers of a graph without functions of them: by weights that nodes read, else by their inputs."""
     for node in graph:
-        weights = [value.name or "" for value in node.inputs if is_placeholder(value)]
+        weights = _weights(node)
         if weights:
             numbered = [match[1] for name in weights if (match := _NUMBERED.match(name))]
             path = max(numbered, key=_index, default=None)
@@ -47,17 +47,22 @@ def _find(graph: ir.Graph) -> None:
             node.metadata_props[_PATH] = path
 
 
+def _weights(node: ir.Node) -> list[str]:
+    """Name the weights that a node reads."""
+    given = [value for value in node.inputs if value is not None and is_placeholder(value)]
+    return [value.name or "" for value in given]
+
+
 def _index(path: str) -> int:
     return int(path.rpartition(".")[2])
 
 
 def name_nodes(model: ir.Model) -> None:
-    """Give every node of the graph a name of its own that tells its layer and, of one that reads a weight, its module."""
+    """Give every node a name of its own that tells its layer and, of one that reads a weight, its module."""
     used: Counter[str] = Counter()
     for node in model.graph:
         layer = node.metadata_props.get(_PATH, "")
-        weights = [value.name or "" for value in node.inputs if is_placeholder(value)]
-        modules = [name.partition(":")[0].rpartition(".")[0] for name in weights if name]
+        modules = [name.partition(":")[0].rpartition(".")[0] for name in _weights(node)]
         module = next((one for one in modules if f"{one}.".startswith(layer)), layer)
         scope = re.sub(r"\.(?!\d+(\.|$))", "/", module)
         name = f"/{scope}/{node.op_type}" if scope else f"/{node.op_type}"

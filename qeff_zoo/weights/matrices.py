@@ -168,18 +168,31 @@ class Matrices:
         return [slot for slot in self.slots.values() if slot.name in read]
 
     def settle(self) -> None:
-        """Store weights that are transposed, reshaped, cut or joined as they are read: no call has to move them again."""
+        """Store weights that are transposed, reshaped, cut or joined as they are read: no call moves them again."""
         known = {
             value: Moved(name, self.bindings[name], tuple(shape_of(value)))
             for value, name in self.weights.items()
         }
-        for node in self.graph:
+        for node in list(self.graph):
             known.update(zip(node.outputs, moves.moved(node, known), strict=False))
+            if node.op_type == "Shape" and (weight := known.get(input_of(node, 0))) is not None:
+                self._tell(node, weight.shape)  # else the file would hold it for that alone
         for value, moved in known.items():
             if value in self.weights or all(node.outputs[0] in known for node, _ in value.uses()):
                 continue
             slot = self.slot(moved.name, moved.expression, FLOAT32)
             ir.convenience.replace_all_uses_with(value, self.tensor(slot, list(moved.shape)))
+
+    def _tell(self, node: ir.Node, shape: tuple[int, ...]) -> None:
+        """Replace a Shape by what it finds."""
+        start, end = (
+            node.attributes.get_int(name, other) for name, other in (("start", 0), ("end", None))
+        )
+        constant = ir.node("Constant", [], {"value_ints": shape[start:end]})
+        constant.metadata_props.update(node.metadata_props)
+        ir.convenience.replace_nodes_and_values(
+            self.graph, node, [node], [constant], node.outputs, constant.outputs
+        )
 
     def rest(self) -> None:
         """Give every weight that is still used as it was a float32 slot."""

@@ -40,7 +40,7 @@ def moved(node: ir.Node, known: Known) -> list[Moved]:
     """
     rule = _RULES.get(node.op_type) if node.domain == "" else None
     first = node.inputs[0] if node.inputs else None
-    if rule is None or first not in known:
+    if rule is None or first is None or first not in known:
         return []
     return rule(node, known[first], known) or []
 
@@ -124,13 +124,10 @@ def _slice(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
 
 
 def _gather(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
-    index = _constant(node, 1)
-    value = node.inputs[1]
-    scalar = value is not None and (t := ir.convenience.get_const_tensor(value)) is not None
-    if index is None or not scalar or t.shape.rank() or node.attributes.get_int("axis", 0):
+    index = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])
+    if index is None or index.shape.rank() or node.attributes.get_int("axis", 0):
         return None
-    (number,) = index
-    number %= x.shape[0]
+    number = int(index.numpy()) % x.shape[0]
     return [Moved(f"{x.name}:{number}", expressions.index(number, x.expression), x.shape[1:])]
 
 
@@ -148,7 +145,7 @@ def _split(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
 
 
 def _concat(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
-    parts = [known[value] for value in node.inputs if value in known]
+    parts = [known[value] for value in node.inputs if value is not None and value in known]
     if len(parts) < len(node.inputs):
         return None
     axis = node.attributes.get_int("axis", 0) % len(x.shape)

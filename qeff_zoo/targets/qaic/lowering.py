@@ -24,7 +24,7 @@ from qeff_zoo.weights.matrices import Matrices, input_of, shape_of
 
 _RECURRENCES = {"LinearRecurrence", "DeltaRecurrence"}
 _EXPERTS = {"Experts", "InterleavedExperts", "RoutedLinear"}
-#: Semantic ops that are replaced or counted here; all others become their bodies, before layers are inlined: it is faster.
+#: Replaced or counted here. All other semantic ops become their bodies before layers are inlined, which is faster.
 _KEPT = {
     *("CacheWrite", "SlotWrite", "SlotRead", "SlotReplace", "ContextRead", "StateBefore"),
     *("RMSNorm", *_RECURRENCES, *_EXPERTS),
@@ -42,8 +42,10 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
     _inline(model, _KEPT)
     layers.inline(model)
     sequences.slice_parts(model.graph)
-    position_tables.tabulate(model.graph, program.shape.ctx_len)
-    ways = {**_count(model.graph), "states": states.lower(model.graph)}
+    tables = position_tables.tabulate(model.graph, program.shape.ctx_len)
+    ways = _count(model.graph)
+    ways["angles"]["table"] = tables
+    ways["states"] = states.lower(model.graph)
     weights = Matrices(model.graph, graph.bindings, program.weights)
     for node in list(model.graph):
         if node.domain == SEMANTIC and node.op_type == "RMSNorm":
@@ -67,7 +69,7 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
         model=model,
         slots=weights.used_slots(),
         numerics=Numerics(),
-        ways={what: dict(counts) for what, counts in ways.items() if counts},
+        ways={what: dict(+counts) for what, counts in ways.items() if +counts},
     )
 
 
@@ -81,11 +83,12 @@ def _inline(model: ir.Model, kept: Collection[str] = ()) -> None:
 def _count(graph: ir.Graph) -> dict[str, Counter[str]]:
     """Count what is computed in a way that a plan says, by codes of `qeff_zoo.targets.qaic.ways`."""
     called = Counter(node.op_type for node in graph if node.domain == SEMANTIC)
-    found = {
-        "recurrences": {"scan": sum(called[op] for op in _RECURRENCES)},
-        "experts": {"all_tokens": sum(called[op] for op in _EXPERTS)},
+    angles = [node for node in graph if node.op_type in ("Cos", "Sin")]
+    return {
+        "recurrences": Counter(scan=sum(called[op] for op in _RECURRENCES)),
+        "experts": Counter(all_tokens=sum(called[op] for op in _EXPERTS)),
+        "angles": Counter(computed=len(angles)),
     }
-    return {what: +Counter(counts) for what, counts in found.items()}
 
 
 def _norm(weights: Matrices, node: ir.Node) -> None:
@@ -108,10 +111,10 @@ def _split(graph: ir.Graph, node: ir.Node) -> None:
     """Replace a Gemm by a product and a sum: weights are compressed in products alone."""
     x, matrix, *bias = node.inputs
     plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
-    if not plain or node.attributes.get_int("transA", 0):
+    if not plain or node.attributes.get_int("transA"):
         return
     tape = Tape()
-    if node.attributes.get_int("transB", 0):
+    if node.attributes.get_int("transB"):
         matrix = tape.op("Transpose", [matrix], {"perm": [1, 0]})
     product = tape.op("MatMul", [x, matrix])
     _replace(graph, node, tape, tape.op("Add", [product, *bias]) if bias else product)

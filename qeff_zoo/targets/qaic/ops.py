@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The custom ops of Cloud AI 100's compiler as ONNX functions, with device bodies and with host bodies.
 
-A model carries device bodies: the compiler knows the calls, and what it inlines it takes apart again. An index of `SKIP`,
-or any other beyond the rows, is skipped by the device: a scatter writes nothing, a gather reads nothing, and what it then
-returns is anything. No other runtime has such indices. Host bodies give them a meaning that shows errors: a scatter leaves
-all rows as they are, a gather returns NaN.
+A model carries device bodies: the compiler knows the calls, and what it inlines it takes apart again. An index of
+`SKIP`, or any other beyond the rows, is skipped by the device: a scatter writes nothing, a gather reads nothing, and
+what it then returns is anything. No other runtime has such indices. Host bodies give them a meaning that shows errors:
+a scatter leaves all rows as they are, a gather returns NaN.
 
 In comments: B batch, F slots, H heads, C rows, S new tokens, L rows that are read, D head size.
 """
@@ -61,7 +61,7 @@ class CustomOp:
         attributes = f"<{', '.join(self.attributes)}>" if self.attributes else ""
         text = f"""<domain: "{self.domain}", opset_import: ["" : {OPSET}]>
         {self.name} {attributes} ({", ".join(self.inputs)}) => (y) {{ {first} {body} {last} }}"""
-        return ir.from_proto(onnx.parser.parse_function(text))
+        return ir.serde.deserialize_function(onnx.parser.parse_function(text))
 
     @property
     def _place(self) -> int:
@@ -145,16 +145,14 @@ def _indices(*, slots: bool, heads: bool, index_axis: int) -> str:
 
 
 _SCATTER = """
-        {{y}} = ScatterND ({{data}}, {indices}, updates)"""
-_NARROW = """
-        narrow = Cast <to = 6> (indices)"""
+        {y} = ScatterND ({data}, indices, updates)"""
 
 # --- scatter: data (B, H, C, D), position_ids (B, S), updates (B, H, S, D) -> data with rows replaced ---
 SCATTER = CustomOp(
     name="CtxScatter",
     inputs=("data", "position_ids", "updates"),
     rows=2,
-    body=_indices(slots=False, heads=True, index_axis=1) + _SCATTER.format(indices="indices"),
+    body=_indices(slots=False, heads=True, index_axis=1) + _SCATTER,
 )
 
 # --- of slots: data (F, H, C, D), batch_index (B, 1), … -> (F, H, C, D) ---
@@ -162,7 +160,7 @@ SCATTER_SLOTS = CustomOp(
     name="CtxScatterCB",
     inputs=("data", "batch_index", "position_ids", "updates"),
     rows=2,
-    body=_indices(slots=True, heads=True, index_axis=1) + _SCATTER.format(indices="indices"),
+    body=_indices(slots=True, heads=True, index_axis=1) + _SCATTER,
 )
 
 # --- without heads: data (F, C, D), batch_index (B, 1), position_ids (B, S), updates (B, S, D) ---
@@ -170,7 +168,7 @@ SCATTER_SLOTS_3D = CustomOp(
     name="CtxScatterCB3D",
     inputs=("data", "batch_index", "position_ids", "updates"),
     rows=1,
-    body=_indices(slots=True, heads=False, index_axis=1) + _SCATTER.format(indices="indices"),
+    body=_indices(slots=True, heads=False, index_axis=1) + _SCATTER,
 )
 
 # --- gather: data (B, H, C, D), ctx_indices (B, 1, L), comp_ctx_len () = L -> (B, H, L, D) ---

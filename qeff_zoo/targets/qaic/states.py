@@ -108,7 +108,7 @@ class _Lowering:
         _replace(output, present)
 
     def _recurrent(self, past: ir.Value, state: State) -> None:
-        """Read all or nothing, and write all or nothing: a row that starts anew finds zeros, an idle one writes none."""
+        """Read and write all or nothing: a row that starts anew finds zeros, an idle one writes none."""
         rank = len(state.axes)
         for node in [node for node, _ in _readers(past) if node.op_type == "StateBefore"]:
             tape, nothing = Tape(), self._nothing()
@@ -180,10 +180,10 @@ class _Lowering:
         return self._once(key, lambda: self.shared.op(op, inputs, attributes or None))
 
     def _constant(self, value: int | Sequence[int]) -> ir.Value:
-        many = isinstance(value, Sequence)
-        kind = "value_ints" if many else "value_int"
-        key = kind, tuple(value) if many else value
-        return self._once(key, lambda: self.shared.op("Constant", [], {kind: value}))
+        kind, value = (
+            ("value_int", value) if isinstance(value, int) else ("value_ints", tuple(value))
+        )
+        return self._once((kind, value), lambda: self.shared.op("Constant", [], {kind: value}))
 
     def _nothing(self) -> ir.Value:
         return self._once("0.0", lambda: self.shared.op("Constant", [], {"value_float": 0.0}))
