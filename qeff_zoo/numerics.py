@@ -15,7 +15,7 @@ class Format:
     """How one matrix is stored: floats, or integers in blocks that share a scale.
 
     Args:
-        bits: Of a value: 32 for float32, 8 or 4 for integers.
+        bits: Of a value: 32 for float32, 16 for float16, 8 or 4 for integers.
         block: Values that share a scale; 0 for floats.
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
         scale: Type of the scales.
@@ -30,11 +30,11 @@ class Format:
 
     @property
     def is_float(self) -> bool:
-        """Whether values are stored as they are, in float32."""
-        return self.bits == 32
+        """Whether values are stored one by one, as floats."""
+        return self.bits >= 16
 
 
-FLOAT32 = Format()
+FLOAT32, FLOAT16 = Format(), Format(bits=16)
 #: Columns of a matrix that may share a scale, and how many do unless asked otherwise.
 BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
 #: Names of the formats that weights are rounded to.

@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, StoreError, UnsupportedModelError
-from qeff_zoo.numerics import FLOAT32, WEIGHTS, Format, format_of
+from qeff_zoo.numerics import FLOAT16, FLOAT32, WEIGHTS, Format, format_of
 from qeff_zoo.weights import expressions as ex
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.quantization import (
@@ -163,6 +163,14 @@ def test_float64_and_an_offset(tmp_path: Path) -> None:
     assert np.array_equal(found["b"], [2, 0])
 
 
+def test_float16_is_clipped_and_keeps_infinities(tmp_path: Path) -> None:
+    matrix = np.array([[1e6, -7e4, 65504.0, 1e-3], [np.inf, -np.inf, np.nan, 0.1]], np.float32)
+    _, _, found = _written([Slot("w", "w", FLOAT16)], Source(w=matrix), tmp_path / "w")
+    expected = [[65504.0, -65504.0, 65504.0, 1e-3], [np.inf, -np.inf, np.nan, 0.1]]
+    assert found["w"].dtype == np.float16
+    np.testing.assert_array_equal(found["w"], np.float16(expected))
+
+
 def test_tensors_of_several_dtypes(tmp_path: Path) -> None:
     source = Source(a=_normal(2, 3), b=_normal(2, 3).astype(np.float16))
     slots = [Slot("ab", ex.concat(1, "a", "b"))]
@@ -189,7 +197,7 @@ def _expressions() -> dict[str, ex.Expression]:
     }
 
 
-@pytest.mark.parametrize("format", [FLOAT32, INT8, INT4])
+@pytest.mark.parametrize("format", [FLOAT32, FLOAT16, INT8, INT4])
 @pytest.mark.parametrize("block", [1 << 18, 1000])
 def test_streaming_gives_what_converting_at_once_gives(
     format: Format, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

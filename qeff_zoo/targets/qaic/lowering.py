@@ -36,7 +36,7 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
 
     Args:
         graph: With `batch_index`, if the program is for continuous batching.
-        program: Its `shape.ctx_len` positions are tabulated; matrices are float32.
+        program: Its `shape.ctx_len` positions are tabulated. Its `weights` are floats; float16 is cast as it is read.
     """
     model = graph.model
     _inline(model, _KEPT)
