@@ -8,6 +8,7 @@ hides a NaN: the device returns anything for it.
 With slots, an idle row may have -1 for its token and slot as well as for its positions: neither is ever used.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
@@ -19,6 +20,7 @@ from qeff_zoo.states import State, state_of
 from qeff_zoo.targets.qaic import ops
 
 _READS = {"SlotRead", "ContextRead"}
+_MOST_AXES = 4  # of what the compiler's ops take
 _SAME = {"Cast", "CastLike", "Identity"}
 
 
@@ -109,28 +111,49 @@ class _Lowering:
 
     def _recurrent(self, past: ir.Value, state: State) -> None:
         """Read and write all or nothing: a row that starts anew finds zeros, an idle one writes none."""
-        rank = len(state.axes)
         for node in [node for node, _ in _readers(past) if node.op_type == "StateBefore"]:
-            tape, nothing = Tape(), self._nothing()
+            tape = Tape()
             if self.slots:
-                count = int(state.axes[rank - 2])
-                read = self._read(
-                    tape, past, self._no_rows(), self._numbers(count), self._constant(count), rank
-                )
+                read = self._read_whole(tape, past, state)
             else:
-                fresh = self._wide(self._fresh(), rank)
-                read = tape.op("Where", [fresh, nothing, past])
+                fresh = self._unsqueezed(self._fresh(), *range(2, len(state.axes)))
+                read = tape.op("Where", [fresh, self._nothing(), past])
             self._insert_after(node, tape.nodes)
             ir.convenience.replace_all_uses_with(node.outputs[0], read)
         if self.slots:
             output = self.outputs[state.output]
-            writer = _source(output)
+            writer, tape = _source(output), Tape()
             assert writer.op_type == "SlotReplace", writer.op_type
-            tape, count = Tape(), int(state.axes[rank - 2])
-            index = self._index(self._idle(), self._numbers(count))
-            present = self._write(tape, past, index, writer.inputs[2], rank)
+            present = self._write_whole(tape, past, state, writer.inputs[2])
             self._insert_after(writer, tape.nodes)
             _replace(output, present)
+
+    def _read_whole(self, tape: Tape, past: ir.Value, state: State) -> ir.Value:
+        """Read all rows of a state, zeros where there is none to read."""
+        axes, count = _viewed(state), _rows_of(state)
+        given = self._shaped(tape, past, state, axes)
+        rows, length = self._numbers(count), self._constant(count)
+        read = self._read(tape, given, self._no_rows(), rows, length, len(axes))
+        return self._shaped(tape, read, state, state.axes)
+
+    def _write_whole(
+        self, tape: Tape, past: ir.Value, state: State, new: ir.Value | None
+    ) -> ir.Value:
+        """Write all rows of a state, none of an idle row."""
+        assert new is not None
+        axes, index = _viewed(state), self._index(self._idle(), self._numbers(_rows_of(state)))
+        given, new = (self._shaped(tape, value, state, axes) for value in (past, new))
+        present = self._write(tape, given, index, new, len(axes))
+        return self._shaped(tape, present, state, state.axes)
+
+    def _shaped(
+        self, tape: Tape, value: ir.Value, state: State, axes: Sequence[int | str]
+    ) -> ir.Value:
+        """See a state of more axes than the ops take in fewer, or so seen as it is."""
+        if len(state.axes) <= _MOST_AXES:
+            return value
+        sizes = [0, *(int(size) for size in axes[1:])]
+        return tape.op("Reshape", [value, self._constant(sizes)])
 
     def _insert_after(self, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
         _like(node, nodes)
@@ -191,10 +214,6 @@ class _Lowering:
     def _unsqueezed(self, value: ir.Value, *axes: int) -> ir.Value:
         return self._op("Unsqueeze", value, self._constant(axes))
 
-    def _wide(self, value: ir.Value, rank: int) -> ir.Value:
-        """Return (B, 1) with axes of one up to a rank."""
-        return self._unsqueezed(value, *range(2, rank))
-
     def _rows(self, positions: ir.Value | None) -> ir.Value:
         """Return where tokens go (B, S), padding nowhere."""
         assert positions is self.positions
@@ -249,6 +268,17 @@ class _Lowering:
         """Tell which rows (B, L) lie beyond the newest token."""
         newest = self._op("ReduceMax", self.positions, self._constant([1]), keepdims=1)
         return self._op("Greater", self._every(past), newest)
+
+
+def _viewed(state: State) -> list[int | str]:
+    """Return the axes of a recurrent state as the ops take it: the batch or slots, heads if any, rows, columns."""
+    *first, last = state.axes[:_MOST_AXES]
+    return [*first, math.prod(int(size) for size in (last, *state.axes[_MOST_AXES:]))]
+
+
+def _rows_of(state: State) -> int:
+    """Return how many rows a recurrent state has."""
+    return int(_viewed(state)[-2])
 
 
 def _like(node: ir.Node, nodes: Sequence[ir.Node]) -> None:
