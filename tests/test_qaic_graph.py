@@ -205,19 +205,12 @@ FORMS = [
 ]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(form, id=f"{form[0]}{'-slots' * (form[1] == CONTINUOUS)}")
-        for form in sorted(FORMS)
-    ]
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [pytest.param(*form, marks=pytest.mark.xdist_group(form[0])) for form in FORMS],
 )
-def form(request: pytest.FixtureRequest) -> tuple[Subject, Lowered]:
-    name, variant = request.param
-    return parity.subject(name), lowered(name, variant)
-
-
-def test_the_graph_is_one_that_the_compiler_takes(form: tuple[Subject, Lowered]) -> None:
-    subject, made = form
+def test_the_graph_is_one_that_the_compiler_takes(name: str, variant: Variant) -> None:
+    subject, made = parity.subject(name), lowered(name, variant)
     model = made.model
     onnx.checker.check_model(without_weights(model), full_check=True)
     custom = {(op.domain, op.name): op for op in ops.ALL}
