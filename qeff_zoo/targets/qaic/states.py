@@ -5,6 +5,9 @@ What a call must not write has the index `SKIP`: padding, and rows that are idle
 beyond the newest token, and of windows and recurrences what an earlier request left. That is made zero, since no mask
 hides a NaN: the device returns anything for it.
 
+A window is read as it was before the call, and only then written: who runs a graph must not write states over what it
+reads, unless it keeps that order.
+
 With slots, an idle row may have -1 for its token and slot as well as for its positions: neither is ever used.
 """
 
@@ -79,8 +82,8 @@ class _Lowering:
         readers = list(_readers(old))
         present = self._write(tape, past, self._rows(writer.inputs[-2]), writer.inputs[-1])
         if readers:
-            beyond = self._beyond(past)
-            read = self._read(tape, present, beyond, self._every(past), self._length(past))
+            beyond = self._beyond()
+            read = self._read(tape, present, beyond, self._every(), self._length())
             for node, place in readers:
                 direct = node.op_type == "Shape" and node.inputs[place] is old
                 node.replace_input_with(place, present if direct else read)
@@ -251,7 +254,7 @@ class _Lowering:
     def _numbers(self, count: int) -> ir.Value:
         return self._constant(range(count))
 
-    def _length(self, past: ir.Value) -> ir.Value:
+    def _length(self) -> ir.Value:
         """Return how many rows a call reads of a growing state."""
         seen = self.inputs.get("comp_ctx_lengths")
         if seen is not None:
@@ -261,13 +264,13 @@ class _Lowering:
             shape = self._op("Shape", first, start=2, end=3)
         return self._op("Squeeze", shape, self._constant([0]))
 
-    def _every(self, past: ir.Value) -> ir.Value:
-        return self._op("Range", self._constant(0), self._length(past), self._constant(1))
+    def _every(self) -> ir.Value:
+        return self._op("Range", self._constant(0), self._length(), self._constant(1))
 
-    def _beyond(self, past: ir.Value) -> ir.Value:
+    def _beyond(self) -> ir.Value:
         """Tell which rows (B, L) lie beyond the newest token."""
         newest = self._op("ReduceMax", self.positions, self._constant([1]), keepdims=1)
-        return self._op("Greater", self._every(past), newest)
+        return self._op("Greater", self._every(), newest)
 
 
 def _viewed(state: State) -> list[int | str]:
