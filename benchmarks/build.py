@@ -48,6 +48,7 @@ _CACHED = {
 _COLD = {"cpu_seconds": 28, "peak_anonymous_bytes": 1.5 * _GB, "writes_per_byte": 1.01}
 _GRAPH = {"cpu_seconds": 15, "peak_rss_bytes": 1.2 * _GB}
 _DEEP = {"cpu_seconds": 30, "wall_seconds": 30, "peak_rss_bytes": 1.5 * _GB}
+_LOWERED = {"wall_seconds": 60, "peak_rss_bytes": 2 * _GB}
 _DEPTH_RATIO = 1.3  # of 126 layers to 16
 # The limits above over what onnxruntime-genai's builder took where they were set.
 _PEER_RATIOS = {"fp32": 28 / 24, "int4": 40 / 47}
@@ -137,6 +138,8 @@ def perform(request: Mapping[str, Any]) -> dict[str, Any]:
         output = Path(request["output"])
         pipeline.export(request["model"], output, graph_only=True, reporter=stages)
         return {"cpu_seconds_by_stage": stages.seconds}
+    if request["do"] == "lower":
+        return lower_for_qaic(Path(request["model"]), stages)
     asked = Request(weights=request["weights"])
     built = pipeline.build(request["model"], asked, validate=False, reporter=stages)
     return {
@@ -144,6 +147,40 @@ def perform(request: Mapping[str, Any]) -> dict[str, Any]:
         "cpu_seconds_by_stage": stages.seconds,
         "package_bytes": built.package.size,
     }
+
+
+def lower_for_qaic(config: Path, stages: CpuPerStage) -> dict[str, Any]:
+    """Trace a Llama with slots from its config, and lower it for Cloud AI 100."""
+    from qeff_zoo.export import exporter
+    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.numerics import FLOAT32
+    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.recipe import Shape
+    from qeff_zoo.registry import find_recipe
+    from qeff_zoo.targets.qaic import lowering
+    from qeff_zoo.weights.external_data import is_placeholder
+
+    stages.begin("trace", None, "")
+    variant = {"continuous_batching": True}
+    facts = json.loads(config.read_bytes())
+    model = exporter.export_graph(facts, find_recipe("llama"), **variant)
+    stages.end()
+    named = {
+        name: name for name, value in model.graph.initializers.items() if is_placeholder(value)
+    }
+    program = ProgramPlan(
+        role="decoder",
+        task="text-generation",
+        shape=Shape(batch_size=1, prefill_seq_len=128, ctx_len=131_072, full_batch_size=4),
+        variant=variant,
+        specializations=(),
+        weights=FLOAT32,
+    )
+    stages.begin("lower", None, "")
+    graph = BoundGraph(model=model, bindings=named, digest="", cached=False)
+    lowered = lowering.lower(graph, program)
+    stages.end()
+    return {"ways": lowered.ways, "cpu_seconds_by_stage": stages.seconds}
 
 
 def build_cases(size: str, cache: Path) -> dict[str, Case]:
@@ -195,6 +232,9 @@ def graph_cases(size: str, cache: Path) -> dict[str, Case]:
         "graph": case(cache / f"llama-{size}-0" / "config.json", _GRAPH),
         "graph_405b_16_layers": case(_deep_config(cache, 16), _DEEP),
         "graph_405b_126_layers": case(_deep_config(cache, 126), _DEEP),
+        "qaic_405b_126_layers": Case(
+            command=_command(do="lower", model=str(_deep_config(cache, 126))), limits=_LOWERED
+        ),
     }
 
 

@@ -31,8 +31,8 @@ class Format:
 
     @property
     def is_float(self) -> bool:
-        """Whether values are stored as they are, in float32."""
-        return self.bits == 32
+        """Whether values are stored one by one, as floats."""
+        return self.bits >= 16
 
     @property
     def is_mx(self) -> bool:

@@ -8,10 +8,21 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from onnx_ir.passes import common as onnx_passes
 
 from qeff_zoo import semantic
-from qeff_zoo.passes import bfloat16, bodies, linear, rotary
-from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.passes import (
+    bfloat16,
+    bodies,
+    layers,
+    linear,
+    narrowing,
+    position_tables,
+    rotary,
+    sequences,
+)
+from qeff_zoo.semantic.domains import LAYERS, SEMANTIC
+from qeff_zoo.weights.external_data import placeholder
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 FLOAT, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
@@ -290,3 +301,136 @@ def test_a_rotation_inside_something_else_is_found() -> None:
     model, count = rotated_heads(heads="Mul (rotated, by_head)")
     assert count == 1
     assert kinds(model)[-3:] == ["RotaryEmbedding", "Mul", "RMSNorm"]
+
+
+# --- tables of positions -------------------------------------------------------------------------
+
+_ANGLES = """
+<ir_version: 10, opset_import: ["": 18]>
+main (int64[batch_size, seq_len] position_ids) => (float[{shape}] y)
+<float[2] frequency = {{1.0, 0.25}}, int64[1, 1, 1] kinds = {{0}}, int64[3, 1, 1] three = {{0, 0, 0}}>
+{{
+    last = Constant <value_ints = [-1]> ()
+    many = Add (position_ids, {kinds})
+    column = Unsqueeze (many, last)
+    position = Cast <to = 1> (column)
+    angle = Mul (position, frequency)
+    y = Cos (angle)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shape"),
+    [("kinds", "1, batch_size, seq_len, 2"), ("three", "3, batch_size, seq_len, 2")],
+)
+def test_angles_of_several_kinds_of_positions_are_looked_up(kinds: str, shape: str) -> None:
+    model, whole = (ir.from_onnx_text(_ANGLES.format(kinds=kinds, shape=shape)) for _ in range(2))
+    assert position_tables.tabulate(model.graph, 50) == 1
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    assert "Cos" not in [one.op_type for one in model.graph]
+    positions = np.array([[0, 7, 49], [3, 1, 20]])
+    found, expected = (run(one, position_ids=positions) for one in (model, whole))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+# --- constants that devices hold -----------------------------------------------------------------
+
+
+def test_constants_are_brought_into_the_range_of_devices() -> None:
+    far = np.array([-3.4e38, -7e4, -65504, -np.inf, np.inf, 1e9, 5], np.float32)
+    stored, numbers = weight("far", far), ir.node("Constant", [], {"value_ints": [1 << 40, -7]})
+    lowest = ir.node("Constant", [], {"value_float": -3.4e38})
+    highest = ir.node("Constant", [], {"value_int": -(1 << 63)})
+    inside = ir.node("Constant", [], {"value_ints": [2**31 - 1, -(2**31)]})
+    nodes = [numbers, lowest, highest, inside, ir.node("Identity", [stored])]
+    nodes[-1].outputs[0].type = ir.TensorType(FLOAT)
+    model = model_of([], nodes, [stored])
+    assert narrowing.narrow(model) == 4
+    hidden = narrowing.HIDDEN
+    assert model.graph.initializers["far"].const_value.numpy().tolist() == [
+        *(hidden, hidden, -65504, -np.inf, np.inf, 65504, 5)
+    ]
+    found = [
+        ir.convenience.get_const_tensor(one.outputs[0]).numpy().tolist()
+        for one in list(model.graph)[:4]
+    ]
+    assert found == [[2**31 - 1, -7], hidden, -(2**31), [2**31 - 1, -(2**31)]]
+
+
+# --- parts of a sequence -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "place", "first", "last"), [([2, 5], 1, 2, 7), ([2, 5], -2, 0, 2), (3, 2, 6, 7)]
+)
+def test_parts_of_a_sequence_become_slices(sizes: Any, place: int, first: int, last: int) -> None:
+    x = value("x", shape=[None, 7])
+    given, at = weight("sizes", np.array(sizes)), weight("at", np.array(place))
+    split = node("SplitToSequence", [x, given], axis=1)
+    split.outputs[0].type = ir.SequenceType(ir.TensorType(FLOAT))
+    model = model_of([x], [split, node("SequenceAt", [split.outputs[0], at])], [given, at])
+    assert sequences.slice_parts(model.graph) == 1
+    assert "SequenceAt" not in kinds(model)
+    data = normal(0, 2, 7)
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    np.testing.assert_array_equal(run(model, x=data), data[:, first:last])
+
+
+# --- layers in names -----------------------------------------------------------------------------
+
+
+def stored(name: str) -> ir.Value:
+    made = value(name, shape=[4, 4])
+    made.const_value = placeholder(name, FLOAT, [4, 4])
+    return made
+
+
+def test_nodes_tell_the_layer_that_they_were_inlined_from() -> None:
+    x, weights = (
+        value("x", shape=[None, 4]),
+        [stored(f"model.layers.{i}.up.weight") for i in (0, 1)],
+    )
+    given = [value("x"), value("weight")]
+    product = node("MatMul", given)
+    body = [product, node("Relu", [product.outputs[0]])]
+    graph = ir.Graph(given, [body[-1].outputs[0]], nodes=body, opset_imports={"": 18})
+    function = ir.Function(LAYERS, "Layer0", graph=graph, attributes=[])
+    calls = []
+    for number, one in enumerate(weights):
+        before = calls[-1].outputs[0] if calls else x
+        call = ir.node("Layer0", [before, one], domain=LAYERS, name=f"model.layers.{number}")
+        call.outputs[0].name, call.outputs[0].type = f"y{number}", ir.TensorType(FLOAT)
+        calls.append(call)
+    model = model_of([x], [*calls, node("Relu", [calls[-1].outputs[0]])], weights)
+    model.functions[function.identifier()] = function
+    layers.inline(model)
+    layers.name_nodes(model)
+    assert layers.layers_of(model) == [
+        (0, "/model/layers.0/up/MatMul"),
+        (0, "/model/layers.0/Relu"),
+        (1, "/model/layers.1/up/MatMul"),
+        (1, "/model/layers.1/Relu"),
+        (None, "/Relu"),
+    ]
+
+
+def test_without_functions_weights_tell_the_layer() -> None:
+    x = value("x", shape=[None, 4])
+    names = ["embed.weight", "h.0.up.weight", "h.1.up.weight", "norm.weight"]
+    weights, nodes = [stored(name) for name in names], []
+    for one in weights:
+        product = node("MatMul", [nodes[-1].outputs[0] if nodes else x, one])
+        nodes += [product, node("Relu", [product.outputs[0]])]
+    model = model_of([x], nodes, weights)
+    layers.inline(model)
+    layers.name_nodes(model)
+    assert layers.layers_of(model) == [
+        (None, "/embed/MatMul"),
+        (None, "/Relu"),
+        (0, "/h.0/up/MatMul"),
+        (0, "/h.0/Relu"),
+        (1, "/h.1/up/MatMul"),
+        (1, "/h.1/Relu"),
+        (None, "/norm/MatMul"),
+        (None, "/Relu_1"),
+    ]

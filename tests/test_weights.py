@@ -14,18 +14,22 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from onnx_ir.passes import common as onnx_passes
 from safetensors import safe_open
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, StoreError, UnsupportedModelError
-from qeff_zoo.numerics import FLOAT32, WEIGHTS, Format, format_of
+from qeff_zoo.numerics import FLOAT16, FLOAT32, WEIGHTS, Format, format_of
 from qeff_zoo.weights import expressions as ex
+from qeff_zoo.weights import external_data
 from qeff_zoo.weights import writing as weights
+from qeff_zoo.weights.matrices import Matrices
 from qeff_zoo.weights.quantization import (
     Stored,
     dequantize,
@@ -163,6 +167,14 @@ def test_float64_and_an_offset(tmp_path: Path) -> None:
     assert np.array_equal(found["b"], [2, 0])
 
 
+def test_float16_is_clipped_and_keeps_infinities(tmp_path: Path) -> None:
+    matrix = np.array([[1e6, -7e4, 65504.0, 1e-3], [np.inf, -np.inf, np.nan, 0.1]], np.float32)
+    _, _, found = _written([Slot("w", "w", FLOAT16)], Source(w=matrix), tmp_path / "w")
+    expected = [[65504.0, -65504.0, 65504.0, 1e-3], [np.inf, -np.inf, np.nan, 0.1]]
+    assert found["w"].dtype == np.float16
+    np.testing.assert_array_equal(found["w"], np.float16(expected))
+
+
 def test_tensors_of_several_dtypes(tmp_path: Path) -> None:
     source = Source(a=_normal(2, 3), b=_normal(2, 3).astype(np.float16))
     slots = [Slot("ab", ex.concat(1, "a", "b"))]
@@ -189,7 +201,7 @@ def _expressions() -> dict[str, ex.Expression]:
     }
 
 
-@pytest.mark.parametrize("format", [FLOAT32, INT8, INT4])
+@pytest.mark.parametrize("format", [FLOAT32, FLOAT16, INT8, INT4])
 @pytest.mark.parametrize("block", [1 << 18, 1000])
 def test_streaming_gives_what_converting_at_once_gives(
     format: Format, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -418,3 +430,70 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     slots = [Slot("a", "a", INT8), Slot("b", "a")]
     digests = {_written(slots, source, tmp_path / str(i))[1].sha256 for i in range(3)}
     assert len(digests) == 1
+
+
+# --- weights that a graph moves ------------------------------------------------------------------
+
+_MOVES = """
+<ir_version: 10, opset_import: ["": 18]>
+main (float[2, 4] x, float[6, 4] matrix, float[3, 6, 4] stack)
+    => (float[2, 6] a, float[2, 2] b, float[2, 3] c, float[2, 1] d, float[3, 2, 6] e, float[2, 4] f, float[2, 8] g)
+<int64 second = {1}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4},
+ int64[2] halves = {3, 3}, int64[2] wide = {-1, 8}>
+{
+    a_turned = Transpose <perm = [1, 0]> (matrix)
+    a = MatMul (x, a_turned)
+    b_rows = Slice (matrix, two, four, zero)
+    b_turned = Transpose (b_rows)
+    b = MatMul (x, b_turned)
+    c_one = Gather (stack, second)
+    c_first, c_rest = Split <axis = 0> (c_one, halves)
+    c_turned = Transpose <perm = [1, 0]> (c_rest)
+    c = MatMul (x, c_turned)
+    d_row = Gather (matrix, second)
+    d_number = Gather (d_row, second)
+    d_sum = ReduceSum <keepdims = 1> (x, one)
+    d = Mul (d_sum, d_number)
+    e_turned = Transpose <perm = [0, 2, 1]> (stack)
+    e = MatMul (x, e_turned)
+    f_both = Concat <axis = 0> (matrix, matrix)
+    f_shape = Shape <start = 0, end = 1> (f_both)
+    f_float = Cast <to = 1> (f_shape)
+    f = Mul (x, f_float)
+    g_rows = Reshape (matrix, wide)
+    g_row = Slice (g_rows, one, two, zero)
+    g_flat = Squeeze (g_row, zero)
+    g_wide = Unsqueeze (g_flat, zero)
+    g_both = Concat <axis = 0> (g_wide, g_wide)
+    g_two = Constant <value_float = 2.0> ()
+    g = Mul (g_both, g_two)
+}"""
+
+
+@pytest.mark.parametrize("format", [FLOAT32, FLOAT16])
+def test_weights_are_stored_as_a_graph_moves_them(format: Format, tmp_path: Path) -> None:
+    source = Source(matrix=_normal(6, 4), stack=_normal(3, 6, 4, seed=1))
+    stored = {name: array for name, (_, array) in source.arrays.items()}
+    for array in stored.values():
+        array[:] = array.astype(np.float16)
+    model, feeds = ir.from_onnx_text(_MOVES), {"x": _normal(2, 4, seed=2)}
+    whole = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    expected = whole.run(None, {**feeds, **stored})
+    graph = model.graph
+    for value in list(graph.inputs)[1:]:
+        graph.inputs.remove(value)
+        value.const_value = external_data.placeholder(value.name, value.dtype, value.shape)
+        graph.initializers[value.name] = value
+    matrices = Matrices(graph, {name: name for name in stored}, format)
+    matrices.settle()
+    matrices.rest()
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    moving = {"Transpose", "Slice", "Gather", "Split", "Reshape", "Squeeze", "Shape", "Concat"}
+    assert not moving & {node.op_type for node in graph}
+    layout = plan_file(matrices.used_slots(), source.tensors)
+    write(layout, source, tmp_path / external_data.WEIGHTS)
+    external_data.place(model, layout)
+    ir.save(model, tmp_path / "graph.onnx")
+    found = onnxruntime.InferenceSession(tmp_path / "graph.onnx").run(None, feeds)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

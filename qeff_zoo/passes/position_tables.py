@@ -41,7 +41,7 @@ def tabulate(graph: ir.Graph, ctx_len: int) -> int:
     safe: ir.Node | None = None
     for node in wanted:
         value = node.outputs[0]
-        table = _tabulated(positions, value, ctx_len)
+        table, behind = _tabulated(positions, value, ctx_len)
         if table is None:
             continue
         if safe is None:  # padding has position -1
@@ -52,8 +52,14 @@ def tabulate(graph: ir.Graph, ctx_len: int) -> int:
             safe.outputs[0].name = "position_table.rows"
             graph.insert_before(graph[0], [safe])
         rows = ir.node("Gather", [_initializer(graph, table, tables), safe.outputs[0]], {"axis": 0})
-        rows.outputs[0].type, rows.outputs[0].shape = value.type, value.shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], [rows], [value], rows.outputs)
+        made = [rows]
+        if behind:  # (batch, seq, kinds, …) -> (kinds, batch, seq, …)
+            order = [2, 0, 1, *range(3, table.ndim + 1)]
+            made.append(ir.node("Transpose", rows.outputs, {"perm": order}))
+        made[-1].outputs[0].type, made[-1].outputs[0].shape = value.type, value.shape
+        ir.convenience.replace_nodes_and_values(
+            graph, node, [node], made, [value], made[-1].outputs
+        )
         count += 1
     return count
 
@@ -81,31 +87,39 @@ def _depends(value: ir.Value, known: dict[ir.Value, bool | None]) -> bool | None
     return known[value]
 
 
-def _tabulated(positions: ir.Value, value: ir.Value, ctx_len: int) -> Array | None:
-    """Compute a value (1, seq, …) of all positions, one row for each; None if it depends on more than the position."""
+def _tabulated(positions: ir.Value, value: ir.Value, ctx_len: int) -> tuple[Array | None, bool]:
+    """Compute a value of all positions, one row for each; None if it depends on more than the position.
+
+    Returns:
+        The rows, and whether the batch is the value's second axis, as of positions of several kinds, not its first.
+    """
     at_once = min(_AT_ONCE, -(-ctx_len // 2))
     sizes = {"batch_size": 1, "seq_len": at_once, "ctx_len": ctx_len}
     session = parts.cut([positions], [value], sizes)
     if session is None:
-        return None
+        return None, False
     every = np.arange(ctx_len)
     mixed = np.random.default_rng(0).permutation(every)  # a value must not depend on company
     with suppress(*parts.FAILURES):  # positions beyond a model's table
-        rows, others = (_run(session, order, at_once) for order in (every, mixed))
-        if rows is None or others is None:
-            return None
-        if np.abs(rows[mixed] - others).max() <= _CLOSE * np.abs(rows).max():
-            return rows
-    return None
+        for batch_axis in (0, 1):
+            rows, others = (_run(session, order, at_once, batch_axis) for order in (every, mixed))
+            if rows is None or others is None:
+                continue
+            if np.abs(rows[mixed] - others).max() <= _CLOSE * np.abs(rows).max():
+                return rows, batch_axis == 1
+    return None, False
 
 
-def _run(session: onnxruntime.InferenceSession, positions: Array, at_once: int) -> Array | None:
+def _run(
+    session: onnxruntime.InferenceSession, positions: Array, at_once: int, batch_axis: int
+) -> Array | None:
     """Compute a value of that many positions in each call: (positions, …)."""
     padded = np.pad(positions, (0, -len(positions) % at_once))
     found = [parts.run(session, some[None])[0] for some in padded.reshape(-1, at_once)]
-    if any(one.ndim < 2 or one.shape[:2] != (1, at_once) for one in found):
+    if any(one.shape[batch_axis : batch_axis + 2] != (1, at_once) for one in found):
         return None
-    return np.concatenate([one[0] for one in found])[: len(positions)]
+    by_position = [np.moveaxis(one, (batch_axis, batch_axis + 1), (0, 1))[0] for one in found]
+    return np.concatenate(by_position)[: len(positions)]
 
 
 def _initializer(graph: ir.Graph, rows: Array, tables: dict[bytes, ir.Value]) -> ir.Value:

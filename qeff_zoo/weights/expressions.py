@@ -281,9 +281,10 @@ def _reshaped_rows(
     stop: int | None,
 ) -> "Array":
     """Read rows of a reshaped tensor; only those, where each of its old rows became a few whole rows."""
-    length = shape_of(inner, tensors)[0]
-    if stop is None or not length or shape[0] % length:
-        return rows(inner, read, tensors).reshape(shape)[start:stop]
+    length, *_ = shape_of(inner, tensors) or (0,)
+    if stop is None or not length or not shape or shape[0] % length:
+        whole: Array = rows(inner, read, tensors).reshape(shape)
+        return whole[start:stop] if shape else whole
     each = shape[0] // length
     first = (start or 0) // each
     found = rows(inner, read, tensors, first, -(-stop // each)).reshape(-1, *shape[1:])

@@ -125,7 +125,7 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
             f"Expected one of {', '.join(sorted(FLOATS))}. Use an unquantized checkpoint."
         )
     if format.is_float:
-        yield slot.name, _size("F32", shape)
+        yield slot.name, _size(f"F{format.bits}", shape)
         return
     if len(shape) < 2:
         raise ValueError(f"Slot {slot.name!r} has shape {list(shape)}, {format} needs a matrix.")

@@ -8,12 +8,13 @@ import onnx_ir as ir
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.numerics import FLOAT32, Format, RoundedMatrix
-from qeff_zoo.weights import expressions, stacks
+from qeff_zoo.weights import expressions, moves, stacks
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.moves import Moved
 
-_DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
+_DTYPES = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "U8": ir.DataType.UINT8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Matrices:
     Args:
         graph: Portable; its weights are taken out, lowered ones get their names.
         bindings: For every weight, its value over checkpoint tensors.
-        format: Of matrices that are multiplied or looked up. All else is float32.
+        format: Of matrices that are multiplied or looked up; if of floats, of all matrices. All else is float32.
     """
 
     graph: ir.Graph
@@ -166,12 +167,50 @@ class Matrices:
         read = slots_read(self.graph)
         return [slot for slot in self.slots.values() if slot.name in read]
 
+    def settle(self) -> None:
+        """Store weights that are transposed, reshaped, cut or joined as they are read: no call moves them again."""
+        known = {
+            value: Moved(name, self.bindings[name], tuple(shape_of(value)))
+            for value, name in self.weights.items()
+        }
+        for node in list(self.graph):
+            known.update(zip(node.outputs, moves.moved(node, known), strict=False))
+            if node.op_type == "Shape" and (weight := known.get(input_of(node, 0))) is not None:
+                self._tell(node, weight.shape)  # else the file would hold it for that alone
+        for value, moved in known.items():
+            if value in self.weights or all(node.outputs[0] in known for node, _ in value.uses()):
+                continue
+            self._store(value, moved)
+
+    def _tell(self, node: ir.Node, shape: tuple[int, ...]) -> None:
+        """Replace a Shape by what it finds."""
+        start, end = (
+            node.attributes.get_int(name, other) for name, other in (("start", 0), ("end", None))
+        )
+        constant = ir.node("Constant", [], {"value_ints": shape[start:end]})
+        constant.metadata_props.update(node.metadata_props)
+        ir.convenience.replace_nodes_and_values(
+            self.graph, node, [node], [constant], node.outputs, constant.outputs
+        )
+
     def rest(self) -> None:
-        """Give every weight that is still used as it was a float32 slot."""
+        """Give every weight that is still used as it was a slot of floats."""
         for value, name in self.weights.items():
             if value.uses():
-                slot = self.slot(name, self.bindings[name], FLOAT32)
-                ir.convenience.replace_all_uses_with(value, self.tensor(slot, shape_of(value)))
+                self._store(value, Moved(name, self.bindings[name], tuple(shape_of(value))))
+
+    def _store(self, value: ir.Value, moved: Moved) -> None:
+        """Read a value from a slot of floats; matrices of float16 are cast."""
+        matrix = len(moved.shape) > 1 and self.format.is_float
+        slot = self.slot(moved.name, moved.expression, self.format if matrix else FLOAT32)
+        tensor = self.tensor(slot, list(moved.shape), dtype=f"F{slot.format.bits}")
+        if slot.format.bits == 16:
+            reader = next(use.node for use in value.uses())
+            cast = ir.node("Cast", [tensor], {"to": ir.DataType.FLOAT})
+            cast.metadata_props.update(reader.metadata_props)
+            self.graph.insert_before(self.graph[0], cast)
+            tensor = cast.outputs[0]
+        ir.convenience.replace_all_uses_with(value, tensor)
 
 
 def input_of(node: ir.Node, index: int) -> ir.Value:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What weights become when stored: floats, or blockwise int4 and int8 as MatMulNBits wants them.
 
+In float16 a finite number beyond its range becomes the largest that it has.
+
 A matrix of N rows and K columns is cut into blocks of `format.block` columns; the last one is filled
 up with zeros. A block keeps one float32 scale, and unsigned integers around a zero point: the middle
 of their range, or one of its own where the format has zero points.
@@ -30,6 +32,7 @@ _STEPS = 15.625
 _ROUND = 12582912.0
 #: Elements of microscaling formats, by their bits.
 _ELEMENTS = {6: "e2m3", 8: "int8"}
+_LARGEST = 65504.0  # of float16
 
 
 def to_float32(raw: Array, dtype: str, out: Array | None = None) -> Array:
@@ -182,13 +185,22 @@ def store(
     Raises:
         ValueError: A value to be quantized is infinite or not a number.
     """
-    if format.is_float and dtype == "F32" and not add:
+    if dtype == f"F{format.bits}" and not add:
         return Stored(np.ascontiguousarray(raw))
     out = None if buffer is None else buffer[: raw.size].reshape(raw.shape)
     values = to_float32(raw, dtype, out)
     if add:
         values += np.float32(add)
+    if format.bits == 16:
+        return Stored(_narrowed(values))
     return Stored(values) if format.is_float else quantize(values, format)
+
+
+def _narrowed(values: Array) -> Array:
+    """Return finite numbers within float16's range; infinities stay, as does what is no number."""
+    within = np.clip(values, -_LARGEST, _LARGEST)
+    narrowed: Array = np.where(np.isinf(values), values, within).astype(np.float16)
+    return narrowed
 
 
 def round_trip(matrix: Array, format: Format) -> Array:

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The portable graph becomes one for Cloud AI 100's compiler: one graph for all specializations, its sizes symbolic.
+
+States go through the compiler's own scatter and gather, see `states`, and RMS norms are its own op, see `ops`. All else
+is standard ONNX: bodies of semantic ops, with angles from tables, weights as products read them, and no constant that
+float16 and int32 do not hold. Functions of layers are inlined; nodes' names tell the layer, see `passes.layers`.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+import onnx_ir as ir
+from onnx_ir.passes import common as onnx_passes
+from onnx_ir.tape import Tape
+
+from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.numerics import FLOAT32, Numerics
+from qeff_zoo.passes import layers, narrowing, position_tables, sequences
+from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.qaic import ops, states
+from qeff_zoo.weights.matrices import Matrices, input_of, shape_of
+
+_RECURRENCES = {"LinearRecurrence", "DeltaRecurrence"}
+_EXPERTS = {"Experts", "InterleavedExperts", "RoutedLinear"}
+#: Replaced or counted here. All other semantic ops become their bodies before layers are inlined, which is faster.
+_KEPT = {
+    *("CacheWrite", "SlotWrite", "SlotRead", "SlotReplace", "ContextRead", "StateBefore"),
+    *("RMSNorm", *_RECURRENCES, *_EXPERTS),
+}
+
+
+def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
+    """Lower a portable graph, in place.
+
+    Args:
+        graph: With `batch_index`, if the program is for continuous batching.
+        program: Its `shape.ctx_len` positions are tabulated. Its `weights` are floats; float16 is cast as it is read.
+    """
+    model = graph.model
+    _inline(model, _KEPT)
+    layers.inline(model)
+    sequences.slice_parts(model.graph)
+    tables = position_tables.tabulate(model.graph, program.shape.ctx_len)
+    ways = _count(model.graph)
+    ways["angles"]["table"] = tables
+    ways["states"] = states.lower(model.graph)
+    weights = Matrices(model.graph, graph.bindings, program.weights)
+    for node in list(model.graph):
+        if node.domain == SEMANTIC and node.op_type == "RMSNorm":
+            _norm(weights, node)
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    _inline(model)
+    for node in list(model.graph):
+        if node.op_type == "Gemm":
+            _split(model.graph, node)
+    weights.settle()
+    weights.rest()
+    narrowing.narrow(model)
+    ops.attach(model)
+    _drop_casts(model)
+    onnx_passes.IdentityEliminationPass()(model)
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    onnx_passes.RemoveUnusedFunctionsPass()(model)
+    onnx_passes.RemoveUnusedOpsetsPass()(model)
+    layers.name_nodes(model)
+    return Lowered(
+        model=model,
+        slots=weights.used_slots(),
+        numerics=Numerics(),
+        ways={what: dict(+counts) for what, counts in ways.items() if +counts},
+    )
+
+
+def _inline(model: ir.Model, kept: Collection[str] = ()) -> None:
+    """Replace the calls of semantic ops by their bodies, but for some."""
+    onnx_passes.InlinePass(
+        lambda function: function.domain == SEMANTIC and function.name not in kept
+    )(model)
+
+
+def _count(graph: ir.Graph) -> dict[str, Counter[str]]:
+    """Count what is computed in a way that a plan says, by codes of `qeff_zoo.targets.qaic.ways`."""
+    called = Counter(node.op_type for node in graph if node.domain == SEMANTIC)
+    angles = [node for node in graph if node.op_type in ("Cos", "Sin")]
+    return {
+        "recurrences": Counter(scan=sum(called[op] for op in _RECURRENCES)),
+        "experts": Counter(all_tokens=sum(called[op] for op in _EXPERTS)),
+        "angles": Counter(computed=len(angles)),
+    }
+
+
+def _norm(weights: Matrices, node: ir.Node) -> None:
+    """Replace an RMS norm by the compiler's, which has no offset: it is added to the weight that is stored."""
+    tape, weight = Tape(), input_of(node, 1)
+    offset = node.attributes.get_float("offset", 0.0)
+    if weight in weights.weights:
+        name = weights.weights[weight]
+        slot = weights.slot(name, weights.bindings[name], FLOAT32, offset)
+        weight = weights.tensor(slot, shape_of(weight))
+    elif offset:
+        weight = tape.op("Add", [weight, tape.op("Constant", [], {"value_float": offset})])
+    epsilon = {"epsilon": node.attributes.get_float("epsilon", 0.0)}
+    op = ops.RMS_NORM
+    normal = tape.op(op.name, [node.inputs[0], weight], epsilon, domain=op.domain)
+    _replace(weights.graph, node, tape, normal)
+
+
+def _split(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace a Gemm by a product and a sum: weights are compressed in products alone."""
+    x, matrix, *bias = node.inputs
+    plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+    if not plain or node.attributes.get_int("transA"):
+        return
+    tape = Tape()
+    if node.attributes.get_int("transB"):
+        matrix = tape.op("Transpose", [matrix], {"perm": [1, 0]})
+    product = tape.op("MatMul", [x, matrix])
+    _replace(graph, node, tape, tape.op("Add", [product, *bias]) if bias else product)
+
+
+def _replace(graph: ir.Graph, node: ir.Node, tape: Tape, value: ir.Value) -> None:
+    for one in tape.nodes:
+        one.metadata_props.update(node.metadata_props)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [value])
+
+
+def _drop_casts(model: ir.Model) -> None:
+    """Drop casts to the type that a value has, and say the type of others, which copied that of a value."""
+    onnx_passes.ShapeInferencePass(data_prop=False)(model)
+    for node in list(model.graph):
+        if node.op_type not in ("Cast", "CastLike"):
+            continue
+        x = input_of(node, 0)
+        like = input_of(node, 1).dtype if node.op_type == "CastLike" else None
+        to = like or ir.DataType(node.attributes.get_int("to", 0))
+        if to is ir.DataType.UNDEFINED:
+            continue
+        if x.dtype == to and not (x.producer() is None and node.outputs[0].is_graph_output()):
+            output = node.outputs[0]
+            ir.convenience.replace_nodes_and_values(model.graph, node, [node], [], [output], [x])
+        elif node.op_type == "CastLike":
+            cast = ir.node("Cast", [x], {"to": to})
+            cast.metadata_props.update(node.metadata_props)
+            ir.convenience.replace_nodes_and_values(
+                model.graph, node, [node], [cast], node.outputs, cast.outputs
+            )

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a graph for Cloud AI 100 computes what a plan should say: codes for programs, a sentence's end for people."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "growing": "by scatter and gather, of every position",
+        "index": "by scatter and gather, of an indexer's keys",
+        "window": "by scatter and gather, of the newest positions",
+        "recurrent": "as a whole",
+        "scan": "by a Scan over tokens, which a compiler may refuse",
+        "table": "looked up by position",
+        "computed": "computed in float16, since they depend on more than the position",
+        "all_tokens": "each expert on all tokens",
+    }
+)

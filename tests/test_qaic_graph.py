@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs for Cloud AI 100: with bodies that poison what the device skips, they compute what Hugging Face does.
+
+The compiler takes the same graph with its own bodies; no other difference is between what is compared here and what is
+compiled.
+"""
+
+import copy
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import parity
+import pytest
+from parity import COMPUTE_CONTEXT, CONTINUOUS, EXPANDED, PLAIN, Array, Steps, Subject, Variant
+from test_encoders import LENGTHS, TRACED, embeddings, texts_for
+from test_full_size import without_weights
+from test_recipes import LATENT, grouped
+
+from qeff_zoo.numerics import FLOAT16, FLOAT32, Format
+from qeff_zoo.passes.layers import layers_of
+from qeff_zoo.semantic.domains import OPSET
+from qeff_zoo.states import states_of
+from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.qaic import lowering, ops
+from qeff_zoo.targets.qaic.ways import WAYS
+from qeff_zoo.weights import external_data
+from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.writing import plan_file, write
+
+MEAN = (("pooling", "mean"), ("normalize", False))
+#: Those whose graphs are compared: of every kind of state and every transform one or more, see `parity.is_traced`.
+DECODERS = parity.names_of("text-generation") if parity.EVERY else parity.CROSSED
+#: What no compiler for a device has: shapes that depend on data, sequences, control flow but for a recurrence's Scan.
+REFUSED = {
+    *("If", "Loop", "NonZero", "Unique", "Compress", "NonMaxSuppression"),
+    *("SequenceAt", "SequenceConstruct", "SplitToSequence", "ConcatFromSequence", "Optional"),
+}
+
+
+@cache
+def lowered(name: str, variant: Variant = PLAIN, weights: Format = FLOAT32) -> Lowered:
+    subject = parity.subject(name)
+    graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings)
+    program = SimpleNamespace(shape=SimpleNamespace(ctx_len=parity.CTX_LEN), weights=weights)
+    return lowering.lower(graph, program)
+
+
+@cache
+def session(name: str, variant: Variant = PLAIN) -> onnxruntime.InferenceSession:
+    """Open a lowered graph with host bodies."""
+    subject, made = parity.subject(name), lowered(name, variant)
+    return open_host(subject, made.slots, ops.with_host_bodies(made.model))
+
+
+def open_host(
+    subject: Subject, slots: Sequence[Slot], model: ir.Model
+) -> onnxruntime.InferenceSession:
+    """Open a graph with host bodies and its data file."""
+    folder = Path(tempfile.mkdtemp(dir=subject.folder))
+    layout = plan_file(slots, subject.checkpoint.tensors)
+    write(layout, subject.checkpoint, folder / external_data.WEIGHTS)
+    external_data.place(model, layout)
+    ir.save(model, folder / "graph.onnx")
+    return parity.open_session(folder / "graph.onnx")
+
+
+def junk(shape: list[int]) -> Array:
+    """Fill a state with what no earlier request would leave: large numbers and NaN."""
+    return np.random.default_rng(2).choice([1e30, -1e30, 3, np.nan], shape).astype(np.float32)
+
+
+def steps(name: str, variant: Variant, slots: int, ctx_len: int) -> Steps:
+    """Generate as the device is called: an idle row has -1 in every input."""
+    opened = session(name, variant)
+    batched = "continuous_batching" in dict(variant)
+    sizes = {"ctx_len": ctx_len, "full_batch_size": slots, "batch_size": slots}
+    names = {value.name for value in opened.get_inputs()}
+    states = {}
+    for state in opened.states:
+        # Without slots, a call that leaves a row out computes its recurrence all the same, to what it was if that is
+        # a finite number.
+        fill = junk if batched or state.kind != "recurrent" else parity.garbage
+        states[state.name] = fill([sizes.get(size, size) for size in state.axes])
+
+    def call(
+        input_ids: Array, position_ids: Array, batch_index: Array | None, past: dict[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        idle = position_ids.max(1, keepdims=True) < 0
+        feeds = {"input_ids": np.where(idle, -1, input_ids), "position_ids": position_ids}
+        rows = slots if batched else len(input_ids)
+        feeds |= {name: state[:rows] for name, state in past.items()}
+        if batch_index is not None:
+            feeds["batch_index"] = np.where(idle, -1, batch_index)
+        if "comp_ctx_lengths" in names:
+            feeds["comp_ctx_lengths"] = parity.least_context(position_ids)
+        found = dict(
+            zip([out.name for out in opened.get_outputs()], opened.run(None, feeds), strict=True)
+        )
+        present = {
+            name: np.concatenate([found[f"{name}_RetainedState"], past[name][rows:]])
+            for name in past
+        }
+        assert np.isfinite(found["logits"][slice(None) if batched else ~idle[:, 0]]).all()
+        return found["logits"], present
+
+    return Steps(call, states)
+
+
+# --- as Hugging Face -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", parity.SCENARIOS)
+@pytest.mark.parametrize("name", grouped(DECODERS))
+def test_decoder_agrees_with_hugging_face(name: str, scenario: str) -> None:
+    assert_close(name, scenario, CONTINUOUS if scenario == "slots" else PLAIN)
+
+
+def assert_close(name: str, scenario: str, variant: Variant) -> None:
+    ids, expected, noise = parity.expected_of(parity.subject(name))
+
+    def start(slots: int = parity.ROWS, ctx_len: int = parity.CTX_LEN) -> Steps:
+        return steps(name, variant, slots, ctx_len)
+
+    away = parity.distance(parity.SCENARIOS[scenario], start, ids, expected)
+    assert away <= parity.TOLERANCE["fp32"] * noise
+
+
+@pytest.mark.parametrize("name", grouped(["llama-base", "gemma3_text-base", "deepseek_v32-base"]))
+def test_compute_contexts_agree_with_hugging_face(name: str) -> None:
+    assert_close(name, "slots", (*CONTINUOUS, *COMPUTE_CONTEXT))
+    assert_close(name, "chunked", COMPUTE_CONTEXT)
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_expanded_latents_agree_with_hugging_face(name: str) -> None:
+    assert_close(name, "slots", (*CONTINUOUS, *EXPANDED))
+
+
+@pytest.mark.parametrize("name", grouped(TRACED))
+def test_encoder_agrees_with_hugging_face(name: str) -> None:
+    encoder, noises, distances = parity.subject(name), [], []
+    for lengths in [*LENGTHS, (parity.positions(encoder), 9)]:
+        ids, mask = texts_for(encoder, lengths)
+        expected = embeddings(encoder.hf, ids, lengths, "mean", norm=False)
+        wide = embeddings(encoder.hf64, ids, lengths, "mean", norm=False)
+        (got,) = session(name, MEAN).run(None, {"input_ids": ids, "attention_mask": mask})
+        noises.append(np.abs(expected - wide).max())
+        distances.append(np.abs(got - expected).max())
+    assert max(distances) <= parity.TOLERANCE["fp32"] * max(noises)
+
+
+def test_float16_is_what_is_left_of_the_weights() -> None:
+    subject, made = parity.subject("llama-base"), lowered("llama-base", CONTINUOUS, FLOAT16)
+    assert {slot.format for slot in made.slots if "proj" in slot.name} == {FLOAT16}
+    assert_names(subject, made.model)
+    rounded = copy.deepcopy(subject.hf)
+    for weight in rounded.parameters():
+        if weight.dim() > 1:
+            weight.data = weight.half().float()
+    ids = parity.tokens(rows=1)
+    opened = open_host(subject, made.slots, ops.with_host_bodies(made.model))
+    states = {state.name: junk([2, *state.axes[1:2], 40, state.axes[3]]) for state in opened.states}
+    feeds = {"input_ids": ids, "position_ids": np.arange(ids.shape[1])[None]}
+    (logits,) = opened.run(["logits"], {**feeds, "batch_index": np.array([[1]]), **states})
+    expected, wide = (
+        parity.reference(model, ids) for model in (rounded, parity.in_float64(rounded))
+    )
+    noise = np.abs(expected - wide).max()
+    assert np.abs(logits[:, 0] - expected[:, -1]).max() <= parity.TOLERANCE["fp32"] * noise
+
+
+@pytest.mark.parametrize("name", grouped(["llama-base", "gemma3_text-base", "mamba-base"]))
+def test_what_is_not_made_zero_shows(name: str) -> None:
+    """Without the zeros where nothing was read, all that is skipped reaches the logits."""
+    made = lowered(name, CONTINUOUS)
+    model = ops.with_host_bodies(made.model)
+    for node in list(model.graph):
+        if node.op_type.startswith("CtxGather"):
+            (zeroed,) = [use.node for use in node.outputs[0].uses()]
+            ir.convenience.replace_all_uses_with(zeroed.outputs[0], node.outputs[0])
+    opened = open_host(parity.subject(name), made.slots, model)
+    states = {
+        state.name: junk([3 if isinstance(size, str) else size for size in state.axes])
+        for state in opened.states
+    }
+    feeds = {"input_ids": np.array([[5]]), "position_ids": np.array([[0]])}
+    (logits,) = opened.run(["logits"], {**feeds, "batch_index": np.array([[1]]), **states})
+    assert np.isnan(logits).any()
+
+
+# --- as the compiler takes it --------------------------------------------------------------------
+
+FORMS = [
+    *((name, variant) for name in DECODERS for variant in (PLAIN, CONTINUOUS)),
+    *((name, MEAN) for name in TRACED),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [pytest.param(*form, marks=pytest.mark.xdist_group(form[0])) for form in FORMS],
+)
+def test_the_graph_is_one_that_the_compiler_takes(name: str, variant: Variant) -> None:
+    subject, made = parity.subject(name), lowered(name, variant)
+    model = made.model
+    onnx.checker.check_model(without_weights(model), full_check=True)
+    custom = {(op.domain, op.name): op for op in ops.ALL}
+    assert {identifier[:2] for identifier in model.functions} <= set(custom)
+    for node in model.graph.all_nodes():
+        assert node.op_type not in REFUSED
+        assert node.domain == "" or len(node.inputs) == len(
+            custom[node.domain, node.op_type].inputs
+        )
+    assert_states(made)
+    assert_constants(model)
+    assert_weights(made)
+    assert {code for counts in made.ways.values() for code in counts} <= set(WAYS)
+    scans = sum(node.op_type == "Scan" for node in model.graph)
+    assert made.ways.get("recurrences", {}).get("scan", 0) == scans
+    assert_names(subject, model)
+
+
+def assert_states(made: Lowered) -> None:
+    """Each state has an output of its own; what has rows is written by one scatter, into that state."""
+    graph = made.model.graph
+    outputs = {value.name: value for value in graph.outputs}
+    slots = any(value.name == "batch_index" for value in graph.inputs)
+    inputs = {value.name: value for value in graph.inputs}
+    for state in states_of(graph.inputs):
+        past, present = inputs[state.name], outputs[state.output]
+        assert (present.dtype, present.shape) == (past.dtype, past.shape)
+        scatters = [use.node for use in past.uses() if use.node.op_type.startswith("CtxScatter")]
+        if (slots or state.kind != "recurrent") and len(state.axes) <= 4:
+            assert scatters == [present.producer()]
+            assert scatters[0].inputs[0] is past
+
+
+def assert_constants(model: ir.Model) -> None:
+    """Numbers are such as float16 and int32 hold, but for infinities."""
+    stored = [value.const_value for value in model.graph.initializers.values()]
+    arrays = [one.numpy() for one in stored if one and not isinstance(one, ir.ExternalTensor)]
+    for node in model.graph.all_nodes():
+        if node.op_type in ("Constant", "ConstantOfShape"):
+            arrays += [tensor_of(attribute) for attribute in node.attributes.values()]
+    for array in arrays:
+        if array.dtype == np.int64:
+            assert (np.abs(array) <= 2**31).all()
+        elif array.dtype.kind == "f":
+            assert (np.abs(array[np.isfinite(array)]) <= 65504).all()
+
+
+def tensor_of(attribute: ir.Attr) -> Array:
+    value = attribute.value
+    return value.numpy() if isinstance(value, ir.TensorProtocol) else np.asarray(value)
+
+
+def assert_weights(made: Lowered) -> None:
+    """Weights lie as they are read: constants (inputs, outputs) where they are multiplied by."""
+    for node in made.model.graph:
+        fixed = all(one and ir.convenience.get_const_tensor(one) for one in node.inputs[1:])
+        if node.op_type in ("Transpose", "Reshape", "Slice", "Shape") and fixed:
+            assert not external_data.is_placeholder(node.inputs[0])
+    read = external_data.slots_read(made.model.graph) - {""}
+    assert {slot.name for slot in made.slots} == read
+
+
+def assert_names(subject: Subject, model: ir.Model) -> None:
+    """Every node has a name of its own; of a decoder each layer has nodes, and their names tell it."""
+    named = layers_of(model)
+    assert len({name for _, name in named}) == len(named) == len(list(model.graph))
+    assert all(f".{layer}/" in name for layer, name in named if layer is not None)
+    if subject.recipe.task == "text-generation":
+        found = (re.search(r"\.(\d+)\.", weight) for weight in subject.hf.state_dict())
+        layers = {int(match[1]) for match in found if match}
+        assert {layer for layer, _ in named} == {None, *layers}
+
+
+# --- custom ops ----------------------------------------------------------------------------------
+
+F, B, H, C, S, D = 4, 3, 2, 7, 5, 6  # slots, batch, heads, rows, tokens, head size
+ROWS = np.array([[3, 0, 6, 1, 2], [4, 5, 6, 0, 1], [6, 5, 4, 3, 2]])
+SLOTS = np.array([[2], [0], [3]])
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def feeds_of(op: ops.CustomOp, rows: Array) -> dict[str, Array]:
+    """Give each input of an op what it is made for; rows are written or read."""
+    heads = [] if op.rows == 1 else [H]
+    first = F if "batch_index" in op.inputs else B
+    every = {
+        "data": normal(first, *heads, C, D),
+        "batch_index": SLOTS,
+        "position_ids": rows,
+        "ctx_indices": rows[:, None] if heads else rows,
+        "comp_ctx_len": np.array(rows.shape[1]),
+        "updates": normal(B, *heads, S, D),
+    }
+    return {name: every[name] for name in op.inputs}
+
+
+def run_op(op: ops.CustomOp, feeds: Mapping[str, Array], *, host: bool, **attributes: Any) -> Array:
+    values = [
+        ir.Value(
+            name=name,
+            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+            shape=ir.Shape([None] * array.ndim),
+        )
+        for name, array in feeds.items()
+    ]
+    node = ir.node(op.name, values, attributes, domain=op.domain)
+    (output,) = node.outputs
+    output.name, output.type = "y", ir.TensorType(ir.DataType.FLOAT)
+    output.shape = values[0].shape
+    graph = ir.Graph(values, [output], nodes=[node], opset_imports={"": OPSET}, name="one")
+    model = ir.Model(graph, ir_version=10)
+    ops.attach(model)
+    proto = ir.to_proto(ops.with_host_bodies(model) if host else model)
+    onnx.checker.check_model(proto, full_check=True)
+    opened = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return opened.run(None, dict(feeds))[0]
+
+
+def expected_of(op: ops.CustomOp, feeds: Mapping[str, Array]) -> Array:
+    """Write or read row by row."""
+    found = feeds["data"].copy()
+    rows = ROWS
+    slots = feeds["batch_index"][:, 0] if "batch_index" in feeds else np.arange(B)
+    if op.gathers:
+        return np.stack([found[slot][..., rows[b], :] for b, slot in enumerate(slots)])
+    for b, slot in enumerate(slots):
+        found[slot][..., rows[b], :] = feeds["updates"][b]
+    return found
+
+
+INDEXED = [pytest.param(op, id=op.name) for op in ops.ALL if op.rows is not None]
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize("op", INDEXED)
+def test_rows_go_where_they_belong(op: ops.CustomOp, host: bool) -> None:
+    feeds = feeds_of(op, ROWS)
+    np.testing.assert_array_equal(run_op(op, feeds, host=host), expected_of(op, feeds))
+
+
+@pytest.mark.parametrize("beyond", [ops.SKIP, C, C + 9])
+@pytest.mark.parametrize("op", INDEXED)
+def test_what_is_skipped_is_not_written_and_reads_as_nan(op: ops.CustomOp, beyond: int) -> None:
+    skipped = np.zeros_like(ROWS, bool)
+    skipped[0, 1:3] = skipped[1] = True
+    feeds = feeds_of(op, np.where(skipped, beyond, ROWS))
+    if "batch_index" in feeds:
+        feeds["batch_index"] = np.where(skipped.all(1, keepdims=True), -1, SLOTS)
+    whole = feeds_of(op, ROWS)
+    if op.gathers:
+        hidden = skipped[:, :, None] if op.rows == 1 else skipped[:, None, :, None]
+        wanted = np.where(hidden, np.nan, expected_of(op, whole))
+    else:
+        wanted = whole["data"].copy()
+        slots = SLOTS[:, 0] if "batch_index" in feeds else np.arange(B)
+        for b, slot in enumerate(slots):
+            kept = ~skipped[b]
+            wanted[slot][..., ROWS[b][kept], :] = whole["updates"][b][..., kept, :]
+    np.testing.assert_array_equal(run_op(op, feeds, host=True), wanted)
+
+
+@pytest.mark.parametrize("op", INDEXED)
+def test_a_row_of_minus_one_is_the_last_as_in_onnx(op: ops.CustomOp) -> None:
+    """So that padding which was left at -1 shows."""
+    feeds = feeds_of(op, np.where(ROWS == C - 1, -1, ROWS))
+    whole = expected_of(op, feeds_of(op, ROWS))
+    np.testing.assert_array_equal(run_op(op, feeds, host=True), whole)
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_rms_norm(host: bool) -> None:
+    x, weight = normal(B, S, D), normal(D)
+    wide = x.astype(np.float64)
+    expected = weight * wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-3)
+    feeds = {"hidden_states": x, "weight": weight}
+    got = run_op(ops.RMS_NORM, feeds, host=host, epsilon=1e-3)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
