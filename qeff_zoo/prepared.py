@@ -12,6 +12,7 @@ In: a folder of a build that was not compiled, later the program as well. Out: a
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package import files as package_files
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, Manifest, dump, parse, shortened, unsafe_path
+from qeff_zoo.package.manifest import SCHEMA as MANIFEST_SCHEMA
+from qeff_zoo.package.manifest import SCHEMA_ID as MANIFEST_ID
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.store import Store
 
@@ -31,7 +34,7 @@ _SCHEMA = Path(__file__).with_name("package") / "prepared.schema.json"
 _NOT_YET = "This is no package: it has no program. Run compile.sh where the compiler is, then `qeff-zoo adopt`."
 #: Roles of files that only the compiler reads.
 _COMPILED = ("graph", "weights")
-_NOTE_LIMIT = 1 << 16
+_NOTE_LIMIT, _ZEROS = 1 << 16, "0" * 64
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -91,7 +94,10 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, staged / name)
         unproved = {"validated": "none", "validation": []}
-        package = write_manifest(staged, {**manifest, **unproved, "programs": programs}, {})
+        try:
+            package = write_manifest(staged, {**manifest, **unproved, "programs": programs}, {})
+        except ValueError as error:  # a spec without an identity
+            raise _damaged(folder, str(error)) from error
         there = store.lookup(package.build_key)
         proved = there is not None and there.validated != "none"
         return store.promote(staged, package.build_key, adopt=proved)
@@ -112,12 +118,22 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise _damaged(folder, f"{PREPARED} cannot be read: {error}") from error
     if content.get("schema") != SCHEMA_ID:
         raise _damaged(folder, f"its schema is {content.get('schema')!r:.100}, not {SCHEMA_ID!r}")
-    if problem := next(validator(_SCHEMA).iter_errors(content), None):
+    for problem in chain(validator(_SCHEMA).iter_errors(content), _of_manifest(content)):
         raise _damaged(folder, shortened(f"{problem.json_path} {problem.message}"))
-    files = content["files"]
+    manifest, files = content["manifest"], content["files"]
+    if len({Path(entry["path"]).parts[0] for entry in manifest["programs"]}) != 1:
+        raise _damaged(folder, "its programs are to lie in several folders")
     for broken in _problems(folder, files):
         raise _damaged(folder, broken)
-    return content["manifest"], files
+    return manifest, files
+
+
+def _of_manifest(content: Mapping[str, Any]) -> Iterator[Any]:
+    """Check what is there of the manifest by the schema of manifests."""
+    manifest = content["manifest"]
+    programs = [{**entry, "program_key": "qp1-" + _ZEROS} for entry in manifest["programs"]]
+    rest = {"schema": MANIFEST_ID, "files": content["files"], "tree": "sha256:" + _ZEROS}
+    yield from validator(MANIFEST_SCHEMA).iter_errors({**manifest, **rest, "programs": programs})
 
 
 def _problems(folder: Path, files: list[dict[str, Any]]) -> Iterator[str]:

@@ -100,7 +100,6 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
 _SCRIPT = Template(r"""#!/usr/bin/env bash
 # Compiles what lies here for Cloud AI 100. Then make the package where qeff-zoo is: qeff-zoo adopt FOLDER FOLDER/qpc
 set -euo pipefail
-cd "$$(dirname "$${BASH_SOURCE[0]}")"
 sdk=$sdk
 
 fail() { echo "$script: $$*" >&2; exit 1; }
@@ -109,6 +108,8 @@ release() { echo "$$(tag "$$1" base_version).$$(tag "$$1" build_id)" | sed 's/^\
 
 compiler=$${$variable:-$$sdk/exec/qaic-compile}
 if [ -z "$${$variable:-}" ] && [ ! -x "$$compiler" ]; then compiler=$$sdk/exec/qaic-exec; fi
+if [[ $$compiler == */* && $$compiler != /* ]]; then compiler=$$PWD/$$compiler; fi
+cd "$$(dirname "$${BASH_SOURCE[0]}")"
 command -v "$$compiler" >/dev/null || fail "No compiler at '$$compiler'; expected qaic-compile of the Apps SDK.\
  Install that, or set $variable to where it is."
 
