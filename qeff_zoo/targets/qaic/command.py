@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -178,7 +179,8 @@ def run(folder: Path) -> None:
         try:
             _, said = process.communicate()
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
         raise CompileError(_failure(folder, process.returncode, said.decode(errors="replace")))
