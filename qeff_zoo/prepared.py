@@ -9,6 +9,7 @@
 In: a folder of a build that was not compiled, later the program as well. Out: a package of the store.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 
 from qeff_zoo.disk.staging import settle, write_durably
 from qeff_zoo.errors import PackageError
+from qeff_zoo.identity import canonical
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package import files as package_files
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, Manifest, dump, parse, shortened, unsafe_path
@@ -53,7 +55,7 @@ def write(folder: Path, manifest: Manifest, digests: Mapping[str, tuple[int, str
     content = {
         "schema": SCHEMA_ID,
         "note": _NOT_YET,
-        "manifest": manifest,
+        "manifest": {**manifest, "spec": json.loads(canonical(manifest["spec"]))},
         "files": [*files, package_files.entry(folder, SUMS, None)],
     }
     settle(folder)

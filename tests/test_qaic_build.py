@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target `qaic` without its SDK: what its compiler is told and reads, prepared folders, and packages made of them."""
 
-import _thread
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as draw
 from stub_qaic import lowered
 
-from qeff_zoo import cli, pipeline, targets
+from qeff_zoo import cli, manifest_entries, pipeline, targets
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import CompileError, PackageError, PlanError, ZooError
 from qeff_zoo.hub.publish import gate
@@ -65,6 +65,8 @@ Script = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def prepare(models: Models, home: Path, tmp_path: Path) -> Prepare:
     """Give a function that prepares a folder of the tiny Llama."""
+
+    models.trace(models.llama, home)
 
     def run(name: str = "prepared", **choices: Any) -> Path:
         request = Request(target="qaic", ctx_len=64, prefill_seq_len=16, **choices)
@@ -632,6 +634,8 @@ def build(
     """Give a function that builds with the stub; there is no card to call the package on."""
     monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
     monkeypatch.setattr(trials, "call_once", lambda package: None)
+    monkeypatch.setattr(manifest_entries, "has_uncommitted_changes", lambda: False)
+    models.trace(models.llama, home)
 
     def run(**choices: Any) -> Package:
         request = Request(target="qaic", ctx_len=64, prefill_seq_len=16, **choices)
@@ -709,7 +713,7 @@ def test_the_compiler_ends_with_the_build(
     def interrupt() -> None:
         while not (note.exists() and note.read_text()):
             time.sleep(0.01)
-        _thread.interrupt_main()
+        os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
