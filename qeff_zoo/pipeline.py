@@ -11,12 +11,12 @@ from qeff_zoo import manifest_entries, prepared, targets
 from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
 from qeff_zoo.choices import Request
-from qeff_zoo.disk.sharing import share
+from qeff_zoo.disk.sharing import share_all
 from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import graphs
 from qeff_zoo.hub.usable import is_as_good_as_ours
 from qeff_zoo.package import Package, write_manifest
-from qeff_zoo.package.programs import CompiledProgram, key_of
+from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
@@ -204,26 +204,12 @@ def _compile(
     """Compile a program, or take the one that another package of the store compiled from the same."""
     entry = manifest_entries.program_entry(plan, made, tensors)
     there = store.program(key_of(entry))
-    if there is not None and not any(map(there[0].altered, names := _files_of(*there))):
+    if there is not None:
         package, program = there
-        for name in names:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            share(package.path / name, folder / name)
+        share_all(package.path / program.path, folder / program.path)
         return {**entry, "path": program.path}
-    path = target.compile(made.lowered, layout, folder, program_name(plan, made.plan))
+    path = target.compile(made.lowered, layout, folder, program_name(plan, made.plan), made.plan)
     return {**entry, "path": path.relative_to(folder).as_posix()}
-
-
-def _files_of(package: Package, program: CompiledProgram) -> list[str]:
-    """List the files that a program is made of: one, or all of a folder and what its compiler read besides."""
-    within = Path(program.path).parent
-    if within == Path():
-        return [program.path]
-    return [
-        file["path"]
-        for file in package.manifest["files"]
-        if within in Path(file["path"]).parents or file["role"] == "compile-config"
-    ]
 
 
 def program_name(plan: Plan, program: ProgramPlan) -> str:
@@ -279,8 +265,8 @@ def prepare(
 
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
         with watch.stage("prepare"):
-            lowered = {program_name(plan, one.plan): one.lowered for one in made}
-            paths = target.prepare(lowered, layout, folder)
+            named = {program_name(plan, one.plan): (one.plan, one.lowered) for one in made}
+            paths = target.prepare(named, layout, folder)
             entries = [
                 {
                     **manifest_entries.program_entry(plan, one, f"sha256:{written.sha256}"),

@@ -29,6 +29,8 @@ from qeff_zoo.package.schemas import validator
 from qeff_zoo.store import Store
 
 PREPARED, SUMS, SCRIPT = "prepared.json", "SHA256SUMS", "compile.sh"
+#: What every compiler of Cloud AI 100 writes into a program's folder.
+PROGRAM = "programqpc.bin"
 #: Lies beside a program: what the script compiled, and with which compiler.
 NOTE = "compiled.json"
 SCHEMA_ID = "qeff-prepared/1"
@@ -155,10 +157,12 @@ def _compiled(
     entry: Mapping[str, Any], compiled: Path, sums: str, unchecked: bool
 ) -> dict[str, Any]:
     """Check one program, and say in its entry by which compiler it was made."""
-    path = compiled / Path(entry["path"]).relative_to(Path(entry["path"]).parts[0])
+    _, *below = Path(entry["path"]).parts
+    folder = compiled.joinpath(*below)
+    path = folder / PROGRAM
     if path.is_symlink() or not path.is_file() or not path.stat().st_size:
-        raise _foreign(compiled, f"it has no {path.name}, or an empty one")
-    note = _note(path.parent / NOTE)
+        raise _foreign(compiled, f"it has no {PROGRAM}, or an empty one")
+    note = _note(folder / NOTE)
     if note is None:
         if unchecked:
             return dict(entry)

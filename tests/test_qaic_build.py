@@ -28,7 +28,7 @@ from qeff_zoo.errors import CompileError, PackageError, PlanError, ZooError
 from qeff_zoo.hub.publish import gate
 from qeff_zoo.numerics import FLOAT32
 from qeff_zoo.package import Package
-from qeff_zoo.prepared import NOTE, PREPARED, SCRIPT, SUMS, adopt
+from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Shape
 from qeff_zoo.states import State
@@ -437,7 +437,7 @@ def test_from_a_checkpoint_to_a_package(
     folder = prepare(**choices)
     done = script(folder)
     assert done.returncode == 0, done.stderr
-    assert (folder / "qpc" / command.PROGRAM).read_bytes().startswith(b"NO QPC")
+    assert (folder / "qpc" / PROGRAM).read_bytes().startswith(b"NO QPC")
     assert "stub of qaic-compile: -aic-hw" in (folder / command.LOG).read_text()
     package = adopt(folder, folder / "qpc", Store())
     assert package.path.parent == home / "packages"
@@ -540,8 +540,8 @@ def link(name: str) -> Callable[[Path], None]:
         (change(PREPARED, b"{"), "cannot be read"),
         (change(PREPARED, b"{}"), "its schema is None"),
         (change(PREPARED, b'{"schema": "qeff-prepared/1"}'), "is a required property"),
-        (forget(f"qpc/{command.PROGRAM}"), f"it has no {command.PROGRAM}, or an empty one"),
-        (change(f"qpc/{command.PROGRAM}", b""), f"it has no {command.PROGRAM}, or an empty one"),
+        (forget(f"qpc/{PROGRAM}"), f"it has no {PROGRAM}, or an empty one"),
+        (change(f"qpc/{PROGRAM}", b""), f"it has no {PROGRAM}, or an empty one"),
         (forget(f"qpc/{NOTE}"), "nobody knows what it was compiled from.*--unchecked"),
         (change(f"qpc/{NOTE}", b"[]"), f"{NOTE} cannot be read"),
         (change(f"qpc/{NOTE}", b'{"sums": ""}'), "compiled from other files"),

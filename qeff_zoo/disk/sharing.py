@@ -27,6 +27,21 @@ def share(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def share_all(source: Path, target: Path) -> None:
+    """Give a file, or every file of a folder, a second name.
+
+    Args:
+        source: A regular file, or a folder of such.
+        target: Absent; its folder is there.
+    """
+    if not source.is_dir():
+        share(source, target)
+        return
+    target.mkdir()
+    for path in source.iterdir():
+        share_all(path, target / path.name)
+
+
 def _clone(source: Path, target: Path) -> bool:
     try:
         with source.open("rb") as old, target.open("xb") as new:

@@ -153,9 +153,11 @@ class Package:
         )
 
     def altered(self, path: str) -> str | None:
-        """Read one of the files, and say how it differs from the manifest, if it does."""
-        (file,) = [file for file in self.manifest["files"] if file["path"] == path]
-        return package_files.altered(self.path, file, None)
+        """Read one of the files, or all of a folder, and say how it differs from the manifest, if it does."""
+        files = self.manifest["files"]
+        read = [file for file in files if f"{file['path']}/".startswith(f"{path}/")]
+        found = (package_files.altered(self.path, file, None) for file in read)
+        return next(filter(None, found), None)
 
     def verify(self, progress: Progress | None = None) -> list[str]:
         """Read every byte and compare it with the manifest.

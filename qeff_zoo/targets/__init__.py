@@ -110,7 +110,14 @@ class Target(Protocol):
             CompileError: The graph cannot be lowered.
         """
 
-    def compile(self, lowered: Lowered, layout: "FileLayout", folder: Path, name: str) -> Path:
+    def compile(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        name: str,
+        program: "ProgramPlan",
+    ) -> Path:
         """Compile a lowered graph whose weights lie in the folder's data file.
 
         Args:
@@ -118,6 +125,7 @@ class Target(Protocol):
             layout: Of the data file.
             folder: Of the package that is being built.
             name: Of the program's file or folder, without what its name ends with.
+            program: Its sizes and flags.
 
         Returns:
             The program's path in the folder.
@@ -170,12 +178,15 @@ class Preparing(Protocol):
         """
 
     def prepare(
-        self, programs: Mapping[str, Lowered], layout: "FileLayout", folder: Path
+        self,
+        programs: Mapping[str, tuple["ProgramPlan", Lowered]],
+        layout: "FileLayout",
+        folder: Path,
     ) -> list[Path]:
         """Write what the compiler reads, and `qeff_zoo.prepared.SCRIPT`, which runs it.
 
         Args:
-            programs: Each `lower` gave, by its name as for `Target.compile`.
+            programs: Each as it was planned and lowered, by its name as for `Target.compile`.
             layout: Of the folder's data file.
             folder: Of what is being prepared.
 

@@ -63,7 +63,14 @@ class OrtTarget:
 
         return lowering.lower(graph.model, graph.bindings, program.weights, program.shape.ctx_len)
 
-    def compile(self, lowered: Lowered, layout: "FileLayout", folder: Path, name: str) -> Path:
+    def compile(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        name: str,
+        program: "ProgramPlan",
+    ) -> Path:
         """Write the graph: ONNX Runtime compiles it when it is opened."""
         import onnx_ir as ir
 

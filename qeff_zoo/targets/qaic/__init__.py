@@ -3,7 +3,7 @@
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ class QaicTarget:
     name: str = "qaic"
     revision: int = 1
     weights: tuple[str, ...] = ("fp32",)
+    level: str = "device"
     keeps_weights: bool = False
     ways: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,12 +52,9 @@ class QaicTarget:
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one of the compiler's own operators, in place."""
-        from qeff_zoo.targets.qaic.preparing import QaicLowered
-
         lowering = importlib.import_module("qeff_zoo.targets.qaic.lowering")
         lowered: Lowered = lowering.lower(graph, program)
-        said = {item.name: getattr(lowered, item.name) for item in fields(Lowered)}
-        return QaicLowered(**said, program=program)
+        return lowered
 
     def command(self, program: "ProgramPlan", name: str) -> list[str]:
         """Return what compiles a program, in the folder that it was prepared in."""
@@ -78,21 +76,31 @@ class QaicTarget:
             )
 
     def prepare(
-        self, programs: Mapping[str, Lowered], layout: "FileLayout", folder: Path
+        self,
+        programs: Mapping[str, tuple["ProgramPlan", Lowered]],
+        layout: "FileLayout",
+        folder: Path,
     ) -> list[Path]:
         """Write graphs, their configs and the script that compiles them."""
         from qeff_zoo.targets.qaic import preparing
 
         return preparing.prepare(programs, layout, folder)
 
-    def compile(self, lowered: Lowered, layout: "FileLayout", folder: Path, name: str) -> Path:
+    def compile(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        name: str,
+        program: "ProgramPlan",
+    ) -> Path:
         """Prepare a program, run the compiler, and keep the QPC with its configs and log."""
         from qeff_zoo.prepared import NOTE, SCRIPT
         from qeff_zoo.targets.qaic import command, preparing
 
-        (path,) = preparing.prepare({name: lowered}, layout, folder)
+        (path,) = preparing.prepare({name: (program, lowered)}, layout, folder)
         command.run(folder)
-        for used in (SCRIPT, command.Files(name).model, path.parent / NOTE):
+        for used in (SCRIPT, command.Files(name).model, path / NOTE):
             (folder / used).unlink()
         return folder / path
 

@@ -16,13 +16,12 @@ from pathlib import Path
 from string import Template
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.prepared import NOTE, SCRIPT, SUMS
+from qeff_zoo.prepared import NOTE, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.targets.qaic.options import flags_of
 from qeff_zoo.targets.qaic.sdk import COMPILER_VARIABLE, SDK
 
 LOG = "compile.log"
-PROGRAM = "programqpc.bin"
 #: What a pipeline calls the only program of a package.
 _ALONE = "graph"
 _TAIL, _LITTLE_ROOM = 20, 1 << 20  # lines of a log; bytes of a disk that is full

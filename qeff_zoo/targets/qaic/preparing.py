@@ -2,7 +2,6 @@
 """A folder that qaic-compile can be run in: graphs beside their data, configs, and the script that compiles them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,17 @@ from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.states import State, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.qaic import configs
-from qeff_zoo.targets.qaic.command import PROGRAM, Files, arguments, script
+from qeff_zoo.targets.qaic.command import Files, arguments, script
 from qeff_zoo.weights.layout import FileLayout
 
 
-@dataclass(frozen=True, kw_only=True)
-class QaicLowered(Lowered):
-    """See `qeff_zoo.targets.Lowered`.
-
-    Args:
-        program: That it was lowered for.
-    """
-
-    program: ProgramPlan
-
-
-def prepare(programs: Mapping[str, Lowered], layout: FileLayout, folder: Path) -> list[Path]:
+def prepare(
+    programs: Mapping[str, tuple[ProgramPlan, Lowered]], layout: FileLayout, folder: Path
+) -> list[Path]:
     """Write all that the compiler reads, but for the data file.
 
     Args:
-        programs: By their names.
+        programs: As they were planned and lowered, by their names.
         layout: Of the data file.
         folder: That the data file is in.
 
@@ -41,23 +31,22 @@ def prepare(programs: Mapping[str, Lowered], layout: FileLayout, folder: Path) -
         CompileError: A choice cannot be kept with this graph.
     """
     commands = []
-    for name, lowered in programs.items():
-        assert isinstance(lowered, QaicLowered)
+    for name, (program, lowered) in programs.items():
         files = Files(name)
         configs.name_nodes(lowered.model)
-        for path, text in _configs(lowered, files):
+        for path, text in _configs(program, lowered.model, files):
             (folder / path).write_text(text, encoding="utf-8")
         _write_model(lowered.model, layout, folder / files.model)
-        commands.append((files.qpc, arguments(lowered.program, name)))
+        commands.append((files.qpc, arguments(program, name)))
     (folder / SCRIPT).write_text(script(commands), encoding="utf-8")
     (folder / SCRIPT).chmod(0o755)
-    return [Path(qpc, PROGRAM) for qpc, _ in commands]
+    return [Path(qpc) for qpc, _ in commands]
 
 
-def _configs(lowered: QaicLowered, files: Files) -> Iterator[tuple[str, str]]:
+def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[str, str]]:
     """Yield path and content of each config."""
-    options, model = lowered.program.flags, lowered.model
-    yield files.specializations, configs.specializations(lowered.program.specializations)
+    options = program.flags
+    yield files.specializations, configs.specializations(program.specializations)
     if states := _float_states(model):
         yield files.custom_io, configs.custom_io(states, configs.state_types(options))
     devices, cores = options["num_devices"], options["num_cores"]
