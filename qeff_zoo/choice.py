@@ -18,7 +18,7 @@ class Choice:
 
     Args:
         name: Field of `Request`; the flag is `--` and this name, `_` written `-`.
-        kind: str, int, bool or tuple (of integers).
+        kind: str, int, bool, or a tuple of any number of one of them: `tuple[int, ...]`.
         path: Where the spec holds it, `group.name`; None for a choice that stands for others.
         help: Of the flag.
         of: Role or kind of answer of the tasks that it is for; None for every task.
@@ -34,7 +34,7 @@ class Choice:
     """
 
     name: str
-    kind: type
+    kind: Any
     path: str | None
     help: str
     of: str | None = None

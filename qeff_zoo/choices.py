@@ -108,13 +108,9 @@ class Request(HtpOptions, QaicOptions):
     )
 
 
-def _kind(annotation: Any) -> type:
-    kind: Any = get_args(annotation)[0]  # of `kind | None`
-    return tuple if get_args(kind) else kind
-
-
 _EVERY = (
-    Choice(name=item.name, kind=_kind(item.type), **item.metadata) for item in fields(Request)
+    Choice(name=item.name, kind=get_args(item.type)[0], **item.metadata)  # of `kind | None`
+    for item in fields(Request)
 )
 #: Every choice by its name, in the order in which people read them: those of one target last.
 CHOICES: Mapping[str, Choice] = MappingProxyType(

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from qeff_zoo.store import default_root
+from qeff_zoo.targets.qaic.sdk import SDK
+from qeff_zoo.targets.qaic.sdk import version as version_of_sdk
 
 _GIGABYTE = 1e9
 _LOW_MEMORY, _LOW_DISK = 2 * _GIGABYTE, 5 * _GIGABYTE
-_SDK = Path("/opt/qti-aic")
 _PROC = Path("/proc")
 _PURPOSES: Mapping[str, str] = {
     "run": "running packages",
@@ -57,7 +58,7 @@ class Finding:
     advice: str = ""
 
 
-def examine(*, proc: Path = _PROC, sdk: Path = _SDK) -> list[Finding]:
+def examine(*, proc: Path = _PROC, sdk: Path = SDK) -> list[Finding]:
     """Look at the machine.
 
     Args:
@@ -256,14 +257,11 @@ def _sdk(sdk: Path, part: str) -> Finding:
         advice = f"Install the Qualcomm Cloud AI {part} SDK to {needed}."
         return Finding(name=name, status="missing", detail=f"no {path}", advice=advice)
     try:
-        root = ElementTree.fromstring(path.read_bytes())
+        found = version_of_sdk(part, sdk)
     except (OSError, ElementTree.ParseError) as error:
         return Finding(
             name=name, status="warn", detail=f"{path}: {error}", advice="Install the SDK again."
         )
-    texts = {item.tag: (item.text or "").strip() for item in root.iter()}
-    found = [texts[tag] for tag in ("base_version", "build_id") if texts.get(tag)]
-    found = found or [text for tag, text in texts.items() if "version" in tag and text][:1]
     if not found:
         return Finding(
             name=name,
@@ -271,7 +269,7 @@ def _sdk(sdk: Path, part: str) -> Finding:
             detail=f"{path} names no version",
             advice="Install the SDK again.",
         )
-    return Finding(name=name, status="ok", detail=".".join(found))
+    return Finding(name=name, status="ok", detail=found)
 
 
 def _qnn() -> Finding:

@@ -63,15 +63,19 @@ def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
         "inputs": [tensor_entry(value) for value in graph.inputs if value.name not in states],
         "outputs": [tensor_entry(value) for value in graph.outputs if value.name not in written],
         "states": [
-            _state(states[value.name], value) for value in graph.inputs if value.name in states
+            _state(states[value.name], value, plan.resolved.states)
+            for value in graph.inputs
+            if value.name in states
         ],
         "numerics": made.lowered.numerics.as_dict(),
         **({"ways": dict(made.lowered.ways)} if made.lowered.ways else {}),
     }
 
 
-def _state(state: State, value: Any) -> dict[str, Any]:
-    return {**state.as_dict(), "dtype": _dtype(value)}
+def _state(state: State, value: Any, types: Mapping[str, str]) -> dict[str, Any]:
+    dtype = _dtype(value)
+    kept = types.get(state.kind, dtype) if value.dtype.is_floating_point() else dtype
+    return {**state.as_dict(), "dtype": kept}
 
 
 def tensor_entry(value: Any) -> dict[str, Any]:
@@ -117,7 +121,10 @@ def manifest(
             "seconds": dict(watch.seconds),
             "peak_rss_bytes": peak_rss_bytes(),
         },
-        "weights": {"storage": plan.spec["quantization"]["weights"], "tensors": tensors},
+        "weights": {
+            "storage": plan.resolved.storage or plan.spec["quantization"]["weights"],
+            "tensors": tensors,
+        },
         "validated": "none",
         "validation": [],
         "license": checkpoint.license,

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole flow: checkpoint -> plan -> graph -> weights -> package -> validation -> store."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo import manifest_entries, targets
+from qeff_zoo import manifest_entries, prepared, targets
 from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.disk.sharing import share_all
-from qeff_zoo.errors import ParityError
+from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import graphs
 from qeff_zoo.hub.usable import is_as_good_as_ours
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan
+from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store
@@ -50,7 +52,18 @@ def make_plan(
     # What is refused is refused before the weights are hashed, which takes long for a large model.
     plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
-    return checkpoint, plans.resolve(checkpoint, request, digest)
+    plan = plans.resolve(checkpoint, request, digest)
+    for text in plan.resolved.warnings:
+        warnings.warn(text, stacklevel=3)
+    return checkpoint, plan
+
+
+def commands_of(plan: Plan) -> list[list[str]]:
+    """Return the commands that compile a plan's programs; none where nothing but this package does."""
+    target = targets.find(plan.target)
+    if not isinstance(target, targets.Preparing):
+        return []
+    return [target.command(program, program_name(plan, program)) for program in plan.programs]
 
 
 def build(
@@ -107,33 +120,26 @@ def _will_do(package: Package, store: Store, *, validate: bool) -> bool:
 def _build(
     checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, level: str | None
 ) -> Package:
-    checkpoint.fetch()
-    tensors = checkpoint.tensors  # a damaged file is refused here, before torch is imported
+    target = targets.find(plan.target)
+    if isinstance(target, targets.Preparing):
+        target.require_compiler()
+    traced = _trace(checkpoint, plan, store, watch)
 
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import trials
     from qeff_zoo.weights import external_data
 
-    target = targets.find(plan.target)
-    with watch.stage("graph"):
-        traced = [graphs.obtain(plan, program, checkpoint, store) for program in plan.programs]
     with store.stage("build") as folder:
-        with watch.stage("lower"):
-            made = [
-                manifest_entries.Made(
-                    plan=program, graph=graph, lowered=target.lower(graph, program)
-                )
-                for program, graph in zip(plan.programs, traced, strict=True)
-            ]
-            layout = plan_file(external_data.together(one.lowered.slots for one in made), tensors)
-            store.require_space(folder, layout.nbytes, "the package's weights")
-        with watch.stage("weights", layout.nbytes) as advance:
-            written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
+        made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
         with watch.stage("compile"):
-            entries = [
-                _compile(target, plan, one, f"sha256:{written.sha256}", layout, folder, store)
-                for one in made
-            ]
+            try:
+                entries = [
+                    _compile(target, plan, one, f"sha256:{written.sha256}", layout, folder, store)
+                    for one in made
+                ]
+            except CompileError as error:
+                kept = store.failed(folder, plan.build_key)
+                raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
         with watch.stage("package"):
             companions.copy(checkpoint, folder)
             read = len({name for graph in traced for name in graph.bindings})
@@ -158,6 +164,39 @@ def _build(
         return store.promote(folder, plan.build_key)
 
 
+def _trace(
+    checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch
+) -> list[graphs.BoundGraph]:
+    checkpoint.fetch()
+    _ = checkpoint.tensors  # a damaged file is refused here, before torch is imported
+    with watch.stage("graph"):
+        return [graphs.obtain(plan, program, checkpoint, store) for program in plan.programs]
+
+
+def _lower(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    traced: Sequence[graphs.BoundGraph],
+    folder: Path,
+    watch: Stopwatch,
+) -> tuple[list[manifest_entries.Made], FileLayout, weights.Written]:
+    """Lower the graphs of a plan, and write their weights to a folder."""
+    from qeff_zoo.weights import external_data
+
+    target = targets.find(plan.target)
+    with watch.stage("lower"):
+        made = [
+            manifest_entries.Made(plan=program, graph=graph, lowered=target.lower(graph, program))
+            for program, graph in zip(plan.programs, traced, strict=True)
+        ]
+        slots = external_data.together(one.lowered.slots for one in made)
+        layout = plan_file(slots, checkpoint.tensors)
+        Store.require_space(folder, layout.nbytes, "the package's weights")
+    with watch.stage("weights", layout.nbytes) as advance:
+        written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
+    return made, layout, written
+
+
 def _compile(
     target: targets.Target,
     plan: Plan,
@@ -174,9 +213,13 @@ def _compile(
         package, program = there
         share_all(package.path / program.path, folder / program.path)
         return {**entry, "path": program.path}
-    name = Path(graphs.GRAPH).stem if len(plan.programs) == 1 else made.plan.role
-    path = target.compile(made.lowered, layout, folder, name, made.plan)
+    path = target.compile(made.lowered, layout, folder, program_name(plan, made.plan), made.plan)
     return {**entry, "path": path.relative_to(folder).as_posix()}
+
+
+def program_name(plan: Plan, program: ProgramPlan) -> str:
+    """Return what a program's file or folder is called, without what its name ends with."""
+    return Path(graphs.GRAPH).stem if len(plan.programs) == 1 else program.role
 
 
 def _disagreement(checkpoint: Checkpoint, failures: list[str], kept: Path) -> ParityError:
@@ -184,6 +227,67 @@ def _disagreement(checkpoint: Checkpoint, failures: list[str], kept: Path) -> Pa
         f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(failures)}. It was not promoted; "
         f"the evidence is in {str(kept)!r}. Check the recipe, or build with --no-validate to look into it."
     )
+
+
+def prepare(
+    model: str,
+    output: Path,
+    *,
+    request: Request = Request(),
+    revision: str | None = None,
+    store: Store | None = None,
+    reporter: Reporter | None = None,
+) -> Path:
+    """Turn a checkpoint into all that a package is compiled from, where the compiler is on another machine.
+
+    Args:
+        model: Hub id or folder.
+        output: A folder that is new or empty.
+        request: What is asked for beyond the recipe.
+        revision: Branch, tag or commit of a Hub model.
+        store: Where graphs are kept; None for the one `QEFF_HOME` names.
+        reporter: Shows progress.
+
+    Returns:
+        The folder; see `qeff_zoo.prepared` for what is in it.
+
+    Raises:
+        ZooError: See `qeff_zoo.errors`; nothing half-written is left that looks prepared.
+    """
+    store, watch = store or Store(), Stopwatch(reporter or Silent())
+    with watch.stage("plan"):
+        checkpoint, plan = make_plan(model, request, revision=revision, store=store)
+    target = targets.find(plan.target)
+    if not isinstance(target, targets.Preparing):
+        raise CompileError(
+            f"Target {plan.target!r} is compiled where it is built; --prepare-only is for one whose compiler may be on "
+            "another machine. Build without it."
+        )
+    with new_folder(output) as folder:
+        traced = _trace(checkpoint, plan, store, watch)
+
+        from qeff_zoo.weights import external_data
+
+        made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
+        with watch.stage("prepare"):
+            named = {program_name(plan, one.plan): (one.plan, one.lowered) for one in made}
+            paths = target.prepare(named, layout, folder)
+            entries = [
+                {
+                    **manifest_entries.program_entry(plan, one, f"sha256:{written.sha256}"),
+                    "path": path.as_posix(),
+                }
+                for one, path in zip(made, paths, strict=True)
+            ]
+            companions.copy(checkpoint, folder)
+            read = len({name for graph in traced for name in graph.bindings})
+            manifest = manifest_entries.manifest(checkpoint, plan, entries, read, watch)
+            prepared.write(
+                folder,
+                {**manifest, "build_key": plan.build_key},
+                {external_data.WEIGHTS: (written.nbytes, written.sha256)},
+            )
+    return output
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiny_checkpoint
 
-from qeff_zoo import arguments, tasks
+from qeff_zoo import arguments, targets, tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.cli.reading import choices_of
@@ -30,7 +30,8 @@ CHECKPOINTS: Mapping[str | None, tuple[str, str | None]] = {
 #: By the type of what is chosen: as written, and as read. By name where not every value will do.
 TYPICAL: Mapping[Any, tuple[str, Any]] = {
     int: ("96", 96),
-    tuple: ("256,512", (256, 512)),
+    tuple[int, ...]: ("256,512", (256, 512)),
+    tuple[str, ...]: ("RMSNorm", ("RMSNorm",)),
     bool: ("", True),
     "target": ("ort", "ort"),
     "task": ("text-generation", "text-generation"),
@@ -39,8 +40,16 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
     "profile": ("throughput", "throughput"),
     "pooling": ("cls", "cls"),
     "rope_factors": ("short", "short"),
+    "aic_hw_version": ("ai200", "ai200"),
+    "num_devices": ("2", 2),
+    "num_cores": ("8", 8),
+    "mdp_num_partitions": ("2", 2),
 }
-BESIDE: Mapping[str, Mapping[str, Any]] = {"block_size": {"weights": "int4"}}
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "block_size": {"weights": "int4"},
+    "mdp_num_partitions": {"num_devices": 4},
+    "aic_depth_first_mem": {"aic_enable_depth_first": True},
+}
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
 #: All that some choice is about.
 CONFIG = {"max_position_embeddings": 1024, "kv_lora_rank": 4, "rope_scaling": LONGROPE}
@@ -54,7 +63,13 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)
 
 
-@pytest.mark.parametrize("name", CHOICES)
+#: A choice of a target that cannot be built for yet has nothing to follow from.
+BUILT = [
+    name for name, one in CHOICES.items() if not one.targets or {*one.targets} & {*targets.NAMES}
+]
+
+
+@pytest.mark.parametrize("name", BUILT)
 def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None:
     choice = CHOICES[name]
     text, value = TYPICAL.get(name) or TYPICAL[choice.kind]
@@ -63,7 +78,8 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
     assert {key: given for key, given in asked.items() if given is not None} == {name: value}
 
     has, has_not = CHECKPOINTS[choice.of]
-    plan = planned(tmp_path / "has", has, **{name: value}, **BESIDE.get(name, {}))
+    beside = {**BESIDE.get(name, {}), **({"target": choice.targets[0]} if choice.targets else {})}
+    plan = planned(tmp_path / "has", has, **{name: value}, **beside)
     spec = json.loads(json.dumps(plan.spec))  # as in a manifest
     axes = axes_of({"target": spec["target"], "task": plan.recipe.task, "spec": spec})
     if choice.path is None:  # stands for others
@@ -72,19 +88,24 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
         return
     whole = (*value, 1024) if name.startswith("comp_ctx_lengths") else value
     assert plan.explained()[choice.path] == {"value": whole, "by": "user"}
-    assert axes[name] == (list(whole) if choice.kind is tuple else whole)
+    assert axes[name] == (list(whole) if isinstance(whole, tuple) else whole)
     assert rule_of(name) == Rule(choice.sharing, choice.distance)
     assert choice.sharing in KINDS
     if choice.short:
-        listed = whole if choice.kind is tuple else (whole,)
-        assert choice.short + ".".join(map(str, listed)) in variant_name(axes).split("-")
+        listed = whole if isinstance(whole, tuple) else (whole,)
+        assert choice.short + ".".join(map(str, listed)).lower() in variant_name(axes).split("-")
     if has_not:
         with pytest.raises(PlanError, match=f"{choice.flag} does not apply to"):
-            planned(tmp_path / "has not", has_not, **{name: value})
+            planned(tmp_path / "has not", has_not, **{name: value}, **beside)
+    if choice.targets:
+        with pytest.raises(
+            PlanError, match=f"{choice.flag} is for target {choice.targets[0]}, and "
+        ):
+            planned(tmp_path / "another", has, **{name: value})
 
 
 def test_the_table_is_all_that_may_be_asked_for() -> None:
-    assert [item.name for item in fields(Request)] == [*CHOICES]
+    assert {item.name for item in fields(Request)} == {*CHOICES}
     assert Request() == Request(**dict.fromkeys(CHOICES))
 
 

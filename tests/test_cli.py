@@ -28,7 +28,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
-    ("list",), ("show",), ("plan",), ("build",), ("export",), ("predict",), ("run",), ("serve",), ("bench",),
+    ("list",), ("show",), ("plan",), ("build",), ("adopt",), ("export",), ("predict",),
+    ("run",), ("serve",), ("bench",),
     ("validate",), ("inspect",), ("ls",), ("resolve",), ("pull",), ("lock",), ("repair",),
     ("bundle", "export"), ("bundle", "import"), ("yank",), ("publish",), ("sign",),
     ("trust", "add"), ("trust", "ls"), ("trust", "rm"), ("copy",), ("serve-args",),
@@ -108,6 +109,13 @@ TABLE = [
     ("plan", "plan {llama} --ctx-len 64", 0, rf"shape.ctx_len +64 +user.*build_key  {KEY}\n$", ""),
     ("plan-conflicts", "plan {llama} --ctx-len 0 --weights int3 --pooling cls", 1, "",
      r"--weights is 'int3'.*--ctx-len is 0.*--pooling does not apply"),
+    ("plan-qaic", "plan {llama} --target qaic --num-devices 2", 0,
+     r"command    qaic-compile -aic-hw -aic-hw-version=ai100 -m=model.onnx .* -aic-binary-dir=qpc\n$", ""),
+    ("plan-qaic-warns", "plan {llama} --target qaic --mdts-mos 2", 0, r"-mdts-mos=2", "retained states without their"),
+    ("build-no-compiler", "build {llama} --target qaic -q", 1, "", "no qaic-compile in .*--prepare-only --output"),
+    ("prepare-nowhere", "build {llama} --target qaic --prepare-only", 1, "", "--prepare-only .* without --output"),
+    ("prepare-ort", "build {llama} --prepare-only -o {folder}/out -q", 1, "", "Target 'ort' is compiled where"),
+    ("adopt-nothing", "adopt {folder} {folder}", 1, "", "is no prepared folder: it has no prepared.json"),
     ("plan-nothing", "plan ./nowhere", 1, "", "No file or folder .*nowhere'.*Check the path"),
     ("plan-task", "plan {bert} --task summarization", 1, "", r"'summarization' \(user\).*--task"),
     ("build-hit", "build {llama} --no-validate", 0, rf"{{home}}/packages/{KEY}\n$",

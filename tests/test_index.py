@@ -275,7 +275,7 @@ def test_package_of_a_folder_has_its_name_for_a_model(tmp_path: Path) -> None:
     [
         ({"weights": "int4"}, "ort-int4-pl128-cl4096-bs1"),
         ({"weights": "fp32", "full_batch_size": 16, "continuous_batching": True}, "ort-fp32-pl128-cl4096-fbs16"),
-        ({"mxfp6": True, "num_cores": 16, "mxint8": False}, "ort-mxfp6-num_cores16-pl128-cl4096-bs1"),
+        ({"mxfp6": True, "num_slices": 16, "mxint8": False}, "ort-mxfp6-num_slices16-pl128-cl4096-bs1"),
         ({"weights": "fp32", "hw": "Ultra/2"}, "ort-fp32-ultra_2-pl128-cl4096-bs1"),
         ({"comp_ctx_lengths_decode": [1024, 4096]}, "ort-pl128-cl4096-bs1-ccd1024.4096"),
         ({"remark": "x" * 300}, f"ort-{'x' * 92}"),

@@ -291,7 +291,7 @@ def test_it_runs_from_the_command_line(
     argv = ["run", str(package.path), "--prompt", "the quick", "--generation-len", "3", "--json"]
     assert main(argv) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["texts"] if "texts" in answer else answer
+    assert [len(one["token_ids"]) for one in answer["answers"]] == [3]
 
 
 def test_a_simulator_that_dies_is_an_error_and_not_the_end(package: Package) -> None:

@@ -601,10 +601,10 @@ def test_nothing_that_will_do_can_be_built_or_not(
     found = resolve(folder, {"weights": "int3"})
     assert (found.verdict, found.exit_code) == ("FAIL", 20)
     assert "--weights is 'int3'" in found.problems[0]
-    found = resolve(folder, {"num_cores": 16})
+    found = resolve(folder, {"num_slices": 16})
     assert (found.verdict, found.problems) == (
         "FAIL",
-        ("A build here knows no num_cores. Leave it out.",),
+        ("A build here knows no num_slices. Leave it out.",),
     )
     found = resolve("org/absent")
     assert (found.verdict, len(found.problems)) == ("FAIL", 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From recipes and models to packages: `list`, `show`, `plan`, `build`, `export`, `predict`."""
+"""From recipes and models to packages: `list`, `show`, `plan`, `build`, `adopt`, `export`, `predict`."""
 
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,34 @@ def _add_build(commands: Any) -> None:
         "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
     )
     parser.add_argument(
+        "--prepare-only",
+        action="store_true",
+        help="make no package, but a folder (--output) to be compiled where the target's compiler is",
+    )
+    parser.add_argument(
         "--publish", metavar="REMOTE", help="also publish it to this Hub repository or remote"
     )
     add_private(parser)
     add_sign_with(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_adopt(commands: Any) -> None:
+    parser = command(
+        commands, "adopt", "make a package of a prepared folder and the program compiled from it"
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="by `build --prepare-only`")
+    parser.add_argument(
+        "program", type=Path, metavar="PROGRAM", help="folder that its compile.sh made: FOLDER/qpc"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="also take a program that does not say what it was compiled from",
+    )
 
 
 def _add_export(commands: Any) -> None:
@@ -110,6 +133,7 @@ COMMANDS = (
     _add_show,
     _add_plan,
     _add_build,
+    _add_adopt,
     _add_export,
     _add_predict,
 )

@@ -46,11 +46,12 @@ def integers(text: str) -> tuple[int, ...]:
 
 
 #: How a flag is read, by the type of what is chosen.
-_READERS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
+_READERS: Mapping[Any, Mapping[str, Any]] = MappingProxyType(
     {
         str: {},
         int: {"type": int, "metavar": "N"},
-        tuple: {"type": integers, "metavar": "N,N"},
+        tuple[int, ...]: {"type": integers, "metavar": "N,N"},
+        tuple[str, ...]: {"action": "append", "metavar": "TEXT"},
         bool: {"action": argparse.BooleanOptionalAction, "default": None},
     }
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 
 from qeff_zoo.arguments import parser
-from qeff_zoo.cli.building import build_command, export_command, plan_command
+from qeff_zoo.cli.building import adopt_command, build_command, export_command, plan_command
 from qeff_zoo.cli.checking import inspect_command, validate_command
 from qeff_zoo.cli.housekeeping import (
     cache_gc_command,
@@ -100,6 +100,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "show": show_command,
     "plan": plan_command,
     "build": build_command,
+    "adopt": adopt_command,
     "export": export_command,
     "predict": predict_command,
     "run": run_command,

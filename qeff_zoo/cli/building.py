@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a model to a package: `plan`, `build` and `export`."""
+"""From a model to a package: `plan`, `build`, `adopt` and `export`."""
 
 import argparse
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import choices_of
+from qeff_zoo.cli.reading import choices_of, saying_warnings
 from qeff_zoo.cli.signing import signer
+from qeff_zoo.errors import CompileError
 
 if TYPE_CHECKING:
     from qeff_zoo.progress import Reporter
@@ -21,15 +23,20 @@ def _request(arguments: argparse.Namespace) -> Any:
 
 def plan_command(arguments: argparse.Namespace) -> None:
     """Print every choice of a build and who made it."""
-    from qeff_zoo.pipeline import make_plan
+    from qeff_zoo.pipeline import commands_of, make_plan
 
-    _, plan = make_plan(arguments.model, _request(arguments), revision=arguments.revision)
+    with saying_warnings():
+        _, plan = make_plan(arguments.model, _request(arguments), revision=arguments.revision)
+    commands = commands_of(plan)
     if arguments.json:
-        print_json({"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec})
+        answer = {"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec}
+        print_json({**answer, **({"commands": commands} if commands else {})})
         return
     rows = [[name, field["value"], field["by"]] for name, field in plan.explained().items()]
     print(table(rows, ["field", "value", "set by"]))
     print(f"\nbuild_key  {plan.build_key}")
+    for words in commands:
+        print(f"command    {shlex.join(words)}")
 
 
 def build_command(arguments: argparse.Namespace) -> None:
@@ -37,14 +44,18 @@ def build_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo import pipeline
 
     _check_publication(arguments)
-    built = pipeline.build(
-        arguments.model,
-        _request(arguments),
-        revision=arguments.revision,
-        validate=not arguments.no_validate,
-        output=arguments.output,
-        reporter=reporter(arguments),
-    )
+    if arguments.prepare_only:
+        _prepare(arguments)
+        return
+    with saying_warnings():
+        built = pipeline.build(
+            arguments.model,
+            _request(arguments),
+            revision=arguments.revision,
+            validate=not arguments.no_validate,
+            output=arguments.output,
+            reporter=reporter(arguments),
+        )
     package = built.package
     took = sum(built.seconds.values())
     state = "was in the store already" if built.hit else f"built, validated: {package.validated}"
@@ -56,6 +67,52 @@ def build_command(arguments: argparse.Namespace) -> None:
         answer |= {"seconds": built.seconds, "peak_rss_bytes": built.peak_rss_bytes}
         print_json({**answer, **published})
         return
+    print(package.path)
+
+
+def _prepare(arguments: argparse.Namespace) -> None:
+    """Prepare a folder, and say what is to be done with it."""
+    from qeff_zoo import pipeline
+
+    if arguments.output is None or arguments.publish is not None:
+        wrong = "without --output" if arguments.output is None else "beside --publish"
+        raise CompileError(
+            f"--prepare-only is there {wrong}; expected --output DIR for what is prepared, which is no package and "
+            "cannot be published. Correct that."
+        )
+    with saying_warnings():
+        folder = pipeline.prepare(
+            arguments.model,
+            arguments.output,
+            request=_request(arguments),
+            revision=arguments.revision,
+            reporter=reporter(arguments),
+        )
+    if arguments.json:
+        print_json({"prepared": str(folder)})
+        return
+    shown = shlex.quote(str(folder))
+    print(
+        f"Prepared, which is no package yet. Run {shown}/compile.sh where the compiler is, then `qeff-zoo adopt "
+        f"{shown} {shown}/qpc`.",
+        file=sys.stderr,
+    )
+    print(folder)
+
+
+def adopt_command(arguments: argparse.Namespace) -> None:
+    """Make a package of what was prepared and compiled, and print its path."""
+    from qeff_zoo.prepared import adopt
+    from qeff_zoo.store import Store
+    from qeff_zoo.store.copies import copy_out
+
+    package = adopt(arguments.folder, arguments.program, Store(), unchecked=arguments.unchecked)
+    if arguments.output is not None:
+        package = copy_out(package, arguments.output)
+    if arguments.json:
+        print_json({"path": str(package.path), "build_key": package.build_key})
+        return
+    print(f"{package.name}: adopted, validated: {package.validated}", file=sys.stderr)
     print(package.path)
 
 

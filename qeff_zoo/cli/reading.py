@@ -4,6 +4,8 @@
 import argparse
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +30,21 @@ def usable_package(reference: str) -> "Package":
     """Find a package to run, or pull it, and print what to know about it."""
     from qeff_zoo.api import find_usable
 
+    with saying_warnings():
+        return find_usable(reference, lambda line: print(line, file=sys.stderr))
+
+
+@contextmanager
+def saying_warnings() -> Iterator[None]:
+    """Print what the library warns of, each in a line of its own."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        package = find_usable(reference, lambda line: print(line, file=sys.stderr))
+        yield
     for warning in caught:
         print(warning.message, file=sys.stderr)
-    return package
 
 
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what was asked of a build or of a package, by the fields of `qeff_zoo.choices.Request`."""
-    return {name: getattr(arguments, name) for name in CHOICES}
+    given = {name: getattr(arguments, name) for name in CHOICES}
+    return {name: tuple(it) if isinstance(it, list) else it for name, it in given.items()}

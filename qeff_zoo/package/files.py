@@ -19,7 +19,10 @@ _ROLES: tuple[tuple[str, str], ...] = (
     (r"evidence/", "evidence"),
     (r"qpc/", "program"),
     (r"([a-z0-9_-]+\.)?specializations\.json$", "specializations"),
-    (r"(custom_io\.yaml|mdp_.*\.json)$", "compile-config"),
+    (
+        r"([a-z0-9_-]+\.)?(custom_io\.yaml|node_precision_info\.yaml|mdp_.*\.json)$",
+        "compile-config",
+    ),
     (r".*\.onnx$", "graph"),
     (r".*(\.safetensors|\.data|\.bin)$", "weights"),
     (r"(tokenizer|special_tokens_map|added_tokens|vocab|merges|chat_template|spiece)", "tokenizer"),

@@ -7,9 +7,9 @@ best, compiles that, and opens the program to run it. The pipeline, the runtime 
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from qeff_zoo.numerics import Numerics
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qeff_zoo.weights.layout import FileLayout, Slot
 
 #: Every target, the default first: a module of this package with a value `TARGET`, `-` written `_`.
-NAMES = ("ort", "qnn-htp")
+NAMES = ("ort", "qnn-htp", "qaic")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,16 @@ class Resolved:
     Args:
         toolchain: Versions of what lowers and compiles, by distribution; they are part of a package's identity.
         needs: What a machine must have to run the package: versions by name.
+        storage: How programs hold matrices, where not in the format that was chosen.
+        states: By kind, in which type programs keep states of floats, where not in that of the graph.
+        warnings: What may go wrong with such a build, one sentence each.
     """
 
     toolchain: Mapping[str, str]
     needs: Mapping[str, str]
+    storage: str | None = None
+    states: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +159,46 @@ class Target(Protocol):
 
         Raises:
             GenerationError: It cannot be opened, or its states do not fit into memory.
+        """
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """What a target says and does besides whose compiler may be on another machine."""
+
+    def command(self, program: "ProgramPlan", name: str) -> list[str]:
+        """Return the command that compiles a program, with paths relative to its folder.
+
+        Args:
+            program: As it was planned.
+            name: As for `Target.compile`.
+        """
+
+    def require_compiler(self) -> None:
+        """Refuse a build that could not be compiled here, before anything expensive.
+
+        Raises:
+            CompileError: There is no compiler.
+        """
+
+    def prepare(
+        self,
+        programs: Mapping[str, tuple["ProgramPlan", Lowered]],
+        layout: "FileLayout",
+        folder: Path,
+    ) -> list[Path]:
+        """Write what the compiler reads, and `qeff_zoo.prepared.SCRIPT`, which runs it.
+
+        Args:
+            programs: Each as it was planned and lowered, by its name as for `Target.compile`.
+            layout: Of the folder's data file.
+            folder: Of what is being prepared.
+
+        Returns:
+            Where the programs will be, relative to the folder, all below one folder of it.
+
+        Raises:
+            CompileError: A choice cannot be kept with a graph.
         """
 
 

@@ -1,2 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target `qaic`: Cloud AI 100. So far, how vllm-qaic serves a package that was compiled for it."""
+"""Target `qaic`: Qualcomm Cloud AI 100, compiled by qaic-compile of its SDK, on this machine or on another."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import CompileError
+from qeff_zoo.targets import Lowered, Resolved
+
+if TYPE_CHECKING:
+    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.package import Package
+    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.recipe import Shape
+    from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.layout import FileLayout
+
+
+@dataclass(frozen=True)
+class QaicTarget:
+    """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.Preparing`."""
+
+    name: str = "qaic"
+    revision: int = 1
+    weights: tuple[str, ...] = ("fp32",)
+    level: str = "device"
+    keeps_weights: bool = False
+    ways: Mapping[str, str] = field(default_factory=dict)
+
+    def problems(
+        self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
+    ) -> list[str]:
+        """Return choices that conflict with each other or with the model."""
+        from qeff_zoo.targets.qaic import conflicts
+
+        return conflicts.problems(config, options)
+
+    def resolve(self, options: Mapping[str, Any]) -> Resolved:
+        """Return the SDK of this machine, and the types that the QPC will hold."""
+        from qeff_zoo.targets.qaic import configs, conflicts, sdk
+
+        return Resolved(
+            toolchain={"qaic-compile": sdk.installed("apps")},
+            needs={"qaicrt": ""},
+            storage="mxfp6" if options.get("mxfp6_matmul") else "fp16",
+            states=configs.state_types(options),
+            warnings=conflicts.warnings(options),
+        )
+
+    def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
+        """Turn a portable graph into one of the compiler's own operators, in place."""
+        lowering = importlib.import_module("qeff_zoo.targets.qaic.lowering")
+        lowered: Lowered = lowering.lower(graph, program)
+        return lowered
+
+    def command(self, program: "ProgramPlan", name: str) -> list[str]:
+        """Return what compiles a program, in the folder that it was prepared in."""
+        from qeff_zoo.targets.qaic import command
+
+        files = command.Files(name)
+        words = command.arguments(program, name)
+        return ["qaic-compile", *words, f"-aic-binary-dir={files.qpc}"]
+
+    def require_compiler(self) -> None:
+        """Refuse to begin without the SDK."""
+        from qeff_zoo.targets.qaic import sdk
+
+        if sdk.compiler() is None:
+            raise CompileError(
+                f"Target 'qaic' cannot be compiled here: there is no qaic-compile in {str(sdk.SDK / 'exec')!r}; "
+                "expected the Cloud AI Apps SDK. Install it or set QAIC_COMPILE, or build with --prepare-only --output "
+                "DIR and compile that folder where the SDK is."
+            )
+
+    def prepare(
+        self,
+        programs: Mapping[str, tuple["ProgramPlan", Lowered]],
+        layout: "FileLayout",
+        folder: Path,
+    ) -> list[Path]:
+        """Write graphs, their configs and the script that compiles them."""
+        from qeff_zoo.targets.qaic import preparing
+
+        return preparing.prepare(programs, layout, folder)
+
+    def compile(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        name: str,
+        program: "ProgramPlan",
+    ) -> Path:
+        """Prepare a program, run the compiler, and keep the QPC with its configs and log."""
+        from qeff_zoo.prepared import NOTE, SCRIPT
+        from qeff_zoo.targets.qaic import command, preparing
+
+        (path,) = preparing.prepare({name: (program, lowered)}, layout, folder)
+        command.run(folder)
+        for used in (SCRIPT, command.Files(name).model, path / NOTE):
+            (folder / used).unlink()
+        return folder / path
+
+    def open(
+        self,
+        package: "Package",
+        role: str,
+        *,
+        threads: int | None = None,
+        choices: bool = False,
+        lean: bool = False,
+    ) -> "Program":
+        """Open a QPC on the cards of this machine."""
+        session = importlib.import_module("qeff_zoo.targets.qaic.session")
+        program: Program = session.open_program(
+            package, role, threads=threads, choices=choices, lean=lean
+        )
+        return program
+
+
+TARGET = QaicTarget()

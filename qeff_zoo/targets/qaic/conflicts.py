@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choices for target `qaic` that do not go together, or not with the model."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from qeff_zoo.targets.qaic.configs import MX_BLOCK
+from qeff_zoo.targets.qaic.options import bad_flags
+
+#: What configs call the same.
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_WIDTH = ("hidden_size", "n_embd", "d_model")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+
+
+def problems(config: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Say what stands in the way of a build, one sentence each.
+
+    Args:
+        config: Raw config.json of the checkpoint.
+        options: Of the target, by name, without those that are off.
+    """
+    return [
+        *_of_devices(config, options),
+        *_of_cache(config, options),
+        *_of_depth_first(options),
+        *_of_patterns(options.get("node_precision_info", ())),
+        *bad_flags(tuple(options.get("compiler_flag", ()))),
+    ]
+
+
+def warnings(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say what may go wrong with a build, one sentence each.
+
+    Args:
+        options: As for `problems`.
+    """
+    if "mdts_mos" not in options:
+        return ()
+    return (
+        "--mdts-mos leaves retained states without their pairs, as was seen on four cards: states then pass through "
+        "the host at every call. Compare its speed with --mos.",
+    )
+
+
+def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    devices, stages = options["num_devices"], options.get("mdp_num_partitions", 1)
+    if devices < 1 or stages < 1:
+        return  # has been said
+    if devices % stages:
+        yield (
+            f"--mdp-num-partitions is {stages}, and --num-devices is {devices}; expected equally many devices for each "
+            f"stage. Choose a multiple of {stages} devices."
+        )
+        return
+    layers = _said(config, _LAYERS)
+    if layers and stages > layers:
+        yield f"--mdp-num-partitions is {stages}, more than the model's {layers} layers. Choose at most {layers}."
+    heads, each = _said(config, _HEADS), devices // stages
+    if heads and heads % each:
+        fitting = [count * stages for count in range(1, heads + 1) if heads % count == 0]
+        yield (
+            f"--num-devices is {devices}, which cannot share the model's {heads} heads evenly. Choose one of "
+            f"{', '.join(map(str, fitting))}."
+        )
+
+
+def _of_cache(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    if not options.get("mxint8_kv_cache") or _said(config, ("kv_lora_rank",)):
+        return  # of latents, the graph tells
+    heads, width = _said(config, _HEADS), _said(config, _WIDTH)
+    size = _said(config, ("head_dim",)) or (width // heads if width and heads else None)
+    if size and size % MX_BLOCK:
+        yield (
+            f"--mxint8-kv-cache needs heads of a multiple of {MX_BLOCK}, and the model's have {size}. Leave it out."
+        )
+
+
+def _of_depth_first(options: Mapping[str, Any]) -> Iterator[str]:
+    if "aic_depth_first_mem" in options and not options.get("aic_enable_depth_first"):
+        yield "--aic-depth-first-mem is for --aic-enable-depth-first, which is off. Choose both, or leave it out."
+
+
+def _of_patterns(patterns: tuple[str, ...]) -> Iterator[str]:
+    for pattern in patterns:
+        if not pattern or re.match(r"[/~]|[A-Za-z]:[/\\]", pattern) or "\\" in pattern:
+            yield (
+                f"--node-precision-info is {pattern!r}, expected operators or names of nodes, such as RMSNorm or "
+                "model.layers.0*; the compiler's file is made from them. Begin with * where a name begins with /."
+            )
+
+
+def _said(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    """Return a size from a config, or from its part for text."""
+    for part in (config, config.get("text_config") or {}):
+        for name in names:
+            if isinstance(value := part.get(name), int) and value > 0:
+                return int(value)
+    return None

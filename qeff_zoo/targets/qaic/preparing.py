@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder that qaic-compile can be run in: graphs beside their data, configs, and the script that compiles them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.prepared import SCRIPT
+from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.states import State, states_of
+from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.qaic import configs
+from qeff_zoo.targets.qaic.command import Files, arguments, script
+from qeff_zoo.weights.layout import FileLayout
+
+
+def prepare(
+    programs: Mapping[str, tuple[ProgramPlan, Lowered]], layout: FileLayout, folder: Path
+) -> list[Path]:
+    """Write all that the compiler reads, but for the data file.
+
+    Args:
+        programs: As they were planned and lowered, by their names.
+        layout: Of the data file.
+        folder: That the data file is in.
+
+    Returns:
+        Where the script puts each program, relative to the folder.
+
+    Raises:
+        CompileError: A choice cannot be kept with this graph.
+    """
+    commands = []
+    for name, (program, lowered) in programs.items():
+        files = Files(name)
+        configs.name_nodes(lowered.model)
+        for path, text in _configs(program, lowered.model, files):
+            (folder / path).write_text(text, encoding="utf-8")
+        _write_model(lowered.model, layout, folder / files.model)
+        commands.append((files.qpc, arguments(program, name)))
+    (folder / SCRIPT).write_text(script(commands), encoding="utf-8")
+    (folder / SCRIPT).chmod(0o755)
+    return [Path(qpc) for qpc, _ in commands]
+
+
+def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[str, str]]:
+    """Yield path and content of each config."""
+    options = program.flags
+    yield files.specializations, configs.specializations(program.specializations)
+    if states := _float_states(model):
+        yield files.custom_io, configs.custom_io(states, configs.state_types(options))
+    devices, cores = options["num_devices"], options["num_cores"]
+    stages = options.get("mdp_num_partitions", 1)
+    if stages > 1:
+        nodes = configs.nodes_of(model)
+        yield files.partitions, configs.pipelined(nodes, stages, devices, cores)
+    elif devices > 1:
+        yield files.partitions, configs.sliced(devices, cores)
+    if patterns := options.get("node_precision_info"):
+        outputs = configs.matching_outputs(model, patterns)
+        yield files.node_precision, configs.node_precision(outputs)
+
+
+def _float_states(model: Any) -> list[State]:
+    inputs = model.graph.inputs
+    return states_of(value for value in inputs if value.dtype.is_floating_point())
+
+
+def _write_model(model: Any, layout: FileLayout, path: Path) -> None:
+    import onnx_ir as ir
+
+    from qeff_zoo.weights import external_data
+
+    external_data.place(model, layout)
+    ir.save(model, path)

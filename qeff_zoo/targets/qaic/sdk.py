@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Cloud AI SDK of this machine: its compiler and its versions."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+#: Where Qualcomm's installers put it.
+SDK = Path("/opt/qti-aic")
+#: Names the compiler, in place of the SDK's own.
+COMPILER_VARIABLE = "QAIC_COMPILE"
+
+
+def version(part: str, sdk: Path = SDK) -> str:
+    """Return the version of the Apps or the Platform SDK; "" if its file names none.
+
+    Args:
+        part: "apps" or "platform".
+        sdk: Where it is installed.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+        ElementTree.ParseError: It is no XML.
+    """
+    root = ElementTree.fromstring((sdk / "versions" / f"{part}.xml").read_bytes())
+    texts = {item.tag: (item.text or "").strip() for item in root.iter()}
+    found = [texts[tag] for tag in ("base_version", "build_id") if texts.get(tag)]
+    found = found or [text for tag, text in texts.items() if "version" in tag and text][:1]
+    return ".".join(found)
+
+
+def installed(part: str) -> str:
+    """Return the version of the Apps or the Platform SDK, or "absent"."""
+    try:
+        return version(part) or "unknown"
+    except FileNotFoundError:
+        return "absent"
+    except (OSError, ElementTree.ParseError):
+        return "unknown"
+
+
+def compiler(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> Path | None:
+    """Find qaic-compile, or qaic-exec of an older SDK: where the variable says, else in the SDK.
+
+    Args:
+        environment: Variables.
+        sdk: Where it is installed.
+    """
+    if named := environment.get(COMPILER_VARIABLE):
+        found = shutil.which(named)
+        return Path(found) if found else None
+    every = (sdk / "exec" / name for name in ("qaic-compile", "qaic-exec"))
+    return next((path for path in every if os.access(path, os.X_OK)), None)
