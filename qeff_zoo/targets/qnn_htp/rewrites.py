@@ -10,6 +10,9 @@ from onnx_ir.tape import Tape
 
 _VANISHES = -40.0  # exp of it is nothing beside 1, in float32 as well
 
+_IN_ROWS = 3  # axes of (1, rows, columns)
+_TERMS = (13, 11, 9, 7, 5, 3, 1)  # the last that float32 sees, of s below 1/3
+
 
 def rewrite(graph: ir.Graph) -> None:
     """Replace operators by others that make the same, in place.
@@ -63,9 +66,51 @@ def _rms_norm(tape: Tape, node: ir.Node) -> ir.Value | None:
                 continue
             ones = np.ones(x.shape.numpy()[-1:], np.float32)
             scale = tape.op("Constant", [], {"value": ir.tensor(ones)})
-            attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
-            return tape.op("SimplifiedLayerNormalization", [x, scale], attributes)
+            return _in_rows(tape, x, scale, epsilon)
     return None
+
+
+def _norm(tape: Tape, node: ir.Node) -> ir.Value | None:
+    x, scale = node.inputs
+    assert x is not None
+    assert scale is not None
+    assert x.shape is not None
+    if len(x.shape) == _IN_ROWS and x.shape[0] == 1:
+        return None
+    return _in_rows(tape, x, scale, node.attributes.get_float("epsilon"))
+
+
+def _in_rows(tape: Tape, x: ir.Value, scale: ir.Value, epsilon: float) -> ir.Value:
+    """Norm (1, rows, columns): of other shapes the simulator of onnxruntime-qnn 2.7 norms some wrongly."""
+    assert x.shape is not None
+    shape = [int(size) for size in x.shape.numpy()]
+    sizes = [1, -1, shape[-1]], shape
+    rows, back = (tape.op("Constant", [], {"value_ints": one}) for one in sizes)
+    flat = tape.op("Reshape", [x, rows])
+    attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
+    normed = tape.op("SimplifiedLayerNormalization", [flat, scale], attributes)
+    return tape.op("Reshape", [normed, back])
+
+
+def _softplus(tape: Tape, node: ir.Node) -> ir.Value:
+    """Compute log(1 + exp(x)) without adding to 1, where float16 has no digits left for a small exp(x).
+
+    It is max(x, 0) + log(1 + u) with u = exp(-|x|), and log(1 + u) = 2 (s + s^3/3 + s^5/5 + …) with s = u / (2 + u).
+    """
+
+    def number(value: float) -> ir.Value:
+        return tape.op("Constant", [], {"value_float": value})
+
+    x = node.inputs[0]
+    down = tape.op("Neg", [tape.op("Abs", [x])])
+    u = tape.op("Exp", [tape.op("Max", [down, number(_VANISHES)])])
+    s = tape.op("Div", [u, tape.op("Add", [u, number(2.0)])])
+    square = tape.op("Mul", [s, s])
+    series = number(1 / _TERMS[0])
+    for term in _TERMS[1:]:
+        series = tape.op("Add", [tape.op("Mul", [series, square]), number(1 / term)])
+    twice = tape.op("Mul", [tape.op("Add", [s, s]), series])
+    return tape.op("Add", [tape.op("Relu", [x]), twice])
 
 
 def _squares(value: ir.Value | None, x: ir.Value) -> bool:
@@ -89,5 +134,7 @@ def _number(value: ir.Value | None) -> float | None:
 _RULES: dict[str, Callable[[Tape, ir.Node], ir.Value | None]] = {
     "Exp": _exp,
     "Mul": _rms_norm,
+    "SimplifiedLayerNormalization": _norm,
+    "Softplus": _softplus,
     "ScatterElements": _scatter_elements,
 }
