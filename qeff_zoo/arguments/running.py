@@ -147,10 +147,12 @@ def _add_validate(commands: Any) -> None:
     parser.add_argument(
         "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
     )
+    parser.add_argument("--target", help="of a recipe, what its tiny models are built for")
     parser.add_argument(
         "--record",
         action="store_true",
-        help="write validated_models/ORG/NAME.json; for a recipe validated_models/_tiny/MODEL_TYPE.json",
+        help="write validated_models/ORG/NAME.json; for a recipe validated_models/_tiny/MODEL_TYPE.json, or with "
+        "--target _targets/TARGET.json",
     )
     group = parser.add_argument_group("perplexity", "measured for a package, instead of the checks")
     group.add_argument(

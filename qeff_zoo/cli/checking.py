@@ -24,6 +24,7 @@ def validate_command(arguments: argparse.Namespace) -> int:
     outcome = checks.check(
         arguments.package,
         checkpoint=arguments.checkpoint,
+        target=arguments.target,
         record=arguments.record,
         reporter=reporter(arguments),
     )
@@ -34,6 +35,9 @@ def validate_command(arguments: argparse.Namespace) -> int:
             f"{outcome.subject}: {'agrees' if outcome.passed else 'DISAGREES'} with Hugging Face ({outcome.level})"
         )
         print(evidence(outcome.checks))
+        for one in outcome.reported:
+            if "refused" in one:
+                print(f"{one['model']}: {one['refused']}")
         if outcome.recorded:
             print(f"\nRecorded in {outcome.recorded}")
     return 0 if outcome.passed else 1

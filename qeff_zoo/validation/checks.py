@@ -11,7 +11,7 @@ from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import CheckpointError, PackageError
+from qeff_zoo.errors import CheckpointError, CompileError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
@@ -60,6 +60,7 @@ def check(
     subject: str,
     *,
     checkpoint: str | None = None,
+    target: str | None = None,
     record: bool = False,
     reporter: Reporter | None = None,
 ) -> Outcome:
@@ -68,7 +69,9 @@ def check(
     Args:
         subject: A package's folder, build key or model name; or a recipe's `model_type`.
         checkpoint: Where the package's checkpoint is now; None for where it was when the package was built here.
-        record: Write `validated_models/ORG/NAME.json`, or `validated_models/_tiny/MODEL_TYPE.json` of a recipe.
+        target: Of a recipe, what its tiny models are built for; None for the default.
+        record: Write `validated_models/ORG/NAME.json`, or `validated_models/_tiny/MODEL_TYPE.json` of a recipe, or
+            what a recipe's models do on another target to `validated_models/_targets/TARGET.json`.
         reporter: Shows progress.
 
     Raises:
@@ -81,7 +84,14 @@ def check(
             raise PackageError(
                 f"{subject!r} is a recipe; --checkpoint is for packages. Leave it out, or name a package."
             )
-        return _check_recipe(registry.find_recipe(subject), watch, record=record)
+        recipe = registry.find_recipe(subject)
+        if target in (None, targets.NAMES[0]):
+            return _check_recipe(recipe, watch, record=record)
+        return _check_on_target(recipe, str(target), watch, record=record)
+    if target is not None:
+        raise PackageError(
+            f"{subject!r} is a package of one target; --target is for recipes. Leave it out, or name a recipe."
+        )
     return _check_package(find_package(subject), checkpoint, watch, record=record)
 
 
@@ -159,12 +169,46 @@ def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
     )
 
 
-def _tiny_package(recipe: Recipe, tiny: Tiny, folder: Path) -> tuple[Package, Path]:
+def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: bool) -> Outcome:
+    """Build the tiny models of a recipe's own task for a target, and compare them; a refusal is an outcome too."""
+    from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.validation import records
+
+    found: dict[str, records.OnTarget] = {}
+    for tiny in recipe.tiny:
+        name = f"{recipe.model_type}-{tiny.name}"
+        with tempfile.TemporaryDirectory() as folder, watch.stage(f"{name} {target}"):
+            try:
+                package, checkpoint = _tiny_package(recipe, tiny, Path(folder), target)
+                found[name] = validation.validate(package, checkpoint, level="tiny")
+            except CompileError as error:
+                found[name] = error
+    checks: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
+    for name, answer in found.items():
+        if isinstance(answer, CompileError):
+            reported.append({"model": name, "refused": str(answer)})
+        else:
+            checks += [{"model": name, **item} for item in answer.checks]
+            reported.append({"model": name, **answer.reported})
+    refused = any(isinstance(answer, CompileError) for answer in found.values())
+    return Outcome(
+        subject=recipe.model_type,
+        level="tiny",
+        checks=[] if refused else checks,
+        reported=reported,
+        recorded=records.write_on_target(target, found) if record else None,
+    )
+
+
+def _tiny_package(
+    recipe: Recipe, tiny: Tiny, folder: Path, target: str | None = None
+) -> tuple[Package, Path]:
     from qeff_zoo.validation import tiny_models
 
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
-    decoder = Request(task=recipe.task, prefill_seq_len=8, ctx_len=48)
-    encoder = Request(task=recipe.task, seq_lens=(8, 24))
+    decoder = Request(target=target, task=recipe.task, prefill_seq_len=8, ctx_len=48)
+    encoder = Request(target=target, task=recipe.task, seq_lens=(8, 24))
     built = pipeline.build(
         str(checkpoint),
         decoder if find(recipe.task).role == "decoder" else encoder,

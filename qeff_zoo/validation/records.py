@@ -2,14 +2,17 @@
 """The evidence of a validation, and the files it is kept in."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from qeff_zoo import targets
 from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.errors import CompileError
 from qeff_zoo.models import recipe_digest, tiny_evidence
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
@@ -112,6 +115,45 @@ def write_tiny(
         "tasks": tasks,
     }
     return _write(path, content)
+
+
+#: A comparison, or what the compiler refused.
+OnTarget: TypeAlias = Record | CompileError
+
+
+def write_on_target(
+    target: str, found: Mapping[str, OnTarget], folder: Path = Path("validated_models")
+) -> Path:
+    """Write what came of tiny models on a target to `_targets/TARGET.json`, beside those of other recipes.
+
+    Args:
+        target: Its name.
+        found: By name of the tiny model.
+        folder: Of all records.
+    """
+    path = folder / "_targets" / f"{target}.json"
+    kept = json.loads(path.read_bytes())["models"] if path.is_file() else {}
+    versions = dict(targets.find(target).resolve({}).toolchain)
+    made = {name: {**_verdict(one), "versions": versions} for name, one in found.items()}
+    return _write(path, {"target": target, "models": {**kept, **made}})
+
+
+def _verdict(found: OnTarget) -> dict[str, Any]:
+    if isinstance(found, CompileError):
+        return {"verdict": "refused", "why": str(found)}
+    errors = [one for one in found.checks if one["metric"] == "max_relative_error"]
+    worst = max(errors, key=_excess)
+    return {
+        "verdict": "agrees" if found.passed else "differs",
+        "max_relative_error": worst["value"],
+        "<=": worst["threshold"],
+    }
+
+
+def _excess(check: Check) -> float:
+    """Return an error in units of what is allowed; what is not a number is beyond everything."""
+    value = check["value"]
+    return math.inf if value is None else float(value / check["threshold"])
 
 
 def _summary(record: Record) -> dict[str, dict[str, Any]]:
