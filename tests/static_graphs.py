@@ -65,6 +65,8 @@ def write_graphs(
     for one in specializations:
         model = ir.load(folder / "lowered.onnx")
         static.bind(model, {symbol: int(size) for symbol, size in one["symbols"].items()})
+        shapes = [value.shape for node in model.graph for value in node.outputs if value.shape]
+        assert all(shape.is_static() for shape in shapes)
         ir.save(model, folder / f"{one['name']}.onnx")
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.runtime.program import Array
@@ -49,7 +49,7 @@ def compile(arguments: Sequence[str]) -> None:
         listed = [f"{kind} in {module or 'no module'!r}" for kind, module in counts]
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         raise CompileError(
-            f"HTP's compiler refuses {len(refused)} operators: {', '.join(listed[:_SHOWN])}{more}. Expected operators "
+            f"HTP's compiler refuses {len(refused)} of the operators: {', '.join(listed[:_SHOWN])}{more}. Expected operators "
             f"that run on HTP. Build the model for another --target; or give the operator a body that HTP takes, in "
             f"qeff_zoo/targets/qnn_htp."
         )
@@ -86,7 +86,7 @@ class Simulator:
                 env=environment,
             )
         self._connection = Connection(ours.detach())
-        self._close = weakref.finalize(self, _end, self._connection, self._process)
+        self._close = weakref.finalize(self, _end, self._connection, self._process, self._said)
         self._receive("open")
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -104,9 +104,10 @@ class Simulator:
             raise self._gone(what) from error
 
     def _gone(self, what: str) -> GenerationError:
-        self._close()
+        _stop(self._connection, self._process)
         self._said.seek(0)
         said = _COLOURS.sub("", self._said.read()).strip()[-_LAST:]
+        self._close()
         return GenerationError(
             f"The HTP simulator could not {what} {str(self._graph)!r}: its process ended with "
             f"{self._process.returncode}. Expected a package as it was built, and the onnxruntime-qnn that it needs. "
@@ -114,7 +115,13 @@ class Simulator:
         )
 
 
-def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
+def _end(connection: Connection, process: "subprocess.Popen[bytes]", said: IO[str]) -> None:
+    _stop(connection, process)
+    said.close()
+
+
+def _stop(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
+    """Let a process end, which it does when nobody speaks to it any more; else end it."""
     connection.close()
     try:
         process.wait(_PATIENCE)

@@ -32,6 +32,15 @@ def rewrite(graph: ir.Graph) -> None:
             )
 
 
+def _equal(tape: Tape, node: ir.Node) -> ir.Value | None:
+    """Compare booleans as numbers."""
+    if any(one is None or one.dtype != ir.DataType.BOOL for one in node.inputs):
+        return None
+    return tape.op(
+        "Equal", [tape.op("Cast", [one], {"to": ir.DataType.FLOAT}) for one in node.inputs]
+    )
+
+
 def _scatter_elements(tape: Tape, node: ir.Node) -> ir.Value | None:
     """Scatter booleans as numbers."""
     if node.outputs[0].dtype != ir.DataType.BOOL:
@@ -132,6 +141,7 @@ def _number(value: ir.Value | None) -> float | None:
 
 
 _RULES: dict[str, Callable[[Tape, ir.Node], ir.Value | None]] = {
+    "Equal": _equal,
     "Exp": _exp,
     "Mul": _rms_norm,
     "SimplifiedLayerNormalization": _norm,
