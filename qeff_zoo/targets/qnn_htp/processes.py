@@ -49,9 +49,9 @@ def compile(arguments: Sequence[str]) -> None:
         listed = [f"{kind} in {module or 'no module'!r}" for kind, module in counts]
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         raise CompileError(
-            f"HTP's compiler refuses {len(refused)} of the operators: {', '.join(listed[:_SHOWN])}{more}. Expected operators "
-            f"that run on HTP. Build the model for another --target; or give the operator a body that HTP takes, in "
-            f"qeff_zoo/targets/qnn_htp."
+            f"HTP's compiler refuses {len(refused)} of the operators: {', '.join(listed[:_SHOWN])}{more}. Expected "
+            "such as run on HTP. Build the model for another --target, or put the operator differently in "
+            "qeff_zoo/targets/qnn_htp/rewrites.py."
         )
     raise CompileError(
         f"HTP's compiler failed and ended with {done.returncode}. Expected a compiled graph. Check memory and disk, "
