@@ -34,22 +34,39 @@ def rewrite(graph: ir.Graph) -> None:
 
 def _equal(tape: Tape, node: ir.Node) -> ir.Value | None:
     """Compare booleans as numbers."""
-    if any(one is None or one.dtype != ir.DataType.BOOL for one in node.inputs):
+    left, right = node.inputs
+    if left is None or left.dtype != ir.DataType.BOOL:
         return None
-    return tape.op(
-        "Equal", [tape.op("Cast", [one], {"to": ir.DataType.FLOAT}) for one in node.inputs]
-    )
+    return tape.op("Equal", [_number_of(tape, one) for one in (left, right)])
 
 
-def _scatter_elements(tape: Tape, node: ir.Node) -> ir.Value | None:
-    """Scatter booleans as numbers."""
+def _moved(tape: Tape, node: ir.Node) -> ir.Value | None:
+    """Move booleans as numbers."""
     if node.outputs[0].dtype != ir.DataType.BOOL:
         return None
-    data, indices, updates = node.inputs
-    numbers = [tape.op("Cast", [one], {"to": ir.DataType.FLOAT}) for one in (data, updates)]
-    attributes = {"axis": node.attributes.get_int("axis", 0)}
-    scattered = tape.op("ScatterElements", [numbers[0], indices, numbers[1]], attributes)
-    return tape.op("Cast", [scattered], {"to": ir.DataType.BOOL})
+    data, *others = node.inputs
+    if node.op_type == "ScatterElements":
+        others[1] = _number_of(tape, others[1])
+    attributes = dict(node.attributes)
+    numbers = tape.op(node.op_type, [_number_of(tape, data), *others], attributes)
+    return tape.op("Cast", [numbers], {"to": ir.DataType.BOOL})
+
+
+def _gather_nd(tape: Tape, node: ir.Node) -> ir.Value | None:
+    """Pick along the first axis alone by the operator that does no more."""
+    data, indices = node.inputs
+    shape = indices.shape if indices is not None else None
+    if node.attributes.get_int("batch_dims", 0) or shape is None or shape[-1] != 1:
+        return None
+    last = tape.op("Constant", [], {"value_ints": [-1]})
+    rows = tape.op("Squeeze", [indices, last])
+    booleans = node.outputs[0].dtype == ir.DataType.BOOL
+    picked = tape.op("Gather", [_number_of(tape, data) if booleans else data, rows], {"axis": 0})
+    return tape.op("Cast", [picked], {"to": ir.DataType.BOOL}) if booleans else picked
+
+
+def _number_of(tape: Tape, value: ir.Value | None) -> ir.Value:
+    return tape.op("Cast", [value], {"to": ir.DataType.FLOAT})
 
 
 def _exp(tape: Tape, node: ir.Node) -> ir.Value:
@@ -143,8 +160,11 @@ def _number(value: ir.Value | None) -> float | None:
 _RULES: dict[str, Callable[[Tape, ir.Node], ir.Value | None]] = {
     "Equal": _equal,
     "Exp": _exp,
+    "Expand": _moved,
+    "Gather": _moved,
+    "GatherND": _gather_nd,
     "Mul": _rms_norm,
     "SimplifiedLayerNormalization": _norm,
     "Softplus": _softplus,
-    "ScatterElements": _scatter_elements,
+    "ScatterElements": _moved,
 }
