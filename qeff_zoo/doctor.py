@@ -276,7 +276,7 @@ def _qnn() -> Finding:
     if found := _installed("onnxruntime-qnn"):
         return Finding(name="QNN", status="ok", detail=f"onnxruntime-qnn {found}")
     advice = (
-        "Run `pip install onnxruntime-qnn` to compile for Qualcomm HTP; its licence is Qualcomm's."
+        "Run `pip install 'qeff-zoo[qnn]'` to compile for Qualcomm HTP; its libraries have a licence of Qualcomm's."
     )
     return Finding(name="QNN", status="missing", detail="no onnxruntime-qnn", advice=advice)
 
