@@ -12,6 +12,7 @@ from typing import Any
 
 from qeff_zoo import identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.numerics import format_of
@@ -357,7 +358,7 @@ def _choose_shape(
     _check_sizes(choices, request)
     roles = {component.role for component in tasks.components_of(recipe)}
     positions = _positions(checkpoint.config, recipe)
-    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * _is_dynamic(checkpoint.config)}"
+    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(checkpoint.config)}"
     least = min(
         positions or 0, tasks.positions_of(checkpoint.config) or 0
     )  # not grown by a scaling
@@ -444,7 +445,7 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
     positions = tasks.positions_of(config)
     if positions is None:
         return None
-    for scaling in _rope_scalings(config) if not _is_dynamic(config) else ():
+    for scaling in rope_scalings(config) if not is_dynamic(config) else ():
         original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
         if original and factor:
             positions = max(positions, int(original * factor))
@@ -468,20 +469,6 @@ def _choose_variant(
             _check_member(choices, name)
 
 
-def _rope_scalings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a config says of its RoPE: once, or for each type of layer."""
-    found = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    by_layer = [one for one in found.values() if isinstance(one, Mapping)]
-    return by_layer or [found]
-
-
-def _is_dynamic(config: Mapping[str, Any]) -> bool:
-    """Tell whether beyond the model's positions RoPE has another base for every length, which no cache can follow."""
-    return any(
-        (one.get("rope_type") or one.get("type")) == "dynamic" for one in _rope_scalings(config)
-    )
-
-
 def _choose_rope_factors(
     checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
 ) -> dict[str, str]:
@@ -491,7 +478,7 @@ def _choose_rope_factors(
         What was chosen where the graph would not go by its context; else nothing.
     """
     config = checkpoint.config
-    scaling = next((one for one in _rope_scalings(config) if "long_factor" in one), None)
+    scaling = next((one for one in rope_scalings(config) if "long_factor" in one), None)
     if scaling is None:
         if request.rope_factors is not None:
             choices.problems.append(
