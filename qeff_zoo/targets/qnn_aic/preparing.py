@@ -7,7 +7,7 @@ from typing import Any
 
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic.configs import precision_of, specializations, state_types
+from qeff_zoo.targets.qaic.configs import name_nodes, precision_of, specializations, state_types
 from qeff_zoo.targets.qaic.driver import script
 from qeff_zoo.targets.qaic.preparing import float_states, write_model, write_script
 from qeff_zoo.targets.qnn_aic import configs, qnn_config
@@ -22,6 +22,7 @@ def prepare(
     qpcs, commands = [], []
     for name, (program, lowered) in programs.items():
         files = Files(name)
+        name_nodes(lowered.model)
         for path, text in _configs(program, lowered.model, files):
             (folder / path).write_text(text, encoding="utf-8")
         write_model(lowered.model, layout, folder / files.model)
