@@ -56,8 +56,7 @@ def custom_io(
         shapes = [tuple(int(sizes.get(axis, axis)) for axis in axes) for sizes in symbols]
         if len({*shapes}) == 1:
             shapes = shapes[:1]
-        shown = ", ".join(f"({', '.join(map(str, shape))})" for shape in shapes)
-        lines += [*_entry(name, kinds.get(name, kind)), f"    Shape: {shown}"]
+        lines += [*_entry(name, kinds.get(name, kind)), f"    Shape: {', '.join(map(str, shapes))}"]
     lines.append("Output Tensor Configuration:")
     for name, kind in outputs:
         lines += _entry(name, kinds.get(name, kind))
