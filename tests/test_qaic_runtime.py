@@ -91,7 +91,9 @@ def test_states_may_be_named_as_by_qnn(tmp_path: Path, monkeypatch: pytest.Monke
     note = json.loads(path.read_bytes().removeprefix(b"NO QPC\n"))
     monkeypatch.setattr(toy_qpc, "_dotted", lambda name: name)
     note["model"] = str(toy(tmp_path / "other.onnx", slots=False, contexts=False))
-    note["custom_io"] = {name.replace(".", "_"): kind for name, kind in note["custom_io"].items()}
+    note["pairs"] = {
+        one.replace(".", "_"): other.replace(".", "_") for one, other in note["pairs"].items()
+    }
     path.write_bytes(b"NO QPC\n" + json.dumps(note).encode())
     assert answers(session_of(package)) == [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
 

@@ -302,10 +302,13 @@ def test_what_the_file_says_comes_before_what_is_usual() -> None:
     }  # fmt: skip
 
 
-def test_every_choice_is_said_somewhere() -> None:
+def test_every_choice_is_said_somewhere_and_documented() -> None:
     elsewhere = {"num_devices", "mxint8_kv_cache", "qnn_config"}
     ours = {name for name, one in CHOICES.items() if "qnn-aic" in one.targets}
     assert ours == {*SPELLED.values()} | elsewhere
+    text = (STUB.parent.parent / "docs" / "qaic.md").read_text()
+    for key, name in SPELLED.items():
+        assert f"| `{key}` | `{CHOICES[name].flag}` |" in text
 
 
 def test_slices_are_on_every_device() -> None:
