@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from fixtures_builds import Models
+from hypothesis import given
+from hypothesis import strategies as draw
 from stub_qaic import lowered
 
 from qeff_zoo import cli, manifest_entries, pipeline, targets
@@ -193,6 +195,18 @@ def test_what_a_file_may_say(said: dict[str, Any], problem: str | None) -> None:
     found = qnn_config.problems({"mos": 4, "qnn_config": config(**said)})
     assert len(found) == bool(problem), found
     assert not problem or problem in found[0]
+
+
+@given(draw.text(max_size=60), draw.sampled_from([name for _, name in IMMUTABLE]))
+def test_what_passes_says_nothing_again(text: str, name: str) -> None:
+    for words in (text, f"{text} {name}", f"{text} {name[:-1]}=x"):
+        said = {"qnn_config": config(**dict.fromkeys(qnn_config.IMMUTABLE, words))}
+        if qnn_config.problems(said):
+            continue
+        for tool in TARGET.commands(program(**said), "graph"):
+            names = [word.partition("=")[0] for word in tool]
+            assert all(names.count(one) <= 1 for _, one in IMMUTABLE)
+            assert all(word.isprintable() for word in tool)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", "qnn_config.json"])
