@@ -2,12 +2,15 @@
 """What one choice of a build is: a field, and all that follows from it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NewType, TypeAlias
 
 #: exact     another one answers differently, or not at all
 #: at least  more of it gives the same answers
 #: any       it changes the speed, no answer; the one asked for is preferred
 Sharing: TypeAlias = Literal["exact", "at least", "any"]
+
+#: A JSON object as text, in one form for all that are equal; the flag names the file that holds it.
+JsonText = NewType("JsonText", str)
 
 HARDEST, HARD, SOFT = 100, 10, 1
 
@@ -18,7 +21,7 @@ class Choice:
 
     Args:
         name: Field of `Request`; the flag is `--` and this name, `_` written `-`.
-        kind: str, int, bool, or a tuple of any number of one of them: `tuple[int, ...]`.
+        kind: str, int, bool, `JsonText`, or a tuple of any number of one of them: `tuple[int, ...]`.
         path: Where the spec holds it, `group.name`; None for a choice that stands for others.
         help: Of the flag.
         of: Role or kind of answer of the tasks that it is for; None for every task.

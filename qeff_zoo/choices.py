@@ -14,6 +14,7 @@ from typing import Any, get_args
 from qeff_zoo import numerics, targets
 from qeff_zoo.choice import HARDEST, SOFT, Choice, choice
 from qeff_zoo.targets.qaic.options import QaicOptions
+from qeff_zoo.targets.qnn_aic.options import QnnAicOptions
 from qeff_zoo.targets.qnn_htp.options import HtpOptions
 
 POOLINGS = ("mean", "cls", "max", "lasttoken")
@@ -34,7 +35,7 @@ def _either(values: tuple[Any, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(HtpOptions, QaicOptions):
+class Request(HtpOptions, QaicOptions, QnnAicOptions):
     """What a user asks for. None leaves a choice to the recipe; a field's `help` says what it is."""
 
     target: str | None = choice(

@@ -63,7 +63,11 @@ def commands_of(plan: Plan) -> list[list[str]]:
     target = targets.find(plan.target)
     if not isinstance(target, targets.Preparing):
         return []
-    return [target.command(program, program_name(plan, program)) for program in plan.programs]
+    return [
+        words
+        for program in plan.programs
+        for words in target.commands(program, program_name(plan, program))
+    ]
 
 
 def build(

@@ -11,6 +11,7 @@ import pytest
 import tiny_checkpoint
 
 from qeff_zoo import arguments, targets, tasks
+from qeff_zoo.arguments.options import json_text
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.cli.reading import choices_of
@@ -27,6 +28,7 @@ CHECKPOINTS: Mapping[str | None, tuple[str, str | None]] = {
     "encoder": ("bert", "llama"),
     "embeddings": ("bert", "llama"),
 }
+QNN_CONFIG = Path(__file__).parent / "stub_qnn" / "qnn_config.json"
 #: By the type of what is chosen: as written, and as read. By name where not every value will do.
 TYPICAL: Mapping[Any, tuple[str, Any]] = {
     int: ("96", 96),
@@ -44,6 +46,7 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
     "num_devices": ("2", 2),
     "num_cores": ("8", 8),
     "mdp_num_partitions": ("2", 2),
+    "qnn_config": (str(QNN_CONFIG), json_text(str(QNN_CONFIG))),
 }
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "block_size": {"weights": "int4"},
@@ -99,7 +102,7 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
             planned(tmp_path / "has not", has_not, **{name: value}, **beside)
     if choice.targets:
         with pytest.raises(
-            PlanError, match=f"{choice.flag} is for target {choice.targets[0]}, and "
+            PlanError, match=f"{choice.flag} is for target {' or '.join(choice.targets)}, and "
         ):
             planned(tmp_path / "another", has, **{name: value})
 

@@ -33,7 +33,7 @@ from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Shape
 from qeff_zoo.states import State
 from qeff_zoo.store import Store
-from qeff_zoo.targets.qaic import command, configs, conflicts, sdk
+from qeff_zoo.targets.qaic import command, configs, conflicts, driver, sdk
 from qeff_zoo.targets.qaic.options import SPELLED, QaicOptions, bad_flags
 from qeff_zoo.validation import trials
 
@@ -114,7 +114,8 @@ def test_the_command_is_in_the_order_of_qefficient() -> None:
         "aic_enable_depth_first": True, "node_precision_info": ("Add",), "sub_functions": True,
         "compiler_flag": ("time-passes", "io-encrypt=yes"),
     }  # fmt: skip
-    assert targets.find("qaic").command(program(**given), "graph") == [
+    (words,) = targets.find("qaic").commands(program(**given), "graph")
+    assert words == [
         "qaic-compile", "-aic-hw", "-aic-hw-version=ai100", "-m=model.onnx",
         "-retained-state", "-convert-to-fp16", "-mxfp6-matmul", "-aic-num-cores=14", "-mos=2",
         "-aic-enable-depth-first", "-time-passes", "-io-encrypt=yes",
@@ -128,7 +129,7 @@ def test_the_command_is_in_the_order_of_qefficient() -> None:
 
 
 def test_several_programs_have_files_of_their_own() -> None:
-    words = targets.find("qaic").command(program(), "draft")
+    (words,) = targets.find("qaic").commands(program(), "draft")
     assert "-m=draft.model.onnx" in words
     assert words[-1] == "-aic-binary-dir=qpc/draft"
 
@@ -438,7 +439,7 @@ def test_from_a_checkpoint_to_a_package(
     done = script(folder)
     assert done.returncode == 0, done.stderr
     assert (folder / "qpc" / PROGRAM).read_bytes().startswith(b"NO QPC")
-    assert "stub of qaic-compile: -aic-hw" in (folder / command.LOG).read_text()
+    assert "stub of qaic-compile: -aic-hw" in (folder / driver.LOG).read_text()
     package = adopt(folder, folder / "qpc", Store())
     assert package.path.parent == home / "packages"
     assert package.validated == "none"
@@ -474,7 +475,7 @@ def test_a_failed_compile_leaves_no_qpc(prepare: Prepare, script: Script) -> Non
     folder = prepare()
     assert script(folder, STUB_QAIC="full").returncode == 1
     assert not (folder / "qpc").exists()
-    assert "No space left on device" in (folder / command.LOG).read_text()
+    assert "No space left on device" in (folder / driver.LOG).read_text()
     assert script(folder).returncode == 0  # once that is mended
 
 
@@ -483,7 +484,7 @@ def test_the_older_compiler_is_told_so(prepare: Prepare, script: Script, tmp_pat
     older = compiler(tmp_path / "old", "qaic-exec")
     done = script(folder, **{sdk.COMPILER_VARIABLE: str(older)})
     assert done.returncode == 0, done.stderr
-    (line,) = (folder / command.LOG).read_text().splitlines()
+    (line,) = (folder / driver.LOG).read_text().splitlines()
     assert " -aic-hw-version=2.0 " in line
     assert line.endswith("-compile-only -aic-binary-dir=qpc.partial")
     package = adopt(folder, folder / "qpc", Store())
@@ -649,7 +650,7 @@ def test_a_build_compiles(build: Callable[..., Package]) -> None:
     kept = {file["path"]: file["role"] for file in package.manifest["files"]}
     assert kept["qpc/programqpc.bin"] == kept["qpc/constants.bin"] == "program"
     assert kept["mdp_partitions.json"] == kept["custom_io.yaml"] == "compile-config"
-    assert kept[command.LOG] == "log"
+    assert kept[driver.LOG] == "log"
     assert not kept.keys() & {"model.onnx", SCRIPT, f"qpc/{NOTE}"}
 
 
@@ -657,7 +658,7 @@ def test_a_program_that_is_there_is_taken_whole(
     build: Callable[..., Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build()
-    monkeypatch.setattr(command, "run", pytest.fail)
+    monkeypatch.setattr(driver, "run", pytest.fail)
     monkeypatch.setattr(Store, "lookup", skipping_once(Store.lookup, first.build_key))
     again = build()
     assert not again.verify()
@@ -717,7 +718,7 @@ def test_the_compiler_ends_with_the_build(
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        command.run(folder)
+        driver.run(folder)
     pid = int(note.read_text())
     for _ in range(500):
         if not Path(f"/proc/{pid}").exists():

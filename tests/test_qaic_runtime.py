@@ -14,6 +14,7 @@ import fixtures_runtime
 import numpy as np
 import pytest
 import torch
+import toy_qpc
 from fixtures_builds import Models
 from fixtures_serving import complete, connect, running
 from hypothesis import given
@@ -81,6 +82,20 @@ def test_every_request_is_answered_as_if_it_were_alone(
     expected = [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
     assert answers(session) == expected
     assert answers(session) == expected  # rows are used again
+
+
+def test_states_may_be_named_as_by_qnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"split-retained-state-io": True}
+    package = toy_package(tmp_path / "p", sizes={}, options=options)
+    path = package.path / "qpc/decoder/programqpc.bin"
+    note = json.loads(path.read_bytes().removeprefix(b"NO QPC\n"))
+    monkeypatch.setattr(toy_qpc, "_dotted", lambda name: name)
+    note["model"] = str(toy(tmp_path / "other.onnx", slots=False, contexts=False))
+    note["pairs"] = {
+        one.replace(".", "_"): other.replace(".", "_") for one, other in note["pairs"].items()
+    }
+    path.write_bytes(b"NO QPC\n" + json.dumps(note).encode())
+    assert answers(session_of(package)) == [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

@@ -425,7 +425,7 @@ def test_packages_of_another_kind(built: dict[str, Package], encoder: EmbeddingS
         EmbeddingSession(generator, open_program(built["one row"], "decoder"))
     with pytest.raises(GenerationError, match="Specialization 'Decode'"):
         DecoderSizes.read(built["encoder"].programs[0].specializations)
-    for field, value in [("task", "text-to-image"), ("target", {"name": "qnn-aic"})]:
+    for field, value in [("task", "text-to-image"), ("target", {"name": "tpu"})]:
         foreign = Package(generator, {**built["one row"].manifest, field: value})
         with pytest.raises(GenerationError, match="expected"):
             open_session(foreign)

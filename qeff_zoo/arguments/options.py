@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.choice import JsonText
 from qeff_zoo.choices import CHOICES
 
 
@@ -38,6 +39,14 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
             groups[choice.targets] = parser.add_argument_group(f"choices of target {names}")
         group = groups[choice.targets]
         group.add_argument(choice.flag, help=choice.help, **_READERS[choice.kind])
+    parser.add_argument(
+        "--enable-qnn",
+        nargs="?",
+        const=True,
+        type=json_text,
+        metavar="CONFIG",
+        help="QEfficient's spelling of --target qnn-aic and --qnn-config CONFIG",
+    )
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -45,11 +54,29 @@ def integers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def json_text(path: str) -> JsonText:
+    """Read a file that holds a JSON object.
+
+    Raises:
+        ArgumentTypeError: There is none.
+    """
+    from qeff_zoo.identity import canonical
+    from qeff_zoo.package.manifest import parse
+
+    try:
+        return JsonText(canonical(parse(Path(path).read_bytes())).decode())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"cannot read {path!r}: {error}. Expected a file that holds a JSON object. Correct that, or the path."
+        ) from error
+
+
 #: How a flag is read, by the type of what is chosen.
 _READERS: Mapping[Any, Mapping[str, Any]] = MappingProxyType(
     {
         str: {},
         int: {"type": int, "metavar": "N"},
+        JsonText: {"type": json_text, "metavar": "FILE"},
         tuple[int, ...]: {"type": integers, "metavar": "N,N"},
         tuple[str, ...]: {"action": "append", "metavar": "TEXT"},
         bool: {"action": argparse.BooleanOptionalAction, "default": None},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import CHOICES
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PlanError
 
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
@@ -47,4 +47,17 @@ def saying_warnings() -> Iterator[None]:
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what was asked of a build or of a package, by the fields of `qeff_zoo.choices.Request`."""
     given = {name: getattr(arguments, name) for name in CHOICES}
+    if arguments.enable_qnn is not None:
+        said = {"target": "qnn-aic", "qnn_config": arguments.enable_qnn}
+        given |= {name: _once(name, given[name], it) for name, it in said.items() if it is not True}
     return {name: tuple(it) if isinstance(it, list) else it for name, it in given.items()}
+
+
+def _once(name: str, given: Any, said: Any) -> Any:
+    """Return what --enable-qnn says of a choice, which nothing else may contradict."""
+    if given not in (None, said):
+        flag = CHOICES[name].flag
+        raise PlanError(
+            [f"{flag} is {given!r}, and --enable-qnn means {flag} {said!r}. Leave one of them out."]
+        )
+    return said

@@ -55,9 +55,9 @@ _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,1000}")
 _GROUPS = ("target", "task", "quantization", "shape")
 #: What sizes are called, in the order in which they are read.
 _SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
-#: Said first, without their name. What follows from other axes, or is so nearly always, is not said.
+#: Said first, without their name. What follows from other axes, or is so nearly always, is not said; nor is a file.
 _FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
-_UNSAID = ("task", "method", "continuous_batching", "comp_ctx_lengths")
+_UNSAID = ("task", "method", "continuous_batching", "comp_ctx_lengths", "qnn_config")
 _LONGEST = 96
 
 

@@ -20,7 +20,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
     (r"qpc/", "program"),
     (r"([a-z0-9_-]+\.)?specializations\.json$", "specializations"),
     (
-        r"([a-z0-9_-]+\.)?(custom_io\.yaml|node_precision_info\.yaml|mdp_.*\.json)$",
+        r"([a-z0-9_-]+\.)?(custom_io(_config)?\.yaml|node_precision_info\.yaml|(mdp_|qnn_|tensor_slicing).*\.json)$",
         "compile-config",
     ),
     (r".*\.onnx$", "graph"),

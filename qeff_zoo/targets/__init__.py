@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qeff_zoo.weights.layout import FileLayout, Slot
 
 #: Every target, the default first: a module of this package with a value `TARGET`, `-` written `_`.
-NAMES = ("ort", "qnn-htp", "qaic")
+NAMES = ("ort", "qnn-htp", "qaic", "qnn-aic")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +166,8 @@ class Target(Protocol):
 class Preparing(Protocol):
     """What a target says and does besides whose compiler may be on another machine."""
 
-    def command(self, program: "ProgramPlan", name: str) -> list[str]:
-        """Return the command that compiles a program, with paths relative to its folder.
+    def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
+        """Return the commands that compile a program, in their order, with paths relative to its folder.
 
         Args:
             program: As it was planned.

@@ -56,13 +56,13 @@ class QaicTarget:
         lowered: Lowered = lowering.lower(graph, program)
         return lowered
 
-    def command(self, program: "ProgramPlan", name: str) -> list[str]:
+    def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
         """Return what compiles a program, in the folder that it was prepared in."""
         from qeff_zoo.targets.qaic import command
 
         files = command.Files(name)
         words = command.arguments(program, name)
-        return ["qaic-compile", *words, f"-aic-binary-dir={files.qpc}"]
+        return [["qaic-compile", *words, f"-aic-binary-dir={files.qpc}"]]
 
     def require_compiler(self) -> None:
         """Refuse to begin without the SDK."""
@@ -96,10 +96,10 @@ class QaicTarget:
     ) -> Path:
         """Prepare a program, run the compiler, and keep the QPC with its configs and log."""
         from qeff_zoo.prepared import NOTE, SCRIPT
-        from qeff_zoo.targets.qaic import command, preparing
+        from qeff_zoo.targets.qaic import command, driver
 
-        (path,) = preparing.prepare({name: (program, lowered)}, layout, folder)
-        command.run(folder)
+        (path,) = self.prepare({name: (program, lowered)}, layout, folder)
+        driver.run(folder)
         for used in (SCRIPT, command.Files(name).model, path / NOTE):
             (folder / used).unlink()
         return folder / path

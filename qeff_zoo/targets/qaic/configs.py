@@ -50,19 +50,30 @@ def custom_io(states: Sequence[State], types: Mapping[str, str]) -> str:
     Raises:
         CompileError: A state has no blocks of MXINT8.
     """
-    rows = []
-    for state in states:
-        last, precision = state.axes[-1], types[state.kind]
-        if precision == "mxint8" and (not isinstance(last, int) or last % MX_BLOCK):
-            raise CompileError(
-                f"State {state.name!r} has rows of {last}, which are no blocks of MXINT8; expected a multiple of "
-                f"{MX_BLOCK}. Leave --mxint8-kv-cache out."
-            )
-        rows += [
-            f" - IOName: {name}\n   Precision: {precision}\n\n"
-            for name in (state.name, state.output)
-        ]
-    return "".join(rows)
+    return "".join(
+        f" - IOName: {name}\n   Precision: {precision_of(state, types)}\n\n"
+        for state in states
+        for name in (state.name, state.output)
+    )
+
+
+def precision_of(state: State, types: Mapping[str, str]) -> str:
+    """Return the type that a state is kept in.
+
+    Args:
+        state: Of floats.
+        types: By kind of state.
+
+    Raises:
+        CompileError: It has no blocks of MXINT8.
+    """
+    last, precision = state.axes[-1], types[state.kind]
+    if precision == "mxint8" and (not isinstance(last, int) or last % MX_BLOCK):
+        raise CompileError(
+            f"State {state.name!r} has rows of {last}, which are no blocks of MXINT8; expected a multiple of "
+            f"{MX_BLOCK}. Leave --mxint8-kv-cache out."
+        )
+    return precision
 
 
 # --- devices -----------------------------------------------------------------------------------

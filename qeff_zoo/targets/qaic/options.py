@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be chosen about a build for target `qaic`: the flags of its compiler.
+"""What can be chosen about a build for target `qaic`: the flags of its compiler. `qnn-aic` has some of them too.
 
 Names are those of QEfficient's `compile`, and `spelling` is that of qaic-compile; what has no spelling is said to the
 compiler in a file.
@@ -27,12 +27,17 @@ _WRITTEN = (
 
 
 def _option(name: str, text: str, spelling: str | None = None, **facts: Any) -> Any:
-    return choice(f"target.{name}", text, targets=("qaic",), spelling=spelling, **facts)
+    facts = {"targets": ("qaic",), **facts}
+    return choice(f"target.{name}", text, spelling=spelling, **facts)
+
+
+def _common(name: str, text: str, spelling: str | None = None, **facts: Any) -> Any:
+    return _option(name, text, spelling, targets=("qaic", "qnn-aic"), **facts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QaicOptions:
-    """Fields of `Request` that are for target `qaic`."""
+    """Fields of `Request` that are for target `qaic`, some of them for `qnn-aic` as well."""
 
     aic_hw_version: str | None = _option(
         "aic_hw_version",
@@ -42,17 +47,17 @@ class QaicOptions:
         default="ai100",
         short="",
     )
-    num_devices: int | None = _option(
+    num_devices: int | None = _common(
         "num_devices",
         "devices that the model is sliced over (default: 1)",
         least=1,
         default=1,
         short="devices",
     )
-    mxfp6_matmul: bool | None = _option(
+    mxfp6_matmul: bool | None = _common(
         "mxfp6_matmul", "hold constant matrices of products in MXFP6", "mxfp6-matmul"
     )
-    num_cores: int | None = _option(
+    num_cores: int | None = _common(
         "num_cores",
         f"cores of each device: 1 to {CORES} (default: {CORES})",
         "aic-num-cores",
@@ -61,7 +66,7 @@ class QaicOptions:
         default=CORES,
         short="cores",
     )
-    mxint8_kv_cache: bool | None = _option(
+    mxint8_kv_cache: bool | None = _common(
         "mxint8_kv_cache", "keep keys and values in MXINT8, not in float16", of="decoder"
     )
     mdp_num_partitions: int | None = _option(
@@ -70,7 +75,7 @@ class QaicOptions:
         least=1,
         short="stages",
     )
-    mos: int | None = _option(
+    mos: int | None = _common(
         "mos", "degree to which weights are split over the cores", "mos", least=1
     )
     mdts_mos: int | None = _option(
@@ -80,13 +85,13 @@ class QaicOptions:
         least=1,
     )
     ols: int | None = _option("ols", "factor by which operators are split", "ols", least=1)
-    aic_enable_depth_first: bool | None = _option(
+    aic_enable_depth_first: bool | None = _common(
         "aic_enable_depth_first", "compute depth first", "aic-enable-depth-first"
     )
     aic_depth_first_mem: int | None = _option(
         "aic_depth_first_mem", "memory for it, in MB", "aic-depth-first-mem", least=1
     )
-    allow_mxint8_mdp_io: bool | None = _option(
+    allow_mxint8_mdp_io: bool | None = _common(
         "allow_mxint8_mdp_io", "pass MXINT8 between devices", "allow-mxint8-mdp-io"
     )
     split_retained_state_io: bool | None = _option(
@@ -113,10 +118,10 @@ class QaicOptions:
         "allocator-dealloc-delay",
         least=0,
     )
-    stats_level: int | None = _option(
+    stats_level: int | None = _common(
         "stats_level", "detail of the statistics that are recorded", "stats-level", least=0
     )
-    stats_batchsize: int | None = _option(
+    stats_batchsize: int | None = _common(
         "stats_batchsize", "batch that statistics are scaled to", "stats-batchsize", least=1
     )
     node_precision_info: tuple[str, ...] | None = _option(

@@ -10,7 +10,8 @@ from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.states import State, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.qaic import configs
-from qeff_zoo.targets.qaic.command import Files, arguments, script
+from qeff_zoo.targets.qaic.command import COMPILER, Files, arguments
+from qeff_zoo.targets.qaic.driver import script
 from qeff_zoo.weights.layout import FileLayout
 
 
@@ -30,24 +31,31 @@ def prepare(
     Raises:
         CompileError: A choice cannot be kept with this graph.
     """
-    commands = []
+    qpcs, commands = [], []
     for name, (program, lowered) in programs.items():
         files = Files(name)
         configs.name_nodes(lowered.model)
         for path, text in _configs(program, lowered.model, files):
             (folder / path).write_text(text, encoding="utf-8")
-        _write_model(lowered.model, layout, folder / files.model)
-        commands.append((files.qpc, arguments(program, name)))
-    (folder / SCRIPT).write_text(script(commands), encoding="utf-8")
-    (folder / SCRIPT).chmod(0o755)
-    return [Path(qpc) for qpc, _ in commands]
+        write_model(lowered.model, layout, folder / files.model)
+        qpcs.append(files.qpc)
+        commands.append(["compile", files.qpc, *arguments(program, name)])
+    write_script(script(COMPILER, qpcs, commands), folder)
+    return [Path(qpc) for qpc in qpcs]
+
+
+def write_script(text: str, folder: Path) -> None:
+    """Write the script of a folder."""
+    path = folder / SCRIPT
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
 
 
 def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[str, str]]:
     """Yield path and content of each config."""
     options = program.flags
     yield files.specializations, configs.specializations(program.specializations)
-    if states := _float_states(model):
+    if states := float_states(model):
         yield files.custom_io, configs.custom_io(states, configs.state_types(options))
     devices, cores = options["num_devices"], options["num_cores"]
     stages = options.get("mdp_num_partitions", 1)
@@ -61,12 +69,14 @@ def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[s
         yield files.node_precision, configs.node_precision(outputs)
 
 
-def _float_states(model: Any) -> list[State]:
+def float_states(model: Any) -> list[State]:
+    """Return the states of floats among the inputs of a model."""
     inputs = model.graph.inputs
     return states_of(value for value in inputs if value.dtype.is_floating_point())
 
 
-def _write_model(model: Any, layout: FileLayout, path: Path) -> None:
+def write_model(model: Any, layout: FileLayout, path: Path) -> None:
+    """Write a graph beside its data file."""
     import onnx_ir as ir
 
     from qeff_zoo.weights import external_data

@@ -69,7 +69,7 @@ def open_program(
     if not (folder / _QPC).is_file():
         raise GenerationError(
             f"Cannot run {str(package.path)!r}: there is no {_QPC} in {str(folder)!r}. Expected a package that was "
-            "compiled for target 'qaic'. Build it where the SDK is."
+            f"compiled for target {package.target!r}. Build it where the SDK is."
         )
     axes = {one["name"]: tuple(one["shape"]) for one in (*entry["inputs"], *entry["outputs"])}
     sdk = cards.sdk()
@@ -214,7 +214,8 @@ class QaicProgram:
 
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
         """Make sure that the QPC takes and returns what the manifest says."""
-        states = {state.name for state in self.states}
+        # QNN's converter writes `_` for `.` in names.
+        states = {name for one in self.states for name in (one.name, one.name.replace(".", "_"))}
         if lacking := sorted(known - found):
             raise self._foreign(f"it has no {', '.join(map(repr, lacking))}")
         if strange := sorted(read - known - states):

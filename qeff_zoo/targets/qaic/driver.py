@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The script that runs a compiler of Cloud AI 100 wherever its SDK is, and running that here.
+
+In: how one compiler is found and called, and what it is told of each program. Out: QPCs, or none where one failed.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from string import Template
+
+from qeff_zoo.errors import CompileError
+from qeff_zoo.prepared import NOTE, PROGRAM, SCRIPT, SUMS
+
+LOG = "compile.log"
+_TAIL, _LITTLE_ROOM = 20, 1 << 20  # lines of a log; bytes of a disk that is full
+
+_SCRIPT = Template(r"""#!/usr/bin/env bash
+# Compiles what lies here for Cloud AI 100. Then make the package where qeff-zoo is: qeff-zoo adopt FOLDER FOLDER/qpc
+set -euo pipefail
+
+fail() { echo "$script: $$*" >&2; exit 1; }
+logged() { "$$@" 2>&1 | tee -a $log >&2; }
+vacant() { [ ! -e "$$1" ] || fail "'$$1' is there already; expected no such folder. Move it away, or remove it."; }
+
+$compiler
+
+compile() { # folder of the QPC, then what the compiler is told
+  local qpc=$$1 partial=$$1.partial
+  shift
+  rm -rf "$$partial"
+  mkdir -p "$$(dirname "$$qpc")"
+  compile_into "$$partial" "$$@"
+  [ -s "$$partial/$program" ] || fail "The compiler wrote no $program; expected one in '$$partial'. See $log."
+  printf '{"schema": "qeff-compiled/1", "sums": "%s", "compiler": "%s", "version": "%s", "platform": "%s"}\n' \
+    "$$sums" "$$name" "$$version" "$$platform" > "$$partial/$note"
+  mv "$$partial" "$$qpc"
+}
+
+cd "$$(dirname "$${BASH_SOURCE[0]}")"
+sums=
+if [ -e $sums_file ]; then
+  sha256sum --check --quiet --strict $sums_file >&2 || fail "Files differ from what was prepared. Copy it again."
+  sums=$$(sha256sum $sums_file | cut -d ' ' -f 1)
+fi
+: > $log
+$commands
+""")
+
+
+def script(compiler: str, qpcs: Sequence[str], commands: Sequence[Sequence[str]]) -> str:
+    """Write the script that compiles every program of a folder, wherever the SDK is.
+
+    Args:
+        compiler: Lines of bash, run where the caller is: they set `name`, `version` and `platform`, and define
+            `compile_into`, which is told the folder to write to and what the compiler is told. They may use `fail` and
+            `logged`.
+        qpcs: Folders that must not be there yet.
+        commands: `compile`, the folder of a QPC, and what the compiler is told; or a command that `compiler` defines.
+    """
+    lines = [shlex.join(words) for words in (*(("vacant", qpc) for qpc in qpcs), *commands)]
+    return _SCRIPT.substitute(
+        compiler=compiler.strip(),
+        script=SCRIPT,
+        program=PROGRAM,
+        log=LOG,
+        note=NOTE,
+        sums_file=SUMS,
+        commands="\n".join(lines),
+    )
+
+
+def run(folder: Path) -> None:
+    """Run the script of a folder; when this process is interrupted, the compiler ends as well.
+
+    Args:
+        folder: Holds the script and all that it reads.
+
+    Raises:
+        CompileError: The compiler refused, was killed, or had no room.
+    """
+    with subprocess.Popen(
+        ["bash", SCRIPT],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, said = process.communicate()
+        except BaseException:
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise CompileError(_failure(folder, process.returncode, said.decode(errors="replace")))
+
+
+def _failure(folder: Path, code: int, said: str) -> str:
+    lines = said.splitlines()
+    tail = "".join(f"\n  {line}" for line in lines[-_TAIL:])
+    killed = code - 128 if code > 128 else -code
+    how = f"ended with {code}"
+    advice = "Correct what it says."
+    if 0 < killed < signal.NSIG:
+        how = f"was killed by {signal.Signals(killed).name}"
+        advice = "If the machine ran out of memory, compile on a larger one."
+    if "No space left" in said or shutil.disk_usage(folder).free < _LITTLE_ROOM:
+        how += f", and {str(folder)!r} has no room left"
+        advice = "Free some, or set QEFF_HOME to a larger disk."
+    return (
+        f"The compiler {how}; expected 0 and a QPC. {advice} `bash {SCRIPT}` in its folder repeats "
+        f"it. The log ends:{tail}"
+    )

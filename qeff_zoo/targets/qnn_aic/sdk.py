@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The QNN SDK of this machine: its tools and its version."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+#: Says where the SDK is.
+VARIABLE = "QNN_SDK_ROOT"
+#: The machine that its tools run on, as it calls it.
+HOST = "x86_64-linux-clang"
+CONVERTER, GENERATOR = "qairt-converter", "qnn-context-binary-generator"
+_VERSION = re.compile(r"""^version: *["']?([0-9A-Za-z._-]+)""", re.MULTILINE)
+
+
+def root(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where the SDK is; None where nobody says so.
+
+    Args:
+        environment: Variables.
+    """
+    named = environment.get(VARIABLE)
+    return Path(named) if named else None
+
+
+def lacking(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Say what stands in the way of using the SDK; None if nothing does."""
+    sdk = root(environment)
+    if sdk is None:
+        return f"{VARIABLE} is not set"
+    for tool in (CONVERTER, GENERATOR):
+        if not os.access(sdk / "bin" / HOST / tool, os.X_OK):
+            return f"there is no {tool} in {str(sdk / 'bin' / HOST)!r}"
+    return None
+
+
+def installed(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the version of the SDK, "absent", or "unknown"."""
+    sdk = root(environment)
+    try:
+        text = (sdk / "sdk.yaml").read_text(encoding="utf-8") if sdk else None
+    except FileNotFoundError:
+        text = None
+    except (OSError, UnicodeDecodeError):
+        return "unknown"
+    if text is None:
+        return "absent"
+    found = _VERSION.search(text)
+    return found[1] if found else "unknown"
