@@ -275,7 +275,7 @@ def _sdk(sdk: Path, part: str) -> Finding:
 def _qnn() -> Finding:
     if found := _installed("onnxruntime-qnn"):
         return Finding(name="QNN", status="ok", detail=f"onnxruntime-qnn {found}")
-    advice = "Run `pip install 'qeff-zoo[qnn]'` to compile for Qualcomm HTP; its libraries have a licence of Qualcomm's."
+    advice = "Run `pip install 'qeff-zoo[qnn]'` to compile for Qualcomm HTP; its libraries have Qualcomm's licence."
     return Finding(name="QNN", status="missing", detail="no onnxruntime-qnn", advice=advice)
 
 

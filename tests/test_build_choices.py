@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiny_checkpoint
 
-from qeff_zoo import arguments, targets, tasks
+from qeff_zoo import arguments, tasks
 from qeff_zoo.arguments.options import json_text
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import CHOICES, Request
@@ -44,6 +44,7 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
     "rope_factors": ("short", "short"),
     "aic_hw_version": ("ai200", "ai200"),
     "num_devices": ("2", 2),
+    "soc_model": ("57", 57),
     "num_cores": ("8", 8),
     "mdp_num_partitions": ("2", 2),
     "qnn_config": (str(QNN_CONFIG), json_text(str(QNN_CONFIG))),
@@ -66,13 +67,7 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)
 
 
-#: A choice of a target that cannot be built for yet has nothing to follow from.
-BUILT = [
-    name for name, one in CHOICES.items() if not one.targets or {*one.targets} & {*targets.NAMES}
-]
-
-
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize("name", CHOICES)
 def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None:
     choice = CHOICES[name]
     text, value = TYPICAL.get(name) or TYPICAL[choice.kind]

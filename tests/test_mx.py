@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Float16 with saturation and the microscaling formats, against gfloat and by their properties."""
 
 from typing import Any

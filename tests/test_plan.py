@@ -45,10 +45,10 @@ TOOLS = {
 
 
 GOLDEN = {
-    "llama": "qz1-cf52c43e2b42f41f864e294084850ea97c1efb18050e63a1a1ad158a5eba27e0",
-    "slots": "qz1-6db51b905ba6d203e37626ea7ff2552f98c0e0b91f9373b1da0d7b212194c508",
-    "bert": "qz1-39c06afcc809ea9b6d63a3eee263ab97efd5ccd038171ec2cd73ff92ec75e6a7",
-    "graph": "qg1-24501809b72b026a9b8f21780f7024b718061674deb0208a71309188abf87134",
+    "llama": "qz1-ea8e50882724edc529c6ed3420c7418f8405b6785a40b715d08290fdde5bf7e0",
+    "slots": "qz1-b5636b45bb67a24c2cb728d4a1d4d6fd15d8e4cc0df8dc71a735be95605500e3",
+    "bert": "qz1-e4430afb81ddd96968ff7ffd56784811b1598c929767224484663bd44fa67549",
+    "graph": "qg1-7e992d79251726048c6ec2094ce89c1ca725bd6a86d84ce863e678eb40b108cc",
 }
 
 Open = Callable[..., Checkpoint]
@@ -672,13 +672,13 @@ def test_the_target_is_resolved_into_the_plan(
     assert plain.resolved.needs == {"onnxruntime": f">={TOOLS['onnxruntime']}"}
 
     class Newer(type(targets.find("ort"))):  # type: ignore[misc]
-        def resolve(self) -> targets.Resolved:
-            return targets.Resolved(toolchain={"sdk": "2.1"}, needs={}, flags={"num_cores": 16})
+        def resolve(self, options: Mapping[str, Any]) -> targets.Resolved:
+            return targets.Resolved(toolchain={"sdk": "2.1"}, needs={})
 
     monkeypatch.setattr(plans.targets, "find", lambda name: Newer(revision=7))
     plan = resolve(opened(), Request(), WEIGHTS)
-    assert plan.spec["target"] == {"name": "ort", "revision": 7, "num_cores": 16}
-    assert (plan.spec["toolchain"]["sdk"], plan.programs[0].flags) == ("2.1", {"num_cores": 16})
+    assert plan.spec["target"] == {"name": "ort", "revision": 7}
+    assert (plan.spec["toolchain"]["sdk"], plan.programs[0].flags) == ("2.1", {})
     assert plan.build_key != plain.build_key
     assert graph_key(plan, "sha256:" + "1" * 64) == graph_key(plain, "sha256:" + "1" * 64)
 

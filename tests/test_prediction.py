@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predictions of the trained tiny model and of others: known figures, the reference's arithmetic, the command."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A graph in a device's numerics: what is rounded, what is not, and to what."""
 
 from pathlib import Path

@@ -26,6 +26,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.package import Package
+from qeff_zoo.registry import list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.store import Store
@@ -353,3 +354,21 @@ def test_another_chip_is_another_package(checkpoint: Path) -> None:
     ]
     keys = [plan.build_key for plan in plans]
     assert keys[0] == keys[1] != keys[2]
+
+
+# --- what became of every recipe -----------------------------------------------------------------
+
+
+def test_every_recipe_has_a_verdict_and_most_agree() -> None:
+    path = Path(__file__).parent.parent / "validated_models" / "_targets" / "qnn-htp.json"
+    found = json.loads(path.read_bytes())["models"]
+    agreeing: dict[bool, int] = {True: 0, False: 0}
+    for recipe in list_recipes():
+        verdict = found[f"{recipe.model_type}-{recipe.tiny[0].name}"]
+        assert verdict["verdict"] in ("agrees", "differs", "refused")
+        if verdict["verdict"] == "agrees":
+            assert verdict["max_relative_error"] <= verdict["<="]
+            agreeing[recipe.task == "text-generation"] += 1
+    assert agreeing[True] >= 110
+    encoders = [recipe for recipe in list_recipes() if recipe.task != "text-generation"]
+    assert agreeing[False] == len(encoders)

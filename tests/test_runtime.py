@@ -23,7 +23,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
+from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, memory, open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.memory import available_memory
@@ -32,7 +32,6 @@ from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.text_generation import Generation
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
-from qeff_zoo.targets.ort import session as ort_session
 from qeff_zoo.targets.ort.session import open_program
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
@@ -434,10 +433,10 @@ def test_packages_of_another_kind(built: dict[str, Package], encoder: EmbeddingS
 def test_a_cache_that_does_not_fit_is_refused(
     built: dict[str, Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ort_session, "available_memory", lambda: 20_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 20_000)
     with pytest.raises(GenerationError, match=r"1 x 48 tokens needs .* the 20 kB .*--ctx-len"):
         reopen(built["one row"].path)
-    monkeypatch.setattr(ort_session, "available_memory", lambda: None)
+    monkeypatch.setattr(memory, "available_memory", lambda: None)
     assert isinstance(reopen(built["one row"].path), TextGenerationSession)
 
 
