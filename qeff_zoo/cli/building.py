@@ -86,6 +86,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
             arguments.output,
             request=_request(arguments),
             revision=arguments.revision,
+            validate=not arguments.no_validate,
             reporter=reporter(arguments),
         )
     if arguments.json:
