@@ -104,13 +104,17 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, staged / name)
         known = all(is_known({"compiler": str(note.get("version"))}) for note in notes)
-        proved = {} if known else {"validated": "none", "validation": []}
+        claims = {} if known else {"validated": "none", "validation": []}
         try:
-            package = write_manifest(staged, {**manifest, **proved, "programs": programs}, {})
+            package = write_manifest(staged, {**manifest, **claims, "programs": programs}, {})
         except ValueError as error:  # a spec without an identity
             raise _damaged(folder, str(error)) from error
         there = store.lookup(package.build_key)
-        better = there is not None and there.standing[0] >= package.standing[0]
+        better = (
+            there is not None
+            and there.validated != "none"
+            and there.standing[0] >= package.standing[0]
+        )
         return store.promote(staged, package.build_key, adopt=better)
 
 
