@@ -64,6 +64,15 @@ def write(folder: Path, manifest: Manifest, digests: Mapping[str, tuple[int, str
     write_durably(folder / PREPARED, dump(content))
 
 
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Return the manifest of what a prepared folder will be a package of.
+
+    Raises:
+        PackageError: The folder is none, or damaged.
+    """
+    return _content(folder)["manifest"]  # type: ignore[no-any-return]
+
+
 def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False) -> Package:
     """Make a package of a prepared folder and the program that was compiled from it.
 
@@ -130,8 +139,8 @@ def is_known(toolchain: Mapping[str, str]) -> bool:
     )
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read what was prepared, and check every file of it."""
+def _content(folder: Path) -> dict[str, Any]:
+    """Read what was prepared, and check all but the files."""
     path = folder / PREPARED
     try:
         with path.open("rb") as file:
@@ -147,9 +156,15 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise _damaged(folder, f"its schema is {content.get('schema')!r:.100}, not {SCHEMA_ID!r}")
     for problem in chain(validator(_SCHEMA).iter_errors(content), _of_manifest(content)):
         raise _damaged(folder, shortened(f"{problem.json_path} {problem.message}"))
-    manifest, files = content["manifest"], content["files"]
-    if len({Path(entry["path"]).parts[0] for entry in manifest["programs"]}) != 1:
+    if len({Path(entry["path"]).parts[0] for entry in content["manifest"]["programs"]}) != 1:
         raise _damaged(folder, "its programs are to lie in several folders")
+    return content
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read what was prepared, and check every file of it."""
+    content = _content(folder)
+    manifest, files = content["manifest"], content["files"]
     for broken in _problems(folder, files):
         raise _damaged(folder, broken)
     return manifest, files

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target `qaic` from a checkpoint to answers: prepared, compiled by the stub, adopted, and run on the stand-in of cards.
+"""Target `qaic` from a checkpoint to answers: prepared, compiled by the stub, adopted, and run on a stand-in of cards.
 
 What the stub makes is no QPC, and no package of it is ever called validated.
 """
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -184,3 +185,24 @@ def test_only_of_a_compiler_that_is_known_is_a_package_what_was_predicted(
     assert package.manifest["validation"] == (checks if known else [])
     assert package.verify() == []
     assert Package.open(package.path).validated == package.validated
+
+
+@pytest.mark.parametrize("version", ["1.20.0.90", "unknown"])
+def test_a_build_without_a_card_is_predicted(
+    version: str, home: Path, rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = home / "llama"
+    if not source.exists():
+        runnable_package.checkpoint(source, "llama")
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
+    if (home / "graphs").exists():
+        shutil.copytree(home / "graphs", tmp_path / "home" / "graphs")
+    monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
+    monkeypatch.setattr(sdk, "installed", lambda part: version)
+    monkeypatch.setattr(rt, "DEVICES", 0)
+    request = Request(target="qaic", ctx_len=48, prefill_seq_len=WIDTH)
+    package = pipeline.build(str(source), request).package
+    assert package.validated == ("predicted" if version[0].isdigit() else "none")
+    levels = {check["level"] for check in package.manifest["validation"]}
+    assert levels == ({"predicted"} if version[0].isdigit() else set())
+    assert not package.verify()
