@@ -158,7 +158,7 @@ def test_an_encoder_answers_as_hugging_face_does(
 
 
 def test_what_is_rounded_more_is_predicted_so(
-    prepare: Callable[..., tuple[Path, Path]],
+    prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     sizes = {"ctx_len": 48, "prefill_seq_len": WIDTH, "full_batch_size": ROWS}
     _, folder = prepare("llama", **sizes, mxfp6_matmul=True)
@@ -167,6 +167,7 @@ def test_what_is_rounded_more_is_predicted_so(
     assert against >= {"float32 rounded to mxfp6", "float16 + mxfp6"}
     (program,) = manifest["programs"]
     assert {one["format"]["bits"] for one in program["numerics"]["matrices"]} == {6}
+    assert not adopt(folder, compiled(folder, tmp_path), Store()).verify()
 
 
 @pytest.mark.parametrize("version", ["1.20.0.90", "unknown", "", "."])
