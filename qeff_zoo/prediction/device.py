@@ -202,18 +202,15 @@ class _Rounding:
         """Let every reader of a constant read it rounded, but those of weights that are kept."""
         multiplied = dict(self._multiplied()) if self.numerics.weights else {}
         for value in list(self.graph.initializers.values()):
-            narrow = (
-                value.dtype == ir.DataType.FLOAT16
-            )  # is float16 already, and cast as it is read
-            if not (narrow or _is_float(value)):
+            if not _is_float(value):
                 continue
             if self.numerics.keeps(str(value.name)):
                 self._kept.add(value)
                 continue
             for node, index in list(value.uses()):
-                axis = multiplied.get((value, node))
-                if self._is_exact(node) or (narrow and axis is None):
+                if self._is_exact(node):
                     continue
+                axis = multiplied.get((value, node))
                 format = FLOAT16 if axis is None else replace(MXFP6, axis=axis)
                 node.replace_input_with(index, self._constant(value, format))
             if not value.uses() and not value.is_graph_output():
@@ -295,11 +292,9 @@ def _later(value: ir.Value, format: Format, name: str) -> ir.Value:
     assert exact is not None
 
     def rounded() -> ir.Tensor[Any]:
-        values = round_trip(exact.numpy(), format)
-        return ir.Tensor(values.astype(exact.dtype.numpy(), copy=False), name=name)
+        return ir.Tensor(round_trip(exact.numpy(), format), name=name)
 
-    # What mxfp6 leaves of float16 numbers float16 holds.
-    tensor = ir.LazyTensor(rounded, exact.dtype, ir.Shape(exact.shape.numpy()), name=name)
+    tensor = ir.LazyTensor(rounded, ir.DataType.FLOAT, ir.Shape(exact.shape.numpy()), name=name)
     return ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
 
 

@@ -54,11 +54,16 @@ class QaicTarget:
         )
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
-        """Turn a portable graph into one of the compiler's own operators, in place; its matrices are float16."""
+        """Turn a portable graph into one of the compiler's own operators, in place.
+
+        Matrices are stored in float16, but where the compiler is to compress them: those it has to find as constants
+        that products read, without a cast between.
+        """
         from qeff_zoo.targets.qaic import lowering, prediction
 
         numerics = prediction.numerics_of(graph, program.flags)
-        lowered = lowering.lower(graph, replace(program, weights=FLOAT16))
+        weights = program.weights if program.flags.get("mxfp6_matmul") else FLOAT16
+        lowered = lowering.lower(graph, replace(program, weights=weights))
         return replace(lowered, numerics=numerics)
 
     def command(self, program: "ProgramPlan", name: str) -> list[str]:
