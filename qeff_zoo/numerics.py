@@ -140,6 +140,15 @@ class DeviceNumerics:
     states: Literal["mxint8"] | None = None
     keep: tuple[str, ...] = ()
 
+    @classmethod
+    def of_program(cls, entry: Mapping[str, Any]) -> "DeviceNumerics":
+        """Read from a program's entry in a manifest what its device rounds."""
+        matrices = Numerics.from_dict(entry["numerics"]).matrices
+        return cls(
+            weights="mxfp6" if any(matrix.format == MXFP6 for matrix in matrices) else None,
+            states="mxint8" if any(one["dtype"] == "mxint8" for one in entry["states"]) else None,
+        )
+
     def keeps(self, weight: str) -> bool:
         """Tell whether a weight stays in float32."""
         return any(fnmatchcase(weight, pattern) for pattern in self.keep)

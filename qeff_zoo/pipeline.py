@@ -4,8 +4,9 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo import manifest_entries, prepared, targets
 from qeff_zoo import plan as plans
@@ -15,6 +16,7 @@ from qeff_zoo.disk.sharing import share_all
 from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import graphs
 from qeff_zoo.hub.usable import is_as_good_as_ours
+from qeff_zoo.numerics import DeviceNumerics
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan
@@ -25,6 +27,9 @@ from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import FileLayout, plan_file
+
+if TYPE_CHECKING:
+    from qeff_zoo.validation.records import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +93,8 @@ def build(
         request: What is asked for beyond the recipe.
         revision: Branch, tag or commit of a Hub model.
         validate: Compare with Hugging Face before the package is promoted; without, it says "none".
-        level: What the comparison is called: "tiny" for a recipe's tiny model, with weights made up; None for what the
-            target's packages prove.
+        level: What the comparison is called: "tiny" for a recipe's tiny model, with weights made up; None for what it
+            proves: "predicted" where this machine cannot run the package, else what the target's packages prove.
         output: Also copy the package here.
         store: Where to keep it; None for the one `QEFF_HOME` names.
         reporter: Shows progress.
@@ -105,8 +110,7 @@ def build(
         package = store.lookup(plan.build_key)
     hit = package is not None and _will_do(package, store, validate=validate)
     if package is None or not hit:
-        proves = level or targets.find(plan.target).level
-        package = _build(checkpoint, plan, store, watch, proves if validate else None)
+        package = _build(checkpoint, plan, store, watch, level, validate=validate)
     if checkpoint.model_id is None:
         store.remember_source(plan.build_key, checkpoint.folder)
     if output is not None:
@@ -122,11 +126,19 @@ def _will_do(package: Package, store: Store, *, validate: bool) -> bool:
 
 
 def _build(
-    checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch, level: str | None
+    checkpoint: Checkpoint,
+    plan: Plan,
+    store: Store,
+    watch: Stopwatch,
+    level: str | None,
+    *,
+    validate: bool,
 ) -> Package:
     target = targets.find(plan.target)
+    runs_here = True
     if isinstance(target, targets.Preparing):
         target.require_compiler()
+        runs_here = all(target.runs_here(program) for program in plan.programs)
     traced = _trace(checkpoint, plan, store, watch)
 
     from qeff_zoo.validation import ladder as validation
@@ -135,6 +147,13 @@ def _build(
 
     with store.stage("build") as folder:
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
+        companions.copy(checkpoint, folder)
+        record = None
+        if validate and not runs_here:
+            record = _predict(checkpoint, plan, made, layout, folder, watch, level)
+            if not record.passed:
+                kept = store.failed(folder, plan.build_key)
+                raise _disagreement(checkpoint, record.failures, kept)
         with watch.stage("compile"):
             try:
                 entries = [
@@ -145,27 +164,68 @@ def _build(
                 kept = store.failed(folder, plan.build_key)
                 raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
         with watch.stage("package"):
-            companions.copy(checkpoint, folder)
             read = len({name for graph in traced for name in graph.bindings})
             manifest = manifest_entries.manifest(checkpoint, plan, entries, read, watch)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             if not target.keeps_weights:
                 (folder / external_data.WEIGHTS).unlink()
                 digests = {}
+            if record and prepared.is_known(plan.resolved.toolchain):
+                manifest |= {"validation": record.checks, "validated": record.level}
             package = write_manifest(folder, manifest, digests)
-        if level is None:
-            trials.call_once(package)
+        if not (validate and runs_here):
+            if runs_here:
+                trials.call_once(package)
             return store.promote(folder, plan.build_key)
         with watch.stage("validate", unit="step") as advance:
-            record = validation.validate(package, checkpoint.folder, level=level, progress=advance)
+            record = validation.validate(
+                package, checkpoint.folder, level=level or target.level, progress=advance
+            )
             record.save_evidence(folder)
-            proved = level if record.passed else "none"
+            proved = record.level if record.passed else "none"
             write_manifest(
                 folder, {**manifest, "validation": record.checks, "validated": proved}, digests
             )
         if not record.passed:
             raise _disagreement(checkpoint, record.failures, store.failed(folder, plan.build_key))
         return store.promote(folder, plan.build_key)
+
+
+def _predict(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    made: Sequence[manifest_entries.Made],
+    layout: FileLayout,
+    folder: Path,
+    watch: Stopwatch,
+    level: str | None,
+) -> "Record":
+    """Compare what a program is compiled from with Hugging Face, in its device's numerics, and keep the evidence.
+
+    Nothing is claimed by that of what a compiler makes of it, but by who knows that it was made of exactly this.
+    """
+    from qeff_zoo.validation import ladder as validation
+
+    target = targets.find(plan.target)
+    assert isinstance(target, targets.Preparing)
+    (one,) = made
+    entry = {**manifest_entries.program_entry(plan, one, ""), "path": ""}
+    entry["program_key"] = key_of(entry)
+    manifest = manifest_entries.manifest(checkpoint, plan, [entry], 0, watch)
+    package = Package(folder, {**manifest, "files": [{"size": layout.nbytes}]})
+    (program,) = package.programs
+    numerics = DeviceNumerics.of_program(entry)
+    opening = partial(target.predict, one.lowered, layout, folder, program, numerics=numerics)
+    with watch.stage("predict", unit="step") as advance:
+        record = validation.validate(
+            package,
+            checkpoint.folder,
+            level=level or "predicted",
+            progress=advance,
+            opening=opening,
+        )
+    record.save_evidence(folder)
+    return record
 
 
 def _trace(
@@ -226,10 +286,11 @@ def program_name(plan: Plan, program: ProgramPlan) -> str:
     return Path(graphs.GRAPH).stem if len(plan.programs) == 1 else program.role
 
 
-def _disagreement(checkpoint: Checkpoint, failures: list[str], kept: Path) -> ParityError:
+def _disagreement(checkpoint: Checkpoint, failures: list[str], kept: Path | None) -> ParityError:
+    where = f"It was not promoted; the evidence is in {str(kept)!r}" if kept else "It was not kept"
     return ParityError(
-        f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(failures)}. It was not promoted; "
-        f"the evidence is in {str(kept)!r}. Check the recipe, or build with --no-validate to look into it."
+        f"The package of {checkpoint.name!r} disagrees with Hugging Face: {'; '.join(failures)}. {where}. Check the "
+        "recipe, or build with --no-validate to look into it."
     )
 
 
@@ -239,6 +300,7 @@ def prepare(
     *,
     request: Request = Request(),
     revision: str | None = None,
+    validate: bool = True,
     store: Store | None = None,
     reporter: Reporter | None = None,
 ) -> Path:
@@ -249,6 +311,7 @@ def prepare(
         output: A folder that is new or empty.
         request: What is asked for beyond the recipe.
         revision: Branch, tag or commit of a Hub model.
+        validate: Compare what will be compiled with Hugging Face, in the device's numerics.
         store: Where graphs are kept; None for the one `QEFF_HOME` names.
         reporter: Shows progress.
 
@@ -273,6 +336,12 @@ def prepare(
         from qeff_zoo.weights import external_data
 
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
+        companions.copy(checkpoint, folder)
+        record = None
+        if validate:
+            record = _predict(checkpoint, plan, made, layout, folder, watch, None)
+            if not record.passed:
+                raise _disagreement(checkpoint, record.failures, None)
         with watch.stage("prepare"):
             named = {program_name(plan, one.plan): (one.plan, one.lowered) for one in made}
             paths = target.prepare(named, layout, folder)
@@ -283,9 +352,10 @@ def prepare(
                 }
                 for one, path in zip(made, paths, strict=True)
             ]
-            companions.copy(checkpoint, folder)
             read = len({name for graph in traced for name in graph.bindings})
             manifest = manifest_entries.manifest(checkpoint, plan, entries, read, watch)
+            if record:
+                manifest |= {"validation": record.checks, "validated": record.level}
             prepared.write(
                 folder,
                 {**manifest, "build_key": plan.build_key},

@@ -64,8 +64,20 @@ def write(folder: Path, manifest: Manifest, digests: Mapping[str, tuple[int, str
     write_durably(folder / PREPARED, dump(content))
 
 
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Return the manifest of what a prepared folder will be a package of.
+
+    Raises:
+        PackageError: The folder is none, or damaged.
+    """
+    return _content(folder)["manifest"]  # type: ignore[no-any-return]
+
+
 def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False) -> Package:
-    """Make a package of a prepared folder and the program that was compiled from it; nothing was compared.
+    """Make a package of a prepared folder and the program that was compiled from it.
+
+    What was predicted of the folder holds of a program that says it was compiled from exactly that, by a compiler of a
+    version that it names. Of any other nothing is claimed.
 
     Args:
         folder: Prepared, with every file as it was.
@@ -84,7 +96,10 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
         for file in files
         if file["role"] not in _COMPILED and file["path"] not in (SUMS, SCRIPT)
     ]
-    programs = [_compiled(entry, compiled, sums, unchecked) for entry in manifest["programs"]]
+    notes = [_note_of(entry, compiled, sums, unchecked) for entry in manifest["programs"]]
+    programs = [
+        _compiled(entry, note) for entry, note in zip(manifest["programs"], notes, strict=True)
+    ]
     (top,) = {Path(entry["path"]).parts[0] for entry in programs}
     made = [name for name in package_files.walk(compiled) if Path(name).name != NOTE]
     sources = {name: folder / name for name in kept}
@@ -97,18 +112,35 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
         for name, path in sources.items():
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, staged / name)
-        unproved = {"validated": "none", "validation": []}
+        known = all(is_known({"compiler": str(note.get("version"))}) for note in notes)
+        claims = {} if known else {"validated": "none", "validation": []}
         try:
-            package = write_manifest(staged, {**manifest, **unproved, "programs": programs}, {})
+            package = write_manifest(staged, {**manifest, **claims, "programs": programs}, {})
         except ValueError as error:  # a spec without an identity
             raise _damaged(folder, str(error)) from error
         there = store.lookup(package.build_key)
-        proved = there is not None and there.validated != "none"
-        return store.promote(staged, package.build_key, adopt=proved)
+        better = (
+            there is not None
+            and there.validated != "none"
+            and there.standing[0] >= package.standing[0]
+        )
+        return store.promote(staged, package.build_key, adopt=better)
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read what was prepared, and check every file of it."""
+def is_known(toolchain: Mapping[str, str]) -> bool:
+    """Tell whether a compiler is one of a version that it names: of another, nobody knows what it makes of a graph.
+
+    Args:
+        toolchain: Versions by name.
+    """
+    return all(
+        _WORD.fullmatch(version) and any(map(str.isdigit, version))
+        for version in toolchain.values()
+    )
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    """Read what was prepared, and check all but the files."""
     path = folder / PREPARED
     try:
         with path.open("rb") as file:
@@ -124,9 +156,15 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise _damaged(folder, f"its schema is {content.get('schema')!r:.100}, not {SCHEMA_ID!r}")
     for problem in chain(validator(_SCHEMA).iter_errors(content), _of_manifest(content)):
         raise _damaged(folder, shortened(f"{problem.json_path} {problem.message}"))
-    manifest, files = content["manifest"], content["files"]
-    if len({Path(entry["path"]).parts[0] for entry in manifest["programs"]}) != 1:
+    if len({Path(entry["path"]).parts[0] for entry in content["manifest"]["programs"]}) != 1:
         raise _damaged(folder, "its programs are to lie in several folders")
+    return content
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read what was prepared, and check every file of it."""
+    content = _content(folder)
+    manifest, files = content["manifest"], content["files"]
     for broken in _problems(folder, files):
         raise _damaged(folder, broken)
     return manifest, files
@@ -153,10 +191,10 @@ def _problems(folder: Path, files: list[dict[str, Any]]) -> Iterator[str]:
             yield altered
 
 
-def _compiled(
+def _note_of(
     entry: Mapping[str, Any], compiled: Path, sums: str, unchecked: bool
 ) -> dict[str, Any]:
-    """Check one program, and say in its entry by which compiler it was made."""
+    """Return what one program says of itself, nothing if it says nothing, once it is the one that is meant."""
     _, *below = Path(entry["path"]).parts
     folder = compiled.joinpath(*below)
     path = folder / PROGRAM
@@ -165,13 +203,18 @@ def _compiled(
     note = _note(folder / NOTE)
     if note is None:
         if unchecked:
-            return dict(entry)
+            return {}
         raise PackageError(
             f"Cannot adopt {str(compiled)!r}: it has no {NOTE}, so that nobody knows what it was compiled from; "
             f"expected what {SCRIPT} of the prepared folder made. Run that, or say --unchecked if you are sure."
         )
     if f"sha256:{note.get('sums')}" != sums:
         raise _foreign(compiled, f"{NOTE} says that it was compiled from other files")
+    return note
+
+
+def _compiled(entry: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any]:
+    """Say in a program's entry by which compiler it was made."""
     name, version = note.get("compiler"), note.get("version")
     compiler = dict(entry["compiled_from"]["compiler"])
     if all(isinstance(word, str) and _WORD.fullmatch(word) for word in (name, version)):

@@ -4,6 +4,7 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
@@ -61,18 +62,38 @@ def build_command(arguments: argparse.Namespace) -> None:
     state = "was in the store already" if built.hit else f"built, validated: {package.validated}"
     if not arguments.json:
         print(f"{package.name}: {state} ({took:.1f} s)", file=sys.stderr)
+        _tell_errors(package.manifest)
     published = _published(package, arguments)
     if arguments.json:
         answer = {"path": str(package.path), "build_key": package.build_key, "hit": built.hit}
         answer |= {"seconds": built.seconds, "peak_rss_bytes": built.peak_rss_bytes}
-        print_json({**answer, **published})
+        print_json({**answer, **_proved(package.manifest), **published})
         return
     print(package.path)
+
+
+def _proved(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the level of a validation, and the largest error from each reference: in units of its answers' spread."""
+    errors: dict[str, float] = {}
+    for check in manifest["validation"]:
+        if check["metric"] == "max_relative_error" and check["value"] is not None:
+            reference = check["against"]["dtype"]
+            errors[reference] = max(errors.get(reference, 0.0), check["value"])
+    return {"validated": manifest["validated"], "largest_errors": errors}
+
+
+def _tell_errors(manifest: Mapping[str, Any]) -> None:
+    """Say how far what was predicted is from Hugging Face's model: nobody has run it."""
+    if manifest["validated"] == "predicted":
+        errors = _proved(manifest)["largest_errors"].items()
+        shown = ", ".join(f"{error:.2g} ({reference})" for reference, error in errors)
+        print(f"predicted: largest errors from Hugging Face's model: {shown}", file=sys.stderr)
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
     """Prepare a folder, and say what is to be done with it."""
     from qeff_zoo import pipeline
+    from qeff_zoo.prepared import manifest_of
 
     if arguments.output is None or arguments.publish is not None:
         wrong = "without --output" if arguments.output is None else "beside --publish"
@@ -86,11 +107,14 @@ def _prepare(arguments: argparse.Namespace) -> None:
             arguments.output,
             request=_request(arguments),
             revision=arguments.revision,
+            validate=not arguments.no_validate,
             reporter=reporter(arguments),
         )
+    manifest = manifest_of(folder)
     if arguments.json:
-        print_json({"prepared": str(folder)})
+        print_json({"prepared": str(folder), **_proved(manifest)})
         return
+    _tell_errors(manifest)
     shown = shlex.quote(str(folder))
     print(
         f"Prepared, which is no package yet. Run {shown}/compile.sh where the compiler is, then `qeff-zoo adopt "

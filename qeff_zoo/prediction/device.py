@@ -119,6 +119,7 @@ def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) ->
         CompileError: What the graph computes has no known types.
     """
     onnx_passes.InlinePass(lambda function: function.name not in _WHOLE)(model)
+    onnx_passes.NameFixPass()(model)  # inlining knows no names within Scan
     onnx_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     onnx_passes.LiftSubgraphInitializersToMainGraphPass()(model)
     _infer_types(model)

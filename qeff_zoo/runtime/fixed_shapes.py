@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.by_token import by_token
 from qeff_zoo.runtime.decoder import PADDING
 from qeff_zoo.runtime.program import Array, Specializations
 
@@ -38,6 +39,20 @@ class FixedCall:
         """
         asked = tuple(slice(self.width if axis == "seq_len" else None) for axis in axes)
         return output[self.places][asked]
+
+    def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Cut what was chosen to the rows and columns that were asked for: (rows * columns, slots, k).
+
+        Args:
+            outputs: Choices of all rows and columns; what is none of tokens is left out.
+        """
+        found = {}
+        for name, array in outputs.items():
+            every = by_token(array, self.symbols["batch_size"], self.symbols["seq_len"])
+            if every is not None:
+                kept = every[self.places, : self.width]
+                found[name] = kept.reshape(-1, *kept.shape[2:])
+        return found
 
 
 class FixedShapes:

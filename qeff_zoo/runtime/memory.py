@@ -60,7 +60,11 @@ def new_states(
     every = [entry["symbols"] for entry in specializations]
     rows = max(int(one.get("full_batch_size", one["batch_size"])) for one in every)
     ctx_len = max(int(one.get("ctx_len", 0)) for one in every)
-    sizes: Mapping[int | str, int] = {"batch_size": rows, "ctx_len": ctx_len}
+    sizes: Mapping[int | str, int] = {
+        "batch_size": rows,
+        "full_batch_size": rows,
+        "ctx_len": ctx_len,
+    }
     shapes = {state.name: [int(sizes.get(size, size)) for size in state.axes] for state in states}
     needed = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
     available = available_memory()

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package in, the session of its task out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
-from qeff_zoo.runtime.program import Observe, Observed
+from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
@@ -21,6 +22,8 @@ Session: TypeAlias = (
     | TextClassificationSession
     | TokenClassificationSession
 )
+#: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
+Opening: TypeAlias = Callable[..., Program]
 
 
 def open_session(
@@ -30,6 +33,7 @@ def open_session(
     prefix_cache_bytes: int | None = None,
     observe: Observe | None = None,
     lean: bool = False,
+    opening: Opening | None = None,
 ) -> Session:
     """Open a package to run it.
 
@@ -39,6 +43,7 @@ def open_session(
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
         observe: Told of every call, its choices of experts and keys included.
         lean: For a few calls: copy no weights to make calls faster.
+        opening: Opens what runs in place of the package's program; None for that itself.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -62,9 +67,8 @@ def open_session(
     target = targets.find(package.target)
     with _fitting(package):
         (program,) = package.programs
-        opened = target.open(
-            package, program.role, threads=threads, choices=observe is not None, lean=lean
-        )
+        opening = opening or partial(target.open, package, program.role, lean=lean)
+        opened = opening(threads=threads, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
         session: Session = task.session()(package.path, observed, **choices)
     return session

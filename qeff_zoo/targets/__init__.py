@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from qeff_zoo.numerics import Numerics
+from qeff_zoo.numerics import DeviceNumerics, Numerics
 
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
+    from qeff_zoo.package.programs import CompiledProgram
     from qeff_zoo.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
@@ -199,6 +200,39 @@ class Preparing(Protocol):
 
         Raises:
             CompileError: A choice cannot be kept with a graph.
+        """
+
+    def runs_here(self, program: "ProgramPlan") -> bool:
+        """Tell whether this machine could run a program now: else what it will compute is predicted.
+
+        Args:
+            program: As it was planned.
+        """
+
+    def predict(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        program: "CompiledProgram",
+        *,
+        numerics: DeviceNumerics,
+        threads: int | None = None,
+        choices: bool = False,
+    ) -> "Program":
+        """Open what a program is compiled from in its device's numerics, to run it on this machine's CPU.
+
+        Args:
+            lowered: By `lower`; it stays as it is.
+            layout: Of the folder's data file.
+            folder: With the data file; nothing is left there besides.
+            program: As its manifest will have it.
+            numerics: Of the device.
+            threads: As for `Target.open`.
+            choices: As for `Target.open`.
+
+        Raises:
+            GenerationError: Its states do not fit into memory.
         """
 
 

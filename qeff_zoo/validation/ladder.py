@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo import targets
-from qeff_zoo.numerics import Numerics
+from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
+from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
 from qeff_zoo.validation.parity import (
     TOLERANCES,
@@ -43,6 +44,7 @@ def validate(
     level: str = "checkpoint",
     threads: int | None = None,
     progress: Progress | None = None,
+    opening: Opening | None = None,
 ) -> Record:
     """Compare a package with Hugging Face's model.
 
@@ -52,6 +54,8 @@ def validate(
         level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
         progress: Told of every step.
+        opening: Opens what predicts the package's program on this machine, which is then compared in its place, and
+            with Hugging Face's model in the device's numerics as well.
 
     Raises:
         ParityError: The reference does not run. A package that disagrees is not an error: see `Record.passed`.
@@ -62,14 +66,17 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
-    trial = try_package(package, threads, step)
+    trial = try_package(package, threads, step, opening)
     (program,) = package.programs
     rounding = program.numerics
     chosen = _chosen(trial)
     request = _request(package, checkpoint, trial, rounding)
+    (entry,) = package.manifest["programs"]
+    device = DeviceNumerics.of_program(entry) if opening else None
+    request["device"] = device and asdict(device)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
     reference = ask(request, threads, step, arrays=chosen)
-    judges = _judges(package, reference, rounding, level, told=request["told"])
+    judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,
         checks=_judge(trial, reference, judges),
@@ -143,6 +150,7 @@ def _judges(
     level: str,
     *,
     told: Mapping[str, Any],
+    device: DeviceNumerics | None,
 ) -> dict[str, Judge]:
     """Make a judge for each variant that the package is compared with.
 
@@ -158,6 +166,13 @@ def _judges(
     if rounding.matrices:
         held["reference"] = ("float32", storage, ["rounded"])
         held["rounded"] = (f"float32 rounded to {storage}", _arithmetic(rounding), right)
+    if device:
+        if device.states:
+            held = {
+                name: (dtype, device.states, ["device"]) for name, (dtype, _, _) in held.items()
+            }
+        what = " + ".join(filter(None, (device.activations, device.weights, device.states)))
+        held["device"] = (what, _arithmetic(rounding), ["device_noise"])
     judges = {}
     for variant, (dtype, row, others) in held.items():
         pairs = [(reference.all(variant), reference.all(other)) for other in others]
@@ -180,12 +195,16 @@ def _judges(
 
 
 def _deciding(judges: Mapping[str, Judge], reference: Answers) -> dict[str, Judge]:
-    """Leave out the comparison with what is not rounded where it judges nothing."""
-    if "rounded" not in judges:
-        return dict(judges)
-    loss = judges["reference"]
-    kept = loss.decides and not reference.about["choices"]["made"]
-    return {name: judge for name, judge in judges.items() if kept or judge is not loss}
+    """Leave out comparisons with what is not rounded where they judge nothing.
+
+    Where a model chooses, of experts or of keys, a rounded one may choose others. So may a device's, which is not told
+    of other choices that are as right.
+    """
+    made = reference.about["choices"]["made"]
+    names = [name for name in judges if not (made and name == "device")]
+    *losses, last = names
+    kept = [name for name in losses if not made and judges[name].decides]
+    return {name: judges[name] for name in (*kept, last)}
 
 
 def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> list[Check]:
@@ -201,7 +220,7 @@ def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> lis
             )
         ]
         if not any("canary" in check for check in found):
-            variant, judge = list(judges.items())[-1]
+            variant, judge = list(deciding.items())[-1]
             found.append(judge.uncaught(stage, reference.at(variant, keys), canary))
         told = _told_choices(keys, reference)
         checks += [{**check, **told} for check in found]

@@ -36,8 +36,8 @@ class Tolerance:
     most: float
 
 
-#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, float16, int8, or
-#: int4.
+#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, float16, or what
+#: weights, or keys and values, are rounded to.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),
@@ -47,6 +47,8 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
         # lies from none.
         "int8": Tolerance(factor=3, least=1e-3, most=1),
         "int4": Tolerance(factor=3, least=1e-3, most=1),
+        "mxfp6": Tolerance(factor=3, least=1e-3, most=1),
+        "mxint8": Tolerance(factor=3, least=1e-3, most=1),
     }
 )
 

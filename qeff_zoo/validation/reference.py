@@ -12,6 +12,8 @@ and sequence, an array of logits, one embedding, or labels' logits. The weights 
     noise       as right, but not the same: every sum in another order, sequences in padded batches;
                 of quantized packages with rounded weights
     half        of packages that compute in float16: as right, computed by transformers in float16
+    device      of predicted packages: in all of the device's numerics, see `qeff_zoo.validation.reference_device`
+    device_noise    the same with every sum in another order
     double      as right, in float64; of small models that are not quantized
     canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
 
@@ -158,7 +160,9 @@ def _run_variants(
         told = _run_told(answers, choices)
     with swapped_heads(model) as mutation, as_the_package:
         runs["canary"] = answers.alone()
-    if not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
+    if request.get("device"):
+        runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
+    elif not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
         compute_in_float64(model)
         torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
         runs["double"] = answers.alone(choices.repeat)
@@ -184,6 +188,17 @@ def _in_float16(model: Any, answers: "_Answers", choices: Choices) -> list[Array
         finally:
             for name, parameter in model.named_parameters():
                 parameter.data.copy_(kept[name])
+
+
+def _run_device(
+    model: Any, device: DeviceNumerics, answers: "_Answers", choices: Choices
+) -> dict[str, list[Array]]:
+    """Run the variants in a device's numerics; the model's weights stay so."""
+    with computing_as(model, device):  # its matrices are rounded already
+        found = {"device": answers.alone(choices.repeat)}
+        with Arithmetic(set(), None, halved=True):
+            found["device_noise"] = answers.alone(choices.repeat)
+    return found
 
 
 def _run_told(answers: "_Answers", choices: Choices) -> dict[str, Array]:

@@ -13,6 +13,7 @@ from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, sample_texts
 from qeff_zoo.validation.choices import Run, read_choices
@@ -51,10 +52,12 @@ class Trial:
     greedy: tuple[list[int], list[int]] | None = None
 
 
-def try_package(package: Package, threads: int | None, step: Progress) -> Trial:
-    """Run the package; its memory is free again before the reference starts."""
+def try_package(
+    package: Package, threads: int | None, step: Progress, opening: Opening | None = None
+) -> Trial:
+    """Run the package, or what is opened in its place; its memory is free again before the reference starts."""
     rows, task = _Rows(), find(package.task)
-    session: Any = open_session(package, threads=threads, observe=rows.note)
+    session: Any = open_session(package, threads=threads, observe=rows.note, opening=opening)
     if task.role == "encoder":
         return _try_encoder(session, task, rows, step)
     (program,) = package.programs

@@ -242,6 +242,11 @@ class OrtProgram:
         return self._bindings[first, count]
 
 
+def dtypes_of(session: onnxruntime.InferenceSession) -> dict[str, np.dtype[Any]]:
+    """Return the type of every input, by name."""
+    return {value.name: _DTYPES[str(value.type)] for value in session.get_inputs()}
+
+
 def _tensor(value: onnxruntime.NodeArg) -> Tensor:
     return Tensor(dtype=_DTYPES[str(value.type)], shape=tuple(value.shape))
 

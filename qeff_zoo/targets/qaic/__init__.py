@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target `qaic`: Qualcomm Cloud AI 100, compiled by qaic-compile of its SDK, on this machine or on another."""
 
-import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.errors import CompileError
+from qeff_zoo.errors import CompileError, GenerationError
+from qeff_zoo.numerics import FLOAT16
 from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.targets.qaic.ways import WAYS
 
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.numerics import DeviceNumerics
     from qeff_zoo.package import Package
+    from qeff_zoo.package.programs import CompiledProgram
     from qeff_zoo.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
@@ -28,7 +31,7 @@ class QaicTarget:
     weights: tuple[str, ...] = ("fp32",)
     level: str = "device"
     keeps_weights: bool = False
-    ways: Mapping[str, str] = field(default_factory=dict)
+    ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
@@ -51,10 +54,17 @@ class QaicTarget:
         )
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
-        """Turn a portable graph into one of the compiler's own operators, in place."""
-        lowering = importlib.import_module("qeff_zoo.targets.qaic.lowering")
-        lowered: Lowered = lowering.lower(graph, program)
-        return lowered
+        """Turn a portable graph into one of the compiler's own operators, in place.
+
+        Matrices are stored in float16, but where the compiler is to compress them: those it has to find as constants
+        that products read, without a cast between.
+        """
+        from qeff_zoo.targets.qaic import lowering, prediction
+
+        numerics = prediction.numerics_of(graph, program.flags)
+        weights = program.weights if program.flags.get("mxfp6_matmul") else FLOAT16
+        lowered = lowering.lower(graph, replace(program, weights=weights))
+        return replace(lowered, numerics=numerics)
 
     def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
         """Return what compiles a program, in the folder that it was prepared in."""
@@ -114,11 +124,43 @@ class QaicTarget:
         lean: bool = False,
     ) -> "Program":
         """Open a QPC on the cards of this machine."""
-        session = importlib.import_module("qeff_zoo.targets.qaic.session")
-        program: Program = session.open_program(
-            package, role, threads=threads, choices=choices, lean=lean
+        from qeff_zoo.targets.qaic import session
+
+        return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
+
+    def runs_here(self, program: "ProgramPlan") -> bool:
+        """Tell whether this machine has the cards that a program is compiled for, and they are free."""
+        from qeff_zoo.targets.qaic import cards
+
+        try:
+            cards.choose(cards.sdk()[0], program.flags)
+        except GenerationError:
+            return False
+        return True
+
+    def predict(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        program: "CompiledProgram",
+        *,
+        numerics: "DeviceNumerics",
+        threads: int | None = None,
+        choices: bool = False,
+    ) -> "Program":
+        """Open a lowered graph in ONNX Runtime, in the numerics of a card."""
+        from qeff_zoo.targets.qaic import prediction
+
+        return prediction.open_program(
+            lowered.model,
+            layout,
+            folder,
+            program,
+            numerics=numerics,
+            threads=threads,
+            choices=choices,
         )
-        return program
 
 
 TARGET = QaicTarget()

@@ -8,8 +8,7 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.by_token import by_token
-from qeff_zoo.runtime.fixed_shapes import FixedCall, FixedShapes
+from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
 from qeff_zoo.targets.qnn_htp.processes import Simulator
@@ -87,22 +86,9 @@ class HtpProgram:
         for state in self.states:
             self.memory[state.name][slots] = made.pop(state.output)
         found = {name: made.pop(name)[call.places] for name in self.outputs}
-        return {**found, **self._chosen(made, call, inputs)} if self._choices else found
+        return {**found, **call.chosen(made)} if self._choices else found
 
     def _graph(self, index: int) -> Graph:
         if index not in self._open:
             self._open[index] = self._open_graph(self.specializations[index]["name"])
         return self._open[index]
-
-    def _chosen(
-        self, made: Mapping[str, Array], call: FixedCall, inputs: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """Return what was chosen for the rows and columns that were asked for: (rows * columns, slots, k)."""
-        count, width = inputs["input_ids"].shape
-        found = {}
-        for name, array in made.items():
-            chosen = by_token(array, call.symbols["batch_size"], call.symbols["seq_len"])
-            if chosen is not None:
-                kept = chosen[call.places, :width]
-                found[name] = kept.reshape(count * width, *kept.shape[2:])
-        return found

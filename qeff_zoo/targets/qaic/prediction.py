@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a card would compute, on the CPU: the lowered graph with host bodies, in the card's numerics, in ONNX Runtime.
+
+In: what is compiled, and its data file. Out: a `qeff_zoo.runtime.program.Program` that takes the calls that a card
+takes. It proves the graph and its numerics; of the compiler and of the card it proves nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import onnxruntime
+
+from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.package.programs import CompiledProgram
+from qeff_zoo.passes.choices import return_choices
+from qeff_zoo.prediction import device
+from qeff_zoo.runtime.fixed_shapes import FixedShapes
+from qeff_zoo.runtime.memory import new_states
+from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.targets.ort.session import dtypes_of, open_graph
+from qeff_zoo.targets.qaic import ops
+from qeff_zoo.weights import external_data
+from qeff_zoo.weights.layout import FileLayout
+
+_GRAPH, _DATA = "predicted.onnx", "predicted.data"
+_SMALL = 1 << 10  # bytes of a tensor that stays in its graph
+
+
+def numerics_of(graph: BoundGraph, options: Mapping[str, Any]) -> Numerics:
+    """Return what a program rounds, states apart.
+
+    Args:
+        graph: Portable: its weights are called as Hugging Face's are.
+        options: Of the target.
+    """
+    if not options.get("mxfp6_matmul"):
+        return Numerics(activations="float16")
+    model = graph.model.clone()
+    device.apply(model, DeviceNumerics(weights="mxfp6"))
+    return Numerics(activations="float16", matrices=device.matrices(model))
+
+
+def open_program(
+    lowered: ir.Model,
+    layout: FileLayout,
+    folder: Path,
+    program: CompiledProgram,
+    *,
+    numerics: DeviceNumerics,
+    threads: int | None = None,
+    choices: bool = False,
+) -> "PredictedProgram":
+    """Open what a program is compiled from, see `qeff_zoo.targets.Preparing.predict`.
+
+    Args:
+        lowered: Its graph, without places of weights.
+        layout: Of the data file.
+        folder: With the data file.
+        program: As its manifest will have it.
+        numerics: Of the card.
+        threads: CPU threads that compute one operator.
+        choices: Let calls return what was chosen as well.
+    """
+    model = ops.with_host_bodies(lowered)
+    external_data.place(model, layout)
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value.base_dir = folder
+    if choices:
+        return_choices(model.graph)
+    device.apply(model, numerics)
+    path, data = folder / _GRAPH, folder / _DATA
+    try:
+        _write_weights(model, data)
+        ir.save(model, path)
+        session = open_graph(path, threads=threads)  # which maps its files
+    finally:
+        path.unlink(missing_ok=True)
+        data.unlink(missing_ok=True)
+    return PredictedProgram(session, program, choices=choices)
+
+
+def _write_weights(model: ir.Model, path: Path) -> None:
+    """Write what was rounded beyond float16, so that no graph is too large for its file."""
+    with path.open("wb") as file:
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if isinstance(tensor, ir.LazyTensor) and tensor.nbytes > _SMALL:
+                start = file.tell()
+                tensor.tofile(file)
+                value.const_value = ir.ExternalTensor(
+                    path.name, start, tensor.nbytes, tensor.dtype,
+                    shape=ir.Shape(tensor.shape), name=name, base_dir=path.parent,
+                )  # fmt: skip
+
+
+class PredictedProgram:
+    """A graph of any shapes that is called in those of a card, see `qeff_zoo.runtime.program.Program`.
+
+    Args:
+        session: Of the graph.
+        program: As its manifest will have it.
+        choices: Let calls return what was chosen as well.
+
+    Raises:
+        GenerationError: The states do not fit into memory.
+    """
+
+    #: As on a card, nobody else reads the states.
+    memory = None
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, program: CompiledProgram, *, choices: bool
+    ) -> None:
+        self._session, self._choices = session, choices
+        self.specializations, self.states = program.specializations, program.states
+        inputs = Tensor.by_name(program.inputs)
+        # Slots are found here, of the rows of a call.
+        self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
+        self.outputs = Tensor.by_name(program.outputs)
+        self._shapes = FixedShapes(program.specializations)
+        self._memory = new_states(self.states, dtypes_of(session), self.specializations)
+        self._names = [value.name for value in session.get_outputs()]
+
+    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+        """Cut rows into those that one call can take."""
+        return self._shapes.together(starts, prefill=prefill)
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        """Run one call."""
+        call = self._shapes.fit(inputs, rows)
+        found = self._session.run(self._names, {**call.inputs, **self._memory})
+        made = dict(zip(self._names, found, strict=True))
+        self._memory = {state.name: made.pop(state.output) for state in self.states}
+        answers = {
+            name: call.answer(made.pop(name), one.shape) for name, one in self.outputs.items()
+        }
+        return {**answers, **call.chosen(made)} if self._choices else answers

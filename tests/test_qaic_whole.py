@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Target `qaic` from a checkpoint to answers: prepared, compiled by the stub, adopted, and run on a stand-in of cards.
+
+What the stub makes is no QPC, and no package of it is ever called validated.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runnable_package
+import torch
+from test_qaic_build import compiler
+from test_qaic_runtime import rt
+from transformers import AutoModel, AutoModelForCausalLM
+
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
+from qeff_zoo.package import Package
+from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
+from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
+from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.store import Store
+from qeff_zoo.targets.qaic import sdk
+from qeff_zoo.validation.parity import TOLERANCES, relative_errors
+from qeff_zoo.validation.reference_numerics import in_float16
+
+__all__ = ["rt"]
+ROWS, WIDTH = 3, 8
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"batch_size": ROWS}),
+    "llama slots": ("llama", {"full_batch_size": ROWS}),
+    "windows slots": ("gemma3_text", {"full_batch_size": ROWS}),
+    "recurrences slots": ("qwen3_next", {"full_batch_size": ROWS}),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def prepare(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Path, Path]]:
+    """Give a function that makes a checkpoint, and prepares a folder of it."""
+    monkeypatch.setenv("QEFF_HOME", str(home))
+
+    def run(model_type: str, **choices: Any) -> tuple[Path, Path]:
+        source = home / model_type
+        if not source.exists():
+            runnable_package.checkpoint(source, model_type)
+        request = Request(target="qaic", **choices)
+        return source, pipeline.prepare(str(source), tmp_path / "prepared", request=request)
+
+    return run
+
+
+def compiled(folder: Path, tmp_path: Path) -> Path:
+    """Run the script of a prepared folder with the stub."""
+    stub = compiler(tmp_path / "sdk")
+    environment = {**os.environ, sdk.COMPILER_VARIABLE: str(stub)}
+    done = subprocess.run(
+        [folder / SCRIPT], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (folder / "qpc" / PROGRAM).read_bytes().startswith(b"NO QPC\n")
+    return folder / "qpc"
+
+
+def predicted(folder: Path) -> Mapping[str, Any]:
+    """Return what a prepared folder says of the package, which agrees with Hugging Face in a card's numerics."""
+    manifest: Mapping[str, Any] = json.loads((folder / PREPARED).read_bytes())["manifest"]
+    assert manifest["validated"] == "predicted"
+    assert {check["level"] for check in manifest["validation"]} == {"predicted"}
+    assert all(check["passed"] for check in manifest["validation"])
+    return manifest
+
+
+def bound(expected: Any, other: Any) -> float:
+    """Return the relative error that answers may have whose noise is that between two that are as right."""
+    fp16 = TOLERANCES["fp16"]
+    return max(fp16.factor * float(relative_errors(expected, other).max()), fp16.least)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_answers_as_hugging_face_does(
+    name: str, prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    model_type, sizes = DECODERS[name]
+    source, folder = prepare(model_type, ctx_len=48, prefill_seq_len=WIDTH, **sizes)
+    predicted(folder)
+    package = adopt(folder, compiled(folder, tmp_path), Store())
+    assert package.validated == "none"  # no SDK says which compiler it was
+    session = open_session(package)
+    assert isinstance(session, TextGenerationSession)
+    model = AutoModelForCausalLM.from_pretrained(
+        source, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    texts = [[int(7 * at * (row + 2) % 250) + 3 for at in range(11 + 6 * row)] for row in range(2)]
+    got = [steps(session, row + 1, text) for row, text in enumerate(texts)]
+    for text, (ends, logits) in zip(texts, got, strict=True):
+        expected = hugging_face(model, text)[ends]
+        with in_float16(model):
+            half = hugging_face(model, text)[ends]
+        assert relative_errors(expected, logits).max() <= bound(expected, half)
+    prompts = [*texts, texts[0][:5], texts[1][:9], texts[0][3:]]
+    alone = [session.generate([prompt], generation_len=6)[0].token_ids for prompt in prompts]
+    together = session.generate(prompts, generation_len=6)
+    assert [one.token_ids for one in together] == alone
+
+
+def steps(session: TextGenerationSession, row: int, text: list[int]) -> tuple[list[int], Any]:
+    """Read a text in a row, its prompt in chunks; return after which tokens there are logits, and these."""
+    decoder, ends, found = session.decoder, [], []
+    for start in (*range(0, WIDTH, WIDTH), *range(WIDTH, len(text))):
+        piece = Piece(text[start : start + (WIDTH if start < WIDTH else 1)], start)
+        call = decoder.prefill if start < WIDTH else decoder.decode
+        found.append(call({row: piece})[row])
+        ends.append(start + len(piece.tokens) - 1)
+    return ends, np.stack(found)
+
+
+def hugging_face(model: Any, text: list[int]) -> Any:
+    with torch.no_grad():
+        return model(torch.tensor([text]), use_cache=False).logits[0].float().numpy()
+
+
+def test_an_encoder_answers_as_hugging_face_does(
+    prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    source, folder = prepare("bert", seq_lens=(8, 24), batch_size=2)
+    predicted(folder)
+    package = adopt(folder, compiled(folder, tmp_path), Store())
+    assert package.validated == "none"
+    session = open_session(package)
+    assert isinstance(session, EmbeddingSession)
+    model = AutoModel.from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
+    texts = [[5, 9, 30, 7], [4, 8, 15, 16, 23, 42, 7, 9, 11, 3], [12, 13]]
+    got = session.embed(texts)
+
+    def embedded() -> Any:
+        with torch.no_grad():
+            states = [model.eval()(torch.tensor([text])).last_hidden_state[0] for text in texts]
+        return torch.stack([one.float().mean(0) for one in states]).numpy()
+
+    expected = embedded()
+    with in_float16(model):
+        half = embedded()
+    assert relative_errors(expected, got).max() <= bound(expected, half)
+
+
+def test_what_is_rounded_more_is_predicted_so(
+    prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    sizes = {"ctx_len": 48, "prefill_seq_len": WIDTH, "full_batch_size": ROWS}
+    _, folder = prepare("llama", **sizes, mxfp6_matmul=True)
+    manifest = predicted(folder)
+    against = {check["against"]["dtype"] for check in manifest["validation"]}
+    assert against >= {"float32 rounded to mxfp6", "float16 + mxfp6"}
+    (program,) = manifest["programs"]
+    assert {one["format"]["bits"] for one in program["numerics"]["matrices"]} == {6}
+    assert not adopt(folder, compiled(folder, tmp_path), Store()).verify()
+
+
+@pytest.mark.parametrize("version", ["1.20.0.90", "unknown", "", "."])
+def test_only_of_a_compiler_that_is_known_is_a_package_what_was_predicted(
+    version: str, prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    _, folder = prepare("llama", ctx_len=48, prefill_seq_len=WIDTH)
+    checks = predicted(folder)["validation"]
+    qpc = compiled(folder, tmp_path)
+    (qpc / PROGRAM).write_bytes(b"as if the SDK had written it")
+    note = {**json.loads((qpc / NOTE).read_bytes()), "version": version}
+    (qpc / NOTE).write_text(json.dumps(note))
+    package = adopt(folder, qpc, Store(tmp_path / "store"))
+    known = version == "1.20.0.90"
+    assert package.validated == ("predicted" if known else "none")
+    assert package.manifest["validation"] == (checks if known else [])
+    assert package.verify() == []
+    assert Package.open(package.path).validated == package.validated
+
+
+@pytest.mark.parametrize("version", ["1.20.0.90", "unknown"])
+def test_a_build_without_a_card_is_predicted(
+    version: str, home: Path, rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = home / "llama"
+    if not source.exists():
+        runnable_package.checkpoint(source, "llama")
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
+    if (home / "graphs").exists():
+        shutil.copytree(home / "graphs", tmp_path / "home" / "graphs")
+    monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
+    monkeypatch.setattr(sdk, "installed", lambda part: version)
+    monkeypatch.setattr(rt, "DEVICES", 0)
+    request = Request(target="qaic", ctx_len=48, prefill_seq_len=WIDTH)
+    package = pipeline.build(str(source), request).package
+    assert package.validated == ("predicted" if version[0].isdigit() else "none")
+    levels = {check["level"] for check in package.manifest["validation"]}
+    assert levels == ({"predicted"} if version[0].isdigit() else set())
+    assert not package.verify()
