@@ -158,6 +158,15 @@ def _scatter(tape: Tape, data: ir.Value, index: ir.Value, updates: ir.Value) -> 
     return made
 
 
+def _gather_nd(tape: Tape, data: ir.Value) -> ir.Value:
+    places = tape.op("Constant", [], {"value": ir.tensor(np.array([[[0, 2]], [[1, -1]]]))})
+    places.shape = ir.Shape([2, 1, 2])
+    places.const_value = ir.tensor(np.array([[[0, 2]], [[1, -1]]]))
+    made = tape.op("GatherND", [data, places])
+    made.type, made.shape = data.type, ir.Shape([2, 1, 4])
+    return made
+
+
 def _exp(tape: Tape, x: ir.Value) -> ir.Value:
     made = tape.op("Exp", [x])
     made.type, made.shape = x.type, x.shape
@@ -176,6 +185,10 @@ REWRITTEN: dict[str, tuple[Any, dict[str, Any]]] = {
             "index": np.array([[0, 3], [1, 1]]),
             "updates": np.zeros((2, 2), bool),
         },
+    ),
+    "Gather": (
+        _gather_nd,
+        {"data": np.arange(24, dtype=np.float32).reshape(2, 3, 4)},
     ),
     "Max": (_exp, {"x": np.array([[-300.0, -40.0, -1.0, 2.0]], np.float32)}),
 }

@@ -53,15 +53,28 @@ def _moved(tape: Tape, node: ir.Node) -> ir.Value | None:
 
 
 def _gather_nd(tape: Tape, node: ir.Node) -> ir.Value | None:
-    """Pick along the first axis alone by the operator that does no more."""
+    """Pick by places along the first axes, taken as one axis, where they are known or one."""
     data, indices = node.inputs
-    shape = indices.shape if indices is not None else None
-    if node.attributes.get_int("batch_dims", 0) or shape is None or shape[-1] != 1:
+    assert data is not None
+    assert indices is not None
+    assert data.shape is not None
+    if node.attributes.get_int("batch_dims", 0) or indices.shape is None:
         return None
-    last = tape.op("Constant", [], {"value_ints": [-1]})
-    rows = tape.op("Squeeze", [indices, last])
+    depth, known = int(indices.shape.numpy()[-1]), ir.convenience.get_const_tensor(indices)
+    if known is None and depth > 1:
+        return None
     booleans = node.outputs[0].dtype == ir.DataType.BOOL
-    picked = tape.op("Gather", [_number_of(tape, data) if booleans else data, rows], {"axis": 0})
+    flat = _number_of(tape, data) if booleans else data
+    if known is None:
+        rows = tape.op("Squeeze", [indices, tape.op("Constant", [], {"value_ints": [-1]})])
+    else:
+        sizes = [int(size) for size in data.shape.numpy()]
+        places = np.moveaxis(known.numpy(), -1, 0)
+        every = np.ravel_multi_index(tuple(places), sizes[:depth], mode="wrap").astype(np.int64)
+        rows = tape.op("Constant", [], {"value": ir.tensor(every)})
+        shape = tape.op("Constant", [], {"value_ints": [-1, *sizes[depth:]]})
+        flat = tape.op("Reshape", [flat, shape])
+    picked = tape.op("Gather", [flat, rows], {"axis": 0})
     return tape.op("Cast", [picked], {"to": ir.DataType.BOOL}) if booleans else picked
 
 
