@@ -15,7 +15,14 @@ from typing import Any
 from qeff_zoo.registry import file_name
 
 #: Test files whose parameters name recipes, or models of recipes.
-PER_RECIPE = {"test_encoders", "test_facts", "test_full_size", "test_qaic_graph", "test_recipes"}
+PER_RECIPE = {
+    "test_encoders",
+    "test_facts",
+    "test_full_size",
+    "test_qaic_graph",
+    "test_qnn_htp",
+    "test_recipes",
+}
 #: What no recipe's test depends on.
 _APART = ("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/")
 

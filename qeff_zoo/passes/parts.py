@@ -69,11 +69,8 @@ def cut(
     for value, result in zip(outputs, results, strict=True):
         result.type, result.shape = value.type or ir.TensorType(ir.DataType.FLOAT), None
     graph = ir.Graph(given, results, nodes=nodes, opset_imports={"": OPSET}, name="part")
-    model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION)).SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # that it fails may be the answer
     with suppress(*FAILURES):  # no kernel, as for bfloat16
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return _open(graph)
     return None
 
 
@@ -95,14 +92,15 @@ def evaluate(node: ir.Node, values: Sequence[Array | None]) -> list[Array]:
         value.name, value.type = f"made{place}", node.outputs[place].type
     inputs = [value for value in given if value is not None]
     graph = ir.Graph(inputs, copy.outputs, nodes=[copy], opset_imports={"": OPSET}, name="part")
-    model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION))
-    for value in model.graph.output if any(v.type is None for v in copy.outputs) else ():
-        value.ClearField("type")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    content = model.SerializeToString()
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = _open(graph)
     return run(session, *(array for array in values if array is not None))
+
+
+def _open(graph: ir.Graph) -> onnxruntime.InferenceSession:
+    model = ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION)).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # that it fails may be the answer
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _given(array: Array, place: int) -> ir.Value:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxscript.optimizer
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.passes import parts
+from qeff_zoo.passes import parts, sequences
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.passes.parts import Array
 from qeff_zoo.semantic import domains
@@ -90,7 +90,7 @@ def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
             [dim if isinstance(dim, int) else symbols.get(str(dim)) for dim in value.shape]
         )
     onnx_passes.InlinePass(lambda function: function.name not in recurrence.OPS)(model)
-    _without_sequences(model.graph)
+    sequences.slice_parts(model.graph)
     _fold(model.graph)
     recurrence.expand(model.graph)
     _simplify(model)
@@ -101,26 +101,6 @@ def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
     for value in [value for value in model.graph.inputs if not value.uses()]:
         model.graph.inputs.remove(value)  # of compute contexts, only the length matters
     return_choices(model.graph)
-
-
-def _without_sequences(graph: ir.Graph) -> None:
-    """Split tensors into tensors, in place of into a sequence of which each is then picked."""
-    for node in [node for node in graph if node.op_type == "SplitToSequence"]:
-        picks = [user for user, _ in node.outputs[0].uses()]
-        sizes, places = (
-            [ir.convenience.get_const_tensor(one.inputs[1]) for one in nodes if one.inputs[1]]
-            for nodes in ([node], picks)
-        )
-        numbers = [int(place.numpy()) for place in places if place is not None]
-        if not sizes or sizes[0] is None or sizes[0].numpy().ndim != 1 or len(numbers) < len(picks):
-            continue
-        axis = {"axis": node.attributes.get_int("axis", 0)}
-        split = ir.node("Split", node.inputs, axis, num_outputs=len(sizes[0].numpy()))
-        graph.insert_before(node, split)
-        for pick, number in zip(picks, numbers, strict=True):
-            made = split.outputs[number]
-            ir.convenience.replace_nodes_and_values(graph, pick, [pick], [], pick.outputs, [made])
-        graph.remove(node)
 
 
 def _simplify(model: ir.Model) -> None:
