@@ -45,7 +45,7 @@ LAYERS = draw.lists(draw.integers(1, 6), min_size=1, max_size=30)
 
 @pytest.fixture(autouse=True)
 def _small_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "qeff_zoo.targets.qaic.lowering", lowered)
+    monkeypatch.setattr("qeff_zoo.targets.qaic.lowering.lower", lowered.lower)
     monkeypatch.delenv(sdk.COMPILER_VARIABLE, raising=False)
 
 

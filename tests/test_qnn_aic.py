@@ -42,7 +42,7 @@ USUAL = {"num_devices": 1, "num_cores": 16}
 
 @pytest.fixture(autouse=True)
 def _small_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "qeff_zoo.targets.qaic.lowering", lowered)
+    monkeypatch.setattr("qeff_zoo.targets.qaic.lowering.lower", lowered.lower)
     monkeypatch.delenv(sdk.VARIABLE, raising=False)
 
 
@@ -73,7 +73,8 @@ def prepare(models: Models, home: Path, tmp_path: Path) -> Prepare:
 
     def run(name: str = "prepared", **choices: Any) -> Path:
         request = Request(target="qnn-aic", ctx_len=64, prefill_seq_len=16, **choices)
-        return pipeline.prepare(str(models.llama), tmp_path / name, request=request)
+        # What stands in for the lowered graph is not the checkpoint's.
+        return pipeline.prepare(str(models.llama), tmp_path / name, request=request, validate=False)
 
     return run
 
