@@ -13,19 +13,18 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.numerics import FLOAT32, Format, Numerics
+from qeff_zoo.numerics import Format, Numerics
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.semantic import domains
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention as attention_pass
 from qeff_zoo.targets.ort import convolution, recurrence
 from qeff_zoo.targets.ort import experts as experts_pass
-from qeff_zoo.weights import stacks
+from qeff_zoo.weights import products, stacks
 from qeff_zoo.weights.expressions import Expression
-from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
-from qeff_zoo.weights.quantization import block_count
+from qeff_zoo.weights.matrices import Matrix, input_of, shape_of
 
-_CONTRIB = "com.microsoft"
+_CONTRIB = products.CONTRIB
 _INT8_ACTIVATIONS = 4
 _ACCURACY_LEVEL = _INT8_ACTIVATIONS  # the fast kernels
 _DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
@@ -48,13 +47,7 @@ def lower(
     recurrence.lower(model.graph)
     convolution.lower(model.graph)
     experts = experts_pass.lower(model.graph, lowering.weights, bindings, lowering.packing)
-    for node in list(model.graph):
-        rule = _RULES.get((node.domain, node.op_type))
-        replacement = rule(lowering, node) if rule else None
-        if replacement is not None:
-            ir.convenience.replace_nodes_and_values(
-                model.graph, node, [node], replacement, node.outputs, replacement[-1].outputs
-            )
+    products.replace(lowering, _RULES)
     onnx_passes.RemoveUnusedNodesPass()(model)
     attention = attention_pass.lower(model.graph, ctx_len)
     lowering.rest()
@@ -82,28 +75,16 @@ def _keep_as_computed(graph: ir.Graph) -> None:
             ir.convenience.replace_nodes_and_values(graph, cast, [cast], [], [value], [kept])
 
 
-class _Lowering(Matrices):
+class _Lowering(products.Products):
     """Weights as ONNX Runtime's kernels take them."""
 
     def product(self, x: ir.Value, matrix: Matrix) -> ir.Node:
         """Multiply by a weight matrix in the chosen format."""
-        rows, columns, format = matrix.rows, matrix.columns, self.format
-        slot = self.slot(matrix.name, matrix.expression, format)
-        if format.is_float:
-            weight = self.tensor(slot, [rows, columns])
-            return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
-        blocks = block_count(columns, format.block)
-        attributes = {
-            "K": columns,
-            "N": rows,
-            "bits": format.bits,
-            "block_size": format.block,
-            "accuracy_level": _ACCURACY_LEVEL,
-        }
-        self.note(slot, rows, columns, input_major=matrix.input_major, multiplied=True)
-        packed = [rows, blocks, format.block * format.bits // 8]
-        quantized = self.quantized(slot, packed, [rows, blocks])
-        return ir.node("MatMulNBits", [x, *quantized], attributes, domain=_CONTRIB)
+        if not self.format.is_float:
+            return self.in_integers(x, matrix, accuracy_level=_ACCURACY_LEVEL)
+        slot = self.slot(matrix.name, matrix.expression, self.format)
+        weight = self.tensor(slot, [matrix.rows, matrix.columns])
+        return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
 
     def rows(self, indices: ir.Value, matrix: Matrix) -> ir.Node:
         """Look up rows of a weight matrix in the chosen format, which is none of floats."""
@@ -124,8 +105,7 @@ class _Lowering(Matrices):
 
     def numerics(self) -> Numerics:
         """Return what the finished graph rounds: matrices, and the left sides of products with them."""
-        used = {slot.name for slot in self.used_slots()}
-        matrices = tuple(matrix for name, matrix in self.rounded.items() if name in used)
+        matrices = self.used_matrices()
         multiplies = any(matrix.multiplied for matrix in matrices)
         rounds = multiplies and _ACCURACY_LEVEL == _INT8_ACTIVATIONS
         return Numerics(matrices=matrices, activation_block=self.format.block if rounds else None)
@@ -154,11 +134,6 @@ class _Lowering(Matrices):
         return self.quantized(slot, packed, [count, rows, columns // format.block])
 
 
-def _linear(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    matrix = lowering.matrix(node.inputs[1])
-    return None if matrix is None else [lowering.product(input_of(node, 0), matrix)]
-
-
 def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """Multiply by a matrix stored input-major (GPT-2): quantized it is transposed, in float32 it is used as it is.
 
@@ -166,22 +141,11 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """
     if lowering.format.is_float and node.inputs[1] in lowering.weights:
         return None
-    matrix = lowering.matrix(node.inputs[1], input_major=True)
-    return None if matrix is None else [lowering.product(input_of(node, 0), matrix)]
+    return products.matmul(lowering, node)
 
 
 def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
-    output_major = bool(node.attributes.get_int("transB"))
-    if lowering.format.is_float or not plain or node.attributes.get_int("transA"):
-        return None
-    matrix = lowering.matrix(node.inputs[1], input_major=not output_major)
-    if matrix is None:
-        return None
-    product = lowering.product(input_of(node, 0), matrix)
-    if len(node.inputs) < 3 or node.inputs[2] is None:
-        return [product]
-    return [product, ir.node("Add", [product.outputs[0], node.inputs[2]])]
+    return None if lowering.format.is_float else products.gemm(lowering, node)
 
 
 def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
@@ -201,22 +165,9 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     return [lowering.rows(input_of(node, 1), matrix)]
 
 
-def _rms_norm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    weight = input_of(node, 1)
-    if weight not in lowering.weights:
-        return None
-    name = lowering.weights[weight]
-    slot = lowering.slot(
-        name, lowering.bindings[name], FLOAT32, node.attributes.get_float("offset", 0.0)
-    )
-    scale = lowering.tensor(slot, shape_of(weight))
-    attributes = {"axis": -1, "epsilon": node.attributes.get_float("epsilon"), "stash_type": 1}
-    return [ir.node("SimplifiedLayerNormalization", [input_of(node, 0), scale], attributes)]
-
-
 _RULES: dict[tuple[str, str], Callable[[_Lowering, ir.Node], list[ir.Node] | None]] = {
-    (domains.SEMANTIC, "Linear"): _linear,
-    (domains.SEMANTIC, "RMSNorm"): _rms_norm,
+    (domains.SEMANTIC, "Linear"): products.linear,
+    (domains.SEMANTIC, "RMSNorm"): products.rms_norm,
     ("", "MatMul"): _matmul,
     ("", "Gemm"): _gemm,
     ("", "Gather"): _gather,

@@ -64,14 +64,13 @@ def open_program(
         SettingsError: `QEFF_ZOO_DEVICES` is no list of ids.
     """
     program = package.program(role)
-    (entry,) = (entry for entry in package.manifest["programs"] if entry["role"] == role)
     folder = package.path / program.path
     if not (folder / _QPC).is_file():
         raise GenerationError(
             f"Cannot run {str(package.path)!r}: there is no {_QPC} in {str(folder)!r}. Expected a package that was "
             f"compiled for target {package.target!r}. Build it where the SDK is."
         )
-    axes = {one["name"]: tuple(one["shape"]) for one in (*entry["inputs"], *entry["outputs"])}
+    axes = {one["name"]: tuple(one["shape"]) for one in (*program.inputs, *program.outputs)}
     sdk = cards.sdk()
     return QaicProgram(folder, program, axes, cards.choose(sdk[0], program.flags), sdk)
 

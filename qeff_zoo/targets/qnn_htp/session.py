@@ -85,7 +85,7 @@ class HtpProgram:
         made = dict(self._graph(call.index).run({**call.inputs, **states}))
         for state in self.states:
             self.memory[state.name][slots] = made.pop(state.output)
-        found = {name: made.pop(name)[call.places] for name in self.outputs}
+        found = {name: call.answer(made.pop(name), one.shape) for name, one in self.outputs.items()}
         return {**found, **call.chosen(made)} if self._choices else found
 
     def _graph(self, index: int) -> Graph:
