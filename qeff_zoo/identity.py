@@ -30,7 +30,7 @@ torch_dtype dtype use_cache output_attentions output_hidden_states output_router
 initializer_range initializer_factor attention_dropout attention_probs_dropout_prob hidden_dropout
 hidden_dropout_prob attn_pdrop embd_pdrop resid_pdrop classifier_dropout gradient_checkpointing
 router_aux_loss_coef problem_type label2id task_specific_params finetuning_task unsloth_version
-unsloth_fixed do_sample temperature top_k top_p repetition_penalty max_length min_length num_beams
+unsloth_fixed quantization_config do_sample temperature top_k top_p repetition_penalty max_length min_length num_beams
 """
 # A decoder meets these in its inputs and its stop condition alone. Other models compute with them
 # (RoBERTa's positions start after the padding id, CLIP pools at the EOS id), so there they stay.

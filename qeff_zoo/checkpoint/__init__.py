@@ -8,9 +8,10 @@ is refused: reading one can run code. Needs neither torch nor transformers.
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.files import (
@@ -34,6 +35,9 @@ from qeff_zoo.errors import CheckpointError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from qeff_zoo.formats.encoded import Encoded, Encodings
+    from qeff_zoo.weights.expressions import Expression
 
 __all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
@@ -141,8 +145,8 @@ class Checkpoint:
         self.files.fetch(self.weight_files, progress)
 
     @cached_property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """Every tensor by name, from checked headers; the weights must have been fetched."""
+    def stored(self) -> Mapping[str, TensorInfo]:
+        """Every tensor of the files by name, from checked headers; the weights must have been fetched."""
         behind = dense_files(self.companions)
         tensors = index_tensors(
             self.folder / name for name in self.weight_files if name not in behind.values()
@@ -164,8 +168,72 @@ class Checkpoint:
         return tensors
 
     @cached_property
+    def quantization(self) -> Mapping[str, Any]:
+        """`quantization_config` of the configuration; empty for a checkpoint of floats."""
+        return self.config.get("quantization_config") or {}
+
+    @cached_property
+    def _encodings(self) -> "Encodings":
+        from qeff_zoo import formats
+        from qeff_zoo.formats.encoded import Encodings, Stored
+
+        if not self.quantization:
+            return Encodings(encoded={})
+        return formats.find(
+            Stored(
+                name=self.name,
+                config=self.quantization,
+                tensors=self.stored,
+                read=self._reader.read,
+            )
+        )
+
+    @property
+    def encoded(self) -> "Mapping[str, Encoded]":
+        """Tensors that are stored in fewer bits, by name."""
+        return self._encodings.encoded
+
+    @property
+    def values(self) -> "Mapping[str, Expression]":
+        """Of names of the float model that no tensor has, what they are made of."""
+        return self._encodings.values
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor that `read` reads: those of the files as they are, but for those that store others in fewer bits."""
+        if not self.encoded:
+            return self.stored
+        parts = {name for one in self.encoded.values() for name in one.sources}
+        plain = {name: info for name, info in self.stored.items() if name not in parts}
+        return MappingProxyType(
+            plain | {name: self._decoded(name, one) for name, one in self.encoded.items()}
+        )
+
+    def _decoded(self, name: str, encoded: "Encoded") -> TensorInfo:
+        sources = [self.stored[source] for source in encoded.sources]
+        nbytes = sum(source.nbytes for source in sources)
+        return TensorInfo(name, "F32", encoded.shape, sources[0].path, 0, nbytes)
+
+    @cached_property
+    def logical(self) -> Mapping[str, TensorInfo]:
+        """The tensors by the names, and in the shapes, that the float checkpoint has them."""
+        if not self.values:
+            return self.tensors
+        from qeff_zoo.weights.expressions import shape_of, sources_of
+
+        made = {name: sources_of(value) for name, value in self.values.items()}
+        parts = {source for sources in made.values() for source in sources}
+        plain = {name: info for name, info in self.tensors.items() if name not in parts}
+        return plain | {
+            name: replace(
+                self.tensors[made[name][0]], name=name, shape=shape_of(value, self.tensors)
+            )
+            for name, value in self.values.items()
+        }
+
+    @cached_property
     def _reader(self) -> TensorReader:
-        return TensorReader(self.tensors)
+        return TensorReader(self.stored)
 
     def read(
         self, name: str, start: int | None = None, stop: int | None = None
@@ -178,8 +246,19 @@ class Checkpoint:
             stop: Row after the last; None for all that follow.
 
         Returns:
-            A view: BF16 as uint16, 8-bit floats as uint8, other types as themselves.
+            A view: BF16 as uint16, 8-bit floats as uint8, other types as themselves. Of a tensor stored in fewer bits,
+            its values in float32.
         """
+        if name not in self.encoded:
+            return self._reader.read(name, start, stop)
+        encoded = self.encoded[name]
+        stop = encoded.shape[0] if stop is None else stop
+        return encoded.values(self._reader.read, start or 0, stop)
+
+    def read_stored(
+        self, name: str, start: int | None = None, stop: int | None = None
+    ) -> "np.ndarray[Any, Any]":
+        """Show a tensor of the files, or rows of it, as `read` does, never decoded."""
         return self._reader.read(name, start, stop)
 
     def release(self, name: str) -> None:
@@ -188,7 +267,9 @@ class Checkpoint:
         Args:
             name: Tensor name.
         """
-        self._reader.release(name)
+        encoded = self.encoded.get(name)
+        for source in encoded.sources if encoded else (name,):
+            self._reader.release(source)
 
     def close(self) -> None:
         """Unmap the weights; a later `read` maps them again."""

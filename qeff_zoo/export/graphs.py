@@ -19,7 +19,7 @@ from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
-from qeff_zoo.weights.expressions import Expression
+from qeff_zoo.weights.expressions import Expression, substitute
 
 GRAPH = "graph.onnx"
 _BINDINGS = "bindings.json"
@@ -56,7 +56,7 @@ def obtain(plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, store: Stor
         CheckpointError: The checkpoint lacks tensors of the model, or has them in other shapes.
     """
     structure = identity.digest(
-        {name: list(info.shape) for name, info in checkpoint.tensors.items()}, "qz-structure-1"
+        {name: list(info.shape) for name, info in checkpoint.logical.items()}, "qz-structure-1"
     )
     key = plan.graph_key(program, structure)
     folder = store.graph(key)
@@ -90,13 +90,13 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     from qeff_zoo.weights.external_data import is_placeholder
 
     meta = loader.build_meta(checkpoint.config, program.task)
-    bindings.bind(meta, checkpoint.tensors, needed=())  # shapes that disagree show before the trace
+    bindings.bind(meta, checkpoint.logical, needed=())  # shapes that disagree show before the trace
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
-    bound = bindings.bind(meta, checkpoint.tensors, needed)
+    bound = bindings.bind(meta, checkpoint.logical, needed)
     behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
     shapes = {name: tuple(model.graph.initializers[name].shape) for name in behind}
-    if problems := bindings.problems_of(behind, shapes, checkpoint.tensors):
+    if problems := bindings.problems_of(behind, shapes, checkpoint.logical):
         raise CheckpointError(
             f"{checkpoint.name!r} has dense layers that differ from their configs: {' '.join(problems)} Expected the "
             f"shapes that the configs name. Get the files again, from one revision."
@@ -114,7 +114,12 @@ def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -
 
     from qeff_zoo.weights.bindings import Binding, broken_ties
 
-    bound = Binding(**json.loads((folder / _BINDINGS).read_text(encoding="utf-8")), unused=())
+    kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
+    for group in ("expressions", "doubled"):
+        kept[group] = {
+            name: substitute(value, checkpoint.values) for name, value in kept[group].items()
+        }
+    bound = Binding(**kept, unused=())
     if broken := broken_ties(bound, checkpoint):
         raise CheckpointError(
             f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with values of their own, although its config "

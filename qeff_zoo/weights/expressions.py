@@ -126,6 +126,30 @@ def reshape(shape: tuple[int, ...], e: Expression) -> Expression:
     return ["reshape", list(shape), _expression(e[2]) if e[0] == "reshape" else e]
 
 
+def substitute(e: Expression, values: Mapping[str, Expression]) -> Expression:
+    """Replace tensors by what they are made of.
+
+    Args:
+        e: Over names.
+        values: Of some of those names, over others.
+    """
+    if isinstance(e, str):
+        return values.get(e, e)
+    match e:
+        case ["concat" | "stack" as op, dim, *parts]:
+            made = [substitute(part, values) for part in parts]
+            return concat(dim, *made) if op == "concat" else stack(dim, *made)
+        case ["index", i, inner]:
+            return index(i, substitute(inner, values))
+        case ["slice", dim, start, stop, inner]:
+            return cut(dim, start, stop, substitute(inner, values))
+        case ["transpose", dim0, dim1, inner]:
+            return transpose(dim0, dim1, substitute(inner, values))
+        case ["reshape", shape, inner]:
+            return reshape(tuple(shape), substitute(inner, values))
+    raise ValueError(f"No operation {e[0]!r}.")
+
+
 def _expression(e: Any) -> Expression:
     return e if isinstance(e, str) else list(e)
 

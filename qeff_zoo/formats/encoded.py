@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that a checkpoint stores in fewer bits, and the tensors of its files that they are made of."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.errors import CheckpointError
+from qeff_zoo.weights.expressions import Expression, Read
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+#: Decodes items `start:stop` of the first axis of a tensor: reader of what is stored, start, stop -> values.
+Part: TypeAlias = Callable[[Read, int, int], Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Integers:
+    """A tensor (…, rows, columns) of small integers, groups of columns of which share a scale.
+
+    `value[n, order[k]] = (integer[n, k] - zero[n, g]) * scale[n, g] - minimum[n, g]`, with `g = k // group`.
+
+    Args:
+        bits: Of an integer: 2 to 8.
+        group: Columns that share a scale.
+        integers: (…, rows, columns) uint8.
+        scales: (…, rows, groups) float32.
+        zeros: (…, rows, groups) uint8; None for the middle, `2 ** (bits - 1)`.
+        minima: (…, rows, groups) float32; None for none.
+        order: Reads which input column the k-th integer is multiplied with, (columns,) int64; None for the k-th.
+    """
+
+    bits: int
+    group: int
+    integers: Part
+    scales: Part
+    zeros: Part | None = None
+    minima: Part | None = None
+    order: Callable[[Read], Array] | None = None
+
+    def values(self, read: Read, start: int, stop: int) -> Array:
+        """Decode items `start:stop` of the first axis to float32."""
+        integers = self.integers(read, start, stop)
+        columns = integers.shape[-1]
+
+        def spread(by_group: Array) -> Array:
+            return np.repeat(by_group, self.group, -1)[..., :columns]
+
+        middle = np.float32(1 << (self.bits - 1))
+        zeros = spread(self.zeros(read, start, stop).astype(np.float32)) if self.zeros else middle
+        values: Array = (integers.astype(np.float32) - zeros) * spread(
+            self.scales(read, start, stop)
+        )
+        if self.minima:
+            values -= spread(self.minima(read, start, stop))
+        if self.order:
+            values = values[..., np.argsort(self.order(read), kind="stable")]
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A tensor of the float model, stored in fewer bits.
+
+    Args:
+        shape: Of its values; the last axis is that of columns, along which groups lie.
+        sources: Stored tensors that it is made of.
+        about: What it is, for people: "int4 in groups of 128, zero points".
+        values: Decodes it to float32.
+        integers: What it is where it is of integers; None for tables and small floats.
+    """
+
+    shape: tuple[int, ...]
+    sources: tuple[str, ...]
+    about: str
+    values: Part
+    integers: Integers | None = None
+
+
+def of_integers(shape: tuple[int, ...], sources: tuple[str, ...], integers: Integers) -> Encoded:
+    """Return a tensor of integers.
+
+    Args:
+        shape: Of its values.
+        sources: Stored tensors that it is made of.
+        integers: How.
+    """
+    one_scale = integers.group >= shape[-1]
+    about = [
+        f"int{integers.bits} " + ("by rows" if one_scale else f"in groups of {integers.group}")
+    ]
+    about += ["zero points"] if integers.zeros else []
+    about += ["minima"] if integers.minima else []
+    about += ["columns in an order of their own"] if integers.order else []
+    return Encoded(
+        shape=shape,
+        sources=sources,
+        about=", ".join(about),
+        values=integers.values,
+        integers=integers,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """The tensors of a quantized checkpoint as they are stored.
+
+    Args:
+        name: Of the checkpoint, for messages.
+        config: `quantization_config`.
+        tensors: By name, from checked headers.
+        read: Reads rows of one: BF16 as uint16, 8-bit floats as uint8, integers as they are.
+        metadata: What the files say beside their tensors.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    read: Read
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def modules(self, *suffixes: str) -> list[str]:
+        """Return the paths of modules that store a tensor of one of these names, sorted.
+
+        Args:
+            suffixes: Such as "qweight".
+        """
+        found = (name.rpartition(".") for name in self.tensors)
+        return sorted({path for path, _, suffix in found if suffix in suffixes})
+
+    def tensor(
+        self, name: str, dtypes: tuple[str, ...], shape: tuple[int, ...] | None = None
+    ) -> TensorInfo:
+        """Return a tensor that must be there.
+
+        Args:
+            name: In the files.
+            dtypes: That it may have.
+            shape: That it must have; None for any.
+
+        Raises:
+            CheckpointError: It is missing, or is something else.
+        """
+        info = self.tensors.get(name)
+        wanted = f"{' or '.join(dtypes)}{'' if shape is None else f' {list(shape)}'}"
+        if info is None or info.dtype not in dtypes or shape not in (None, info.shape):
+            found = f"is {info.dtype} {list(info.shape)}" if info else "is missing"
+            raise self.wrong(f"tensor {name!r} {found}", wanted)
+        return info
+
+    def wrong(self, what: str, expected: str) -> CheckpointError:
+        """Return an error about what the checkpoint holds.
+
+        Args:
+            what: That is wrong: "tensor 'x' is missing".
+            expected: In its place.
+        """
+        return CheckpointError(
+            f"{self.name!r} is quantized with {self.config.get('quant_method')!r}, but {what}. Expected {expected}. Get "
+            "the checkpoint again from its source."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encodings:
+    """What a quantized checkpoint stores in fewer bits.
+
+    Args:
+        encoded: By name.
+        values: Of the names of the float model that are made of those otherwise than by being one of them.
+    """
+
+    encoded: Mapping[str, Encoded]
+    values: Mapping[str, Expression] = field(default_factory=dict)
