@@ -200,7 +200,7 @@ class Checkpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Every tensor that `read` reads: those of the files as they are, but for those that store others in fewer bits."""
+        """Every tensor that `read` reads: in place of what stores others in fewer bits, those others."""
         if not self.encoded:
             return self.stored
         parts = {name for one in self.encoded.values() for name in one.sources}

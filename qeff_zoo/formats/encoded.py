@@ -158,8 +158,8 @@ class Stored:
             expected: In its place.
         """
         return CheckpointError(
-            f"{self.name!r} is quantized with {self.config.get('quant_method')!r}, but {what}. Expected {expected}. Get "
-            "the checkpoint again from its source."
+            f"{self.name!r} is quantized with {self.config.get('quant_method')!r}, but {what}. Expected {expected}. "
+            "Get the checkpoint again from its source."
         )
 
 
