@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from qeff_zoo.checkpoint.safetensors_index import TensorReader, index_tensors
+from qeff_zoo.formats.encoded import Encoded
 from qeff_zoo.numerics import WEIGHTS, format_of
 from qeff_zoo.weights.writing import Slot, plan_file, write
 
@@ -54,7 +55,10 @@ class Source(TensorReader):
 
     def __init__(self, path: Path) -> None:
         self.tensors = index_tensors([path])
+        self.encoded: dict[str, Encoded] = {}
         super().__init__(self.tensors)
+
+    read_stored = TensorReader.read
 
 
 def _status(key: str) -> int:

@@ -21,6 +21,8 @@ class Format:
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
         scale: Type of the scales.
         axis: Along which blocks lie, counted from the last.
+        minima: Whether each block has a minimum that is subtracted.
+        ordered: Whether columns are stored in an order of their own.
     """
 
     bits: int = 32
@@ -28,6 +30,8 @@ class Format:
     zero_points: bool = False
     scale: str = "float32"
     axis: int = -1
+    minima: bool = False
+    ordered: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -48,12 +52,15 @@ MXFP6 = Format(bits=6, block=32, scale=_E8M0)
 MXINT8 = Format(bits=8, block=32, scale=_E8M0)
 #: Columns of a matrix that may share a scale, and how many do unless asked otherwise.
 BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
-#: Names of the formats that weights are rounded to.
-WEIGHTS = ("fp32", "int8", "int4")
+#: Names of what weights are rounded to, and of leaving them as the checkpoint stores them.
+STORED = "stored"
+WEIGHTS = ("fp32", "int8", "int4", STORED)
+#: What becomes of matrices that a checkpoint stores in fewer bits, of a kind that no kernel takes: see `STORED`.
+NEAREST = Format(bits=8, block=32)
 
 
 def format_of(weights: str, block_size: int = BLOCK_SIZE) -> Format:
-    """Return what the matrices of float checkpoints become.
+    """Return what matrices of floats become.
 
     Args:
         weights: One of `WEIGHTS`.
@@ -63,6 +70,7 @@ def format_of(weights: str, block_size: int = BLOCK_SIZE) -> Format:
         "fp32": FLOAT32,
         "int8": Format(bits=8, block=block_size),
         "int4": Format(bits=4, block=block_size, zero_points=True),
+        STORED: FLOAT32,
     }
     return formats[weights]
 
@@ -80,6 +88,7 @@ class RoundedMatrix:
         format: How it is stored.
         multiplied: Whether the program multiplies by it.
         gathered: Whether the program looks rows up in it.
+        kept: Whether the checkpoint has it in this format, so that nothing was rounded.
     """
 
     name: str
@@ -89,6 +98,19 @@ class RoundedMatrix:
     format: Format
     multiplied: bool = False
     gathered: bool = False
+    kept: bool = False
+
+
+#: Facts of a matrix, or of its format, that a manifest leaves out where they do not hold.
+_OF_CHECKPOINTS = ("kept", "minima", "ordered")
+
+
+def _entry(facts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _entry(value) if isinstance(value, dict) else value
+        for name, value in facts.items()
+        if value or name not in _OF_CHECKPOINTS
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +119,17 @@ class Numerics:
 
     Args:
         matrices: Its weights, each once.
-        activation_block: Columns that share a scale where products round their left side to int8; None for not at all.
+        int8_activations: Whether products by integers round their left side to int8, in blocks as the matrix has.
         activations: Type of all that it computes, floats that it reads included.
     """
 
     matrices: tuple[RoundedMatrix, ...] = ()
-    activation_block: int | None = None
+    int8_activations: bool = False
     activations: str = "float32"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of a manifest."""
-        return {**asdict(self), "matrices": [asdict(matrix) for matrix in self.matrices]}
+        return {**asdict(self), "matrices": [_entry(asdict(matrix)) for matrix in self.matrices]}
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Numerics":
@@ -118,7 +140,7 @@ class Numerics:
         )
         return cls(
             matrices=tuple(matrices),
-            activation_block=entry["activation_block"],
+            int8_activations=entry["int8_activations"],
             activations=entry.get("activations", "float32"),
         )
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from qeff_zoo import identity, registry, targets, tasks, transforms
+from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import PlanError, UnsupportedModelError
-from qeff_zoo.numerics import format_of
+from qeff_zoo.numerics import STORED, format_of
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.targets import Resolved
@@ -138,7 +138,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     served = [tasks.find(component.task) for component in tasks.components_of(recipe)]
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
-    _choose_weights(target, request, choices)
+    _choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
@@ -160,6 +160,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             variant={**task.variant(checkpoint, shape, choices.value), **factors},
             specializations=task.specializations(shape),
             weights=format_of(**told["quantization"]),
+            stored=told["quantization"]["weights"] == STORED,
             flags=options,
         )
         for component, task in zip(tasks.components_of(recipe), served, strict=True)
@@ -180,7 +181,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             **{name: value for program in programs for name, value in program.variant.items()},
         },
         "shape": {key: value for key, value in asdict(shape).items() if value},
-        "quantization": {"method": "none", **told["quantization"]},
+        "quantization": {"method": checkpoint.method, **told["quantization"]},
         "target": {"name": target.name, "revision": target.revision, **options},
         "exporter": EXPORTER_REVISION,
         "toolchain": {
@@ -254,13 +255,8 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
             f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
             f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
         )
-    quantized = checkpoint.config.get("quantization_config") or {}
-    method = quantized.get("quant_method", "none")
-    if method not in recipe.quant_methods:
-        choices.problems.append(
-            f"{checkpoint.name!r} is quantized with {method!r}, but recipe {recipe.model_type!r} supports "
-            f"{', '.join(recipe.quant_methods)}. Use the unquantized checkpoint; `--weights int4` quantizes it."
-        )
+    if checkpoint.quantization and (problem := formats.problem_of(checkpoint.method)):
+        choices.problems.append(f"{checkpoint.name!r} is {problem}")
 
 
 def _choose_target(request: Request, choices: _Choices) -> targets.Target:
@@ -300,9 +296,21 @@ def _choose_options(
     return {name: value for name, value in options.items() if value is not False}
 
 
-def _choose_weights(target: targets.Target, request: Request, choices: _Choices) -> None:
+def _choose_weights(
+    target: targets.Target, checkpoint: Checkpoint, request: Request, choices: _Choices
+) -> None:
     """Choose how matrices are stored, and the blocks of integers."""
-    choices.first("weights", (request.weights, "user"), (CHOICES["weights"].default, "default"))
+    quantized = bool(checkpoint.quantization) and STORED in target.weights
+    choices.first(
+        "weights",
+        (request.weights, "user"),
+        (STORED if quantized else None, "checkpoint"),
+        (CHOICES["weights"].default, "default"),
+    )
+    if request.weights == STORED and not checkpoint.quantization:
+        choices.problems.append(
+            f"--weights is {STORED!r}, but {checkpoint.name!r} is not quantized. Leave it out, or choose int8 or int4."
+        )
     weights, known = choices.value["weights"], _check_member(choices, "weights")
     if known and weights not in target.weights:
         choices.problems.append(

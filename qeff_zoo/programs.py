@@ -3,10 +3,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.numerics import Format
 from qeff_zoo.recipe import Shape
+from qeff_zoo.weights.storage import Storage
+
+if TYPE_CHECKING:
+    from qeff_zoo.formats.encoded import Encoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,8 @@ class ProgramPlan:
         shape: Sizes that it is specialized for.
         variant: What the task's `tracing` takes.
         specializations: As in the manifest.
-        weights: What the matrices of a float checkpoint become.
+        weights: What matrices become that the checkpoint has in floats, or all.
+        stored: Whether those that it stores in fewer bits stay so.
         flags: Of the target's compiler.
     """
 
@@ -29,4 +34,13 @@ class ProgramPlan:
     variant: Mapping[str, Any]
     specializations: Sequence[Mapping[str, Any]]
     weights: Format
+    stored: bool = False
     flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def storage(self, encoded: "Mapping[str, Encoded]") -> Storage:
+        """Return what the matrices of a checkpoint become.
+
+        Args:
+            encoded: What it stores in fewer bits.
+        """
+        return Storage(self.weights, encoded if self.stored else {})

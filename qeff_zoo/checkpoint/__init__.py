@@ -172,6 +172,11 @@ class Checkpoint:
         """`quantization_config` of the configuration; empty for a checkpoint of floats."""
         return self.config.get("quantization_config") or {}
 
+    @property
+    def method(self) -> str:
+        """How it is quantized: `quant_method` of the configuration, "none" for a checkpoint of floats."""
+        return str(self.quantization.get("quant_method")) if self.quantization else "none"
+
     @cached_property
     def _encodings(self) -> "Encodings":
         from qeff_zoo import formats

@@ -7,9 +7,9 @@ is kept beside it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo import identity
 from qeff_zoo.checkpoint import Checkpoint
@@ -20,6 +20,9 @@ from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.expressions import Expression, substitute
+
+if TYPE_CHECKING:
+    from qeff_zoo.formats.encoded import Encoded
 
 GRAPH = "graph.onnx"
 _BINDINGS = "bindings.json"
@@ -32,6 +35,7 @@ class BoundGraph:
     Args:
         model: An `onnx_ir.Model`; initializers of a checkpoint have no data.
         bindings: For each of those, its value over checkpoint tensors.
+        encoded: Of those tensors, the ones that the checkpoint stores in fewer bits.
         digest: "sha256:…" of the graph file.
         cached: Whether it came from the store.
     """
@@ -40,6 +44,7 @@ class BoundGraph:
     bindings: Mapping[str, Expression]
     digest: str
     cached: bool
+    encoded: "Mapping[str, Encoded]" = field(default_factory=dict)
 
 
 def obtain(plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
@@ -131,4 +136,5 @@ def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -
         bindings=bound.expressions,
         digest=f"sha256:{store.file_digest(folder / GRAPH)}",
         cached=cached,
+        encoded=checkpoint.encoded,
     )

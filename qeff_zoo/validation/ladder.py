@@ -111,7 +111,7 @@ def _arithmetic(rounding: Numerics) -> str:
     """Return the row of the table for products as the package computes them."""
     if rounding.activations == "float16":
         return "fp16"
-    return "int8" if rounding.activation_block else "fp32"
+    return "int8" if rounding.int8_activations else "fp32"
 
 
 def _chosen(trial: Trial) -> dict[str, Array]:

@@ -148,7 +148,9 @@ def _run_variants(
     numerics = Numerics.from_dict(request["numerics"])
     matrices = numerics.matrices
     multiplied = round_weights(model, matrices)
-    as_the_package = Arithmetic(multiplied, numerics.activation_block, halved=False)
+    as_the_package = Arithmetic(
+        multiplied, matrices[0].format.block if numerics.int8_activations else None, halved=False
+    )
     if matrices:
         with as_the_package:
             runs["rounded"] = answers.alone(choices.note)

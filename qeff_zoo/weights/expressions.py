@@ -24,10 +24,23 @@ from qeff_zoo.errors import CheckpointError
 if TYPE_CHECKING:
     import numpy as np
 
+    from qeff_zoo.formats.encoded import Encoded
+
     Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Expression: TypeAlias = str | list[Any]
 Tensors: TypeAlias = Mapping[str, TensorInfo]
+
+
+class Shaped(Protocol):
+    """What has a shape: a `TensorInfo` is one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+
+
+Shapes: TypeAlias = Mapping[str, Shaped]
 
 
 class TensorSource(Protocol):
@@ -42,6 +55,13 @@ class TensorSource(Protocol):
 
     def release(self, name: str) -> None:
         """Give back the memory behind a tensor that has been read."""
+
+    @property
+    def encoded(self) -> "Mapping[str, Encoded]":
+        """Of those tensors, the ones that are stored in fewer bits."""
+
+    def read_stored(self, name: str, start: int | None = None, stop: int | None = None) -> "Array":
+        """Show rows of a tensor that such a one is stored in."""
 
 
 #: Reads rows `start:stop` of a checkpoint tensor; None and None for all of it.
@@ -166,7 +186,7 @@ def sources_of(e: Expression) -> list[str]:
     return list(dict.fromkeys(name for part in e[first:] for name in sources_of(part)))
 
 
-def shape_of(e: Expression, tensors: Tensors) -> tuple[int, ...]:
+def shape_of(e: Expression, tensors: Shapes) -> tuple[int, ...]:
     """Compute an expression's shape.
 
     Raises:
@@ -188,7 +208,7 @@ def shape_of(e: Expression, tensors: Tensors) -> tuple[int, ...]:
         ) from error
 
 
-def _shape_of(e: list[Any], tensors: Tensors) -> tuple[int, ...]:
+def _shape_of(e: list[Any], tensors: Shapes) -> tuple[int, ...]:
     match e:
         case ["concat" | "stack" as op, dim, *parts]:
             return _joined(op, dim, [shape_of(part, tensors) for part in parts])
@@ -226,7 +246,7 @@ def _brief(e: Expression) -> str:
     return ", ".join(map(repr, names[:2])) + (f" and {len(names) - 2} more" * (len(names) > 2))
 
 
-def blocks(e: Expression, tensors: Tensors, limit: int) -> Iterator[tuple[Expression, int, int]]:
+def blocks(e: Expression, tensors: Shapes, limit: int) -> Iterator[tuple[Expression, int, int]]:
     """Cut a tensor into pieces that, one after the other, are its elements in order.
 
     Args:
@@ -253,7 +273,7 @@ def blocks(e: Expression, tensors: Tensors, limit: int) -> Iterator[tuple[Expres
 
 
 def rows(
-    e: Expression, read: Read, tensors: Tensors, start: int | None = None, stop: int | None = None
+    e: Expression, read: Read, tensors: Shapes, start: int | None = None, stop: int | None = None
 ) -> "Array":
     """Read rows `start:stop` of a tensor, all by default; a view of the checkpoint if possible.
 
@@ -300,7 +320,7 @@ def _reshaped_rows(
     shape: list[int],
     inner: Expression,
     read: Read,
-    tensors: Tensors,
+    tensors: Shapes,
     start: int | None,
     stop: int | None,
 ) -> "Array":
@@ -316,7 +336,7 @@ def _reshaped_rows(
 
 
 def _concat_rows(
-    parts: list[Expression], read: Read, tensors: Tensors, start: int | None, stop: int | None
+    parts: list[Expression], read: Read, tensors: Shapes, start: int | None, stop: int | None
 ) -> "Array":
     import numpy as np
 

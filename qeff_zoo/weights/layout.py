@@ -27,16 +27,19 @@ class Slot:
     """One initializer and what it is made of.
 
     Args:
-        name: Name in the file; integers also have `<name>.scales`, and `<name>.zero_points` if their format has any.
+        name: Name in the file; integers also have `<name>.scales`, and as their format has it `<name>.zero_points`,
+            `<name>.minima` and `<name>.order`.
         expression: Its value, over checkpoint tensors.
         format: How it is stored.
         add: Added to every value in float32 (Gemma's norms store weight - 1).
+        kept: Whether the checkpoint stores these integers, so that they are only packed anew.
     """
 
     name: str
     expression: Expression
     format: Format = FLOAT32
     add: float = 0.0
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,11 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
     yield slot.name, _size("U8", (*lead, blocks, format.block * format.bits // 8))
     yield f"{slot.name}.scales", _size("F32", (*lead, blocks))
     if format.zero_points:
-        yield f"{slot.name}.zero_points", _size("U8", (*lead, (blocks + 1) // 2))
+        yield f"{slot.name}.zero_points", _size("U8", (*lead, -(-blocks * format.bits // 8)))
+    if format.minima:
+        yield f"{slot.name}.minima", _size("F32", (*lead, blocks))
+    if format.ordered:
+        yield f"{slot.name}.order", _size("I32", (columns,))
 
 
 def _size(dtype: str, shape: tuple[int, ...]) -> Entry:

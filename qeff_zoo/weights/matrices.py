@@ -13,8 +13,14 @@ from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.external_data import is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.moves import Moved
+from qeff_zoo.weights.storage import Storage
 
-_DTYPES = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "U8": ir.DataType.UINT8}
+_DTYPES = {
+    "F32": ir.DataType.FLOAT,
+    "F16": ir.DataType.FLOAT16,
+    "I32": ir.DataType.INT32,
+    "U8": ir.DataType.UINT8,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +33,8 @@ class Matrix:
         rows: Outputs.
         columns: Inputs.
         input_major: Whether the weight holds it as (columns, rows).
+        format: How it is to be stored.
+        kept: Whether the checkpoint stores it so.
     """
 
     name: str
@@ -34,6 +42,8 @@ class Matrix:
     rows: int
     columns: int
     input_major: bool
+    format: Format
+    kept: bool
 
 
 @dataclass
@@ -43,12 +53,12 @@ class Matrices:
     Args:
         graph: Portable; its weights are taken out, lowered ones get their names.
         bindings: For every weight, its value over checkpoint tensors.
-        format: Of matrices that are multiplied or looked up; if of floats, of all matrices. All else is float32.
+        storage: Of matrices that are multiplied or looked up; if of floats, of all matrices. All else is float32.
     """
 
     graph: ir.Graph
     bindings: Mapping[str, Expression]
-    format: Format
+    storage: Storage
     slots: dict[str, Slot] = field(default_factory=dict)
     weights: dict[ir.Value, str] = field(default_factory=dict)
     rounded: dict[str, RoundedMatrix] = field(default_factory=dict)
@@ -63,14 +73,30 @@ class Matrices:
         for name in self.weights.values():
             del initializers[name]
 
-    def slot(self, name: str, expression: Expression, format: Format, add: float = 0.0) -> Slot:
+    def takes(self, format: Format) -> bool:
+        """Tell whether the target computes with integers of a format as a checkpoint stores them."""
+        return False
+
+    def format_of(self, expression: Expression) -> tuple[Format, bool]:
+        """Return how a matrix is to be stored, and whether the checkpoint stores it so."""
+        return self.storage.of(expression, self.takes)
+
+    def slot(
+        self,
+        name: str,
+        expression: Expression,
+        format: Format,
+        add: float = 0.0,
+        *,
+        kept: bool = False,
+    ) -> Slot:
         """Return the slot for a value, the same one for tied weights."""
         identity = f"{expression} {format} {add}"
         if identity not in self._same and name in self.slots:
             name = f"{name}.bits{format.bits}"  # the same weight stored in two ways
         known = self._same.setdefault(identity, name)
         if known not in self.slots:
-            self.slots[known] = Slot(known, expression, format, add)
+            self.slots[known] = Slot(known, expression, format, add, kept)
         return self.slots[known]
 
     def tensor(self, slot: Slot, shape: list[int], entry: str = "", dtype: str = "F32") -> ir.Value:
@@ -115,12 +141,16 @@ class Matrices:
         if len(shape) != 2:
             return None
         rows, columns = reversed(shape) if input_major else shape
+        value_of = expressions.transpose(0, 1, expression) if input_major else expression
+        format, kept = self.format_of(value_of)
         return Matrix(
             name=name,
-            expression=expressions.transpose(0, 1, expression) if input_major else expression,
+            expression=value_of,
             rows=rows,
             columns=columns,
             input_major=input_major,
+            format=format,
+            kept=kept,
         )
 
     def note(
@@ -143,10 +173,11 @@ class Matrices:
             format=slot.format,
             multiplied=multiplied or (known is not None and known.multiplied),
             gathered=gathered or (known is not None and known.gathered),
+            kept=slot.kept,
         )
 
     def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
-        """Return initializers with a slot's integers, scales and, if its format has any, zero points.
+        """Return initializers with a slot's integers, scales and, as its format has them, zero points.
 
         Args:
             slot: Of quantized matrices.
@@ -158,7 +189,7 @@ class Matrices:
             self.tensor(slot, scales, f"{slot.name}.scales"),
         ]
         if slot.format.zero_points:
-            zeros = [*scales[:-1], (scales[-1] + 1) // 2]
+            zeros = [*scales[:-1], -(-scales[-1] * slot.format.bits // 8)]
             values.append(self.tensor(slot, zeros, f"{slot.name}.zero_points", "U8"))
         return values
 
@@ -201,8 +232,9 @@ class Matrices:
 
     def _store(self, value: ir.Value, moved: Moved) -> None:
         """Read a value from a slot of floats; matrices of float16 are cast."""
-        matrix = len(moved.shape) > 1 and self.format.is_float
-        slot = self.slot(moved.name, moved.expression, self.format if matrix else FLOAT32)
+        matrix, floats = len(moved.shape) > 1, self.storage.floats
+        format = floats if matrix and floats.is_float else FLOAT32
+        slot = self.slot(moved.name, moved.expression, format)
         tensor = self.tensor(slot, list(moved.shape), dtype=f"F{slot.format.bits}")
         if slot.format.bits == 16:
             reader = next(use.node for use in value.uses())

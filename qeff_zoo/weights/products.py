@@ -1,26 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products by weight matrices and norms by weights, as targets that run ONNX Runtime's operators lower them alike."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import onnx_ir as ir
+from onnx_ir.tape import Tape
 
 from qeff_zoo.numerics import FLOAT32, RoundedMatrix
+from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 from qeff_zoo.weights.quantization import block_count
 
 CONTRIB = "com.microsoft"
+#: What became of matrices that a checkpoint stores in fewer bits: a code for programs, a sentence's end for people.
+STORED_WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "kept": "as the checkpoint stores them",
+        "rounded": "rounded to int8 in blocks of 32, since no kernel takes them as they are stored",
+        "decoded": "in float32, since no kernel takes them as they are stored",
+    }
+)
 
 
 class Products(Matrices):
     """The weights of one lowering, and how a target multiplies by them."""
 
-    def product(self, x: ir.Value, matrix: Matrix) -> ir.Node:
-        """Multiply by a weight matrix in the chosen format."""
+    def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
+        """Multiply by a weight matrix as it is stored; the last node makes the product."""
         raise NotImplementedError
 
-    def in_integers(self, x: ir.Value, matrix: Matrix, **attributes: int) -> ir.Node:
+    def in_integers(self, x: ir.Value, matrix: Matrix, **attributes: int) -> list[ir.Node]:
         """Multiply by a matrix of integers, by MatMulNBits.
 
         Args:
@@ -28,19 +40,45 @@ class Products(Matrices):
             matrix: Right side.
             **attributes: Of the node, besides its sizes.
         """
-        rows, columns, format = matrix.rows, matrix.columns, self.format
-        slot = self.slot(matrix.name, matrix.expression, format)
+        rows, columns, format = matrix.rows, matrix.columns, matrix.format
+        slot = self.slot(matrix.name, matrix.expression, format, kept=matrix.kept)
         blocks = block_count(columns, format.block)
         self.note(slot, rows, columns, input_major=matrix.input_major, multiplied=True)
         packed = [rows, blocks, format.block * format.bits // 8]
         quantized = self.quantized(slot, packed, [rows, blocks])
         sizes = {"K": columns, "N": rows, "bits": format.bits, "block_size": format.block}
-        return ir.node("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
+        tape = Tape()
+        if format.ordered:
+            order = self.tensor(slot, [columns], f"{slot.name}.order", "I32")
+            x = tape.op("Gather", [x, order], {"axis": -1})
+        y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
+        if format.minima:
+            minima = self.tensor(slot, [rows, blocks], f"{slot.name}.minima")
+            sums = _block_sums(tape, x, blocks, format.block)
+            less = tape.op("FusedMatMul", [sums, minima], {"transB": 1}, domain=CONTRIB)
+            tape.op("Sub", [y, less])
+        return list(tape.nodes)
 
     def used_matrices(self) -> tuple[RoundedMatrix, ...]:
         """Return the matrices of integers that the finished graph reads."""
         used = {slot.name for slot in self.used_slots()}
         return tuple(matrix for name, matrix in self.rounded.items() if name in used)
+
+    def stored_ways(self) -> Counter[str]:
+        """Count what became of matrices that the checkpoint stores in fewer bits, by codes of `STORED_WAYS`."""
+        ways: Counter[str] = Counter()
+        for slot in self.used_slots():
+            if any(name in self.storage.encoded for name in sources_of(slot.expression)):
+                ways["kept" if slot.kept else "decoded" if slot.format.is_float else "rounded"] += 1
+        return ways
+
+
+def _block_sums(tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
+    """Sum each block of the last axis."""
+    by_block = tape.op("Constant", [], {"value_ints": [blocks, block]})
+    shape = tape.op("Concat", [tape.op("Shape", [x], {"end": -1}), by_block], {"axis": 0})
+    last = tape.op("Constant", [], {"value_ints": [-1]})
+    return tape.op("ReduceSum", [tape.op("Reshape", [x, shape]), last], {"keepdims": 0})
 
 
 _Lowering = TypeVar("_Lowering", bound=Products)
@@ -68,13 +106,13 @@ def replace(
 def linear(lowering: Products, node: ir.Node) -> list[ir.Node] | None:
     """Replace the semantic op of a product by a weight."""
     matrix = lowering.matrix(node.inputs[1])
-    return None if matrix is None else [lowering.product(input_of(node, 0), matrix)]
+    return None if matrix is None else lowering.product(input_of(node, 0), matrix)
 
 
 def matmul(lowering: Products, node: ir.Node) -> list[ir.Node] | None:
     """Replace a product by a weight that is stored input-major."""
     matrix = lowering.matrix(node.inputs[1], input_major=True)
-    return None if matrix is None else [lowering.product(input_of(node, 0), matrix)]
+    return None if matrix is None else lowering.product(input_of(node, 0), matrix)
 
 
 def gemm(lowering: Products, node: ir.Node) -> list[ir.Node] | None:
@@ -88,8 +126,8 @@ def gemm(lowering: Products, node: ir.Node) -> list[ir.Node] | None:
         return None
     product = lowering.product(input_of(node, 0), matrix)
     if len(node.inputs) < 3 or node.inputs[2] is None:
-        return [product]
-    return [product, ir.node("Add", [product.outputs[0], node.inputs[2]])]
+        return product
+    return [*product, ir.node("Add", [product[-1].outputs[0], node.inputs[2]])]
 
 
 def rms_norm(lowering: Products, node: ir.Node) -> list[ir.Node] | None:

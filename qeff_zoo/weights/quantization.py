@@ -8,8 +8,9 @@ up with zeros. A block keeps one float32 scale, and unsigned integers around a z
 of their range, or one of its own where the format has zero points.
 
     data        (N, blocks, block * bits / 8) uint8; of two 4-bit values the first in the low half
-    scales      (N, blocks) float32;             value = (integer - zero point) * scale
-    zero_points (N, blocks / 2 rounded up) uint8, of 4 bits, packed alike
+    scales      (N, blocks) float32;             value = (integer - zero point) * scale - minimum
+    zero_points (N, blocks * bits / 8 rounded up) uint8, packed alike
+    minima      (N, blocks) float32
 """
 
 from dataclasses import dataclass
@@ -68,11 +69,13 @@ class Stored:
         data: The values, or the packed integers, as bytes in order.
         scales: Of integers.
         zero_points: Of integers whose format has them.
+        minima: Likewise.
     """
 
     data: Array
     scales: Array | None = None
     zero_points: Array | None = None
+    minima: Array | None = None
 
 
 def quantize(matrix: Array, format: Format) -> Stored:

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError, StoreError
+from qeff_zoo.weights import kept
 from qeff_zoo.weights.expressions import (
     Expression,
     Read,
@@ -178,12 +179,15 @@ class _Filling:
     def _fill(self, tensor: "_Tensor", piece: tuple[Expression, int, int], first: int) -> "_Filled":
         part, start, stop = piece
         slot = tensor.slot
-        raw = rows(part, tensor.read, self.source.tensors, start, stop)
         buffer = self.buffers.get()
-        if buffer.size < raw.size:
-            buffer = np.empty(raw.size, np.float32)
         try:
-            stored = store(raw, tensor.dtype, slot.format, slot.add, buffer)
+            if slot.kept:
+                stored = kept.read(part, self.source, start, stop, slot.format)
+            else:
+                raw = rows(part, tensor.read, self.source.tensors, start, stop)
+                if buffer.size < raw.size:
+                    buffer = np.empty(raw.size, np.float32)
+                stored = store(raw, tensor.dtype, slot.format, slot.add, buffer)
         except ValueError as error:
             raise CheckpointError(
                 f"Cannot store {slot.name!r} in {slot.format.bits} bits: {error} "
@@ -192,9 +196,12 @@ class _Filling:
             ) from error
         data = _bytes(stored.data)
         self._place(slot.name, data, first, tensor.elements)
-        for name, array in (("scales", stored.scales), ("zero_points", stored.zero_points)):
-            if array is not None:
+        for name in ("scales", "zero_points", "minima"):
+            if (array := getattr(stored, name)) is not None:
                 self._place(f"{slot.name}.{name}", _bytes(array), first, tensor.elements)
+        if slot.format.ordered and not first:
+            order = _bytes(kept.order(slot.expression, self.source))
+            self._place(f"{slot.name}.order", order, 0, tensor.elements)
         return _Filled(data, buffer)
 
     def _place(self, name: str, data: memoryview, first: int, elements: int) -> None:

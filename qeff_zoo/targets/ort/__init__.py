@@ -30,8 +30,12 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "own_tokens:float32": "each expert on its own tokens, since the kernel takes no float32 matrices",
         "own_tokens:sizes": "each expert on its own tokens, since the sizes are not multiples of the block size",
         "own_tokens:not_stored": "each expert on its own tokens, since the matrices are not stored as they are used",
+        "own_tokens:formats": "each expert on its own tokens, since the kernel takes no matrices stored like these",
         "own_tokens:kind": "each expert on its own tokens, since the kernel computes none of their kind",
         "all_tokens:not_stored": "each expert on all tokens, since the matrices are not stored as they are used",
+        "kept": "as the checkpoint stores them",
+        "rounded": "rounded to int8 in blocks of 32, since no kernel takes them as they are stored",
+        "decoded": "in float32, since no kernel takes them as they are stored",
     }
 )
 
@@ -62,7 +66,8 @@ class OrtTarget:
         """Turn a portable graph into one of ONNX Runtime's kernels, in place."""
         from qeff_zoo.targets.ort import lowering
 
-        return lowering.lower(graph.model, graph.bindings, program.weights, program.shape.ctx_len)
+        storage = program.storage(graph.encoded)
+        return lowering.lower(graph.model, graph.bindings, storage, program.shape.ctx_len)
 
     def compile(
         self,

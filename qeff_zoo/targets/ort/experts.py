@@ -20,7 +20,8 @@ from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
 
 _CONTRIB = "com.microsoft"
-_FLOAT, _UNSTORED, _SIZES, _KIND = "float32", "not_stored", "sizes", "kind"
+_FLOAT, _UNSTORED, _SIZES, _KIND, _FORMATS = "float32", "not_stored", "sizes", "kind", "formats"
+_STACKS, _BITS = 2, (4, 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +29,13 @@ class Packing:
     """How stacks of matrices are quantized.
 
     Args:
-        format: Of every matrix.
+        format_of: Value -> the format of such matrices, and whether the checkpoint stores them so.
         accuracy_level: As of MatMulNBits.
         pack: Name, value (experts, outputs, inputs), experts, outputs, inputs, and whether the weight is input-major ->
             the packed matrices, their scales and zero points, if the format has any.
     """
 
-    format: Format
+    format_of: Callable[[Expression], tuple[Format, bool]]
     accuracy_level: int
     pack: Callable[[str, Expression, int, int, int, bool], list[ir.Value]]
 
@@ -61,12 +62,13 @@ def lower(
     ways: Counter[str] = Counter()
     for node in [node for node in graph if experts_pass.is_experts(node)]:
         names = [weights[one] for one in _matrices(node) if one in weights]
-        reason = _reason(node, names, packing)
+        values = _values(node, names, bindings) if packing and len(names) == _STACKS else []
+        reason = _reason(node, values, packing)
         if reason or packing is None:
             reasons[node.inputs[1]] = reason
             experts_pass.take_apart(graph, node)
         else:
-            _fuse(graph, node, names, bindings, packing)
+            _fuse(graph, node, names, values, packing)
             ways["native"] += 1
     left = routing.lower(graph, weights)
     for router, reason in reasons.items():
@@ -74,14 +76,30 @@ def lower(
     return ways
 
 
-def _reason(node: ir.Node, names: list[str], packing: Packing | None) -> str:
+def _reason(node: ir.Node, values: list[Expression], packing: Packing | None) -> str:
     """Say why the kernel cannot compute a block, in a word; nothing if it can."""
     if packing is None:
         return _FLOAT
-    if len(names) < 2:
+    if not values:
         return _UNSTORED
+    (format, _), (other, _) = (packing.format_of(value) for value in values)
+    if format.is_float and other.is_float:
+        return _FLOAT
+    if format != other or format.bits not in _BITS or format.minima or format.ordered:
+        return _FORMATS
     _, hidden, inner = _sizes(node)
-    return _SIZES if hidden % packing.format.block or inner % packing.format.block else ""
+    return _SIZES if hidden % format.block or inner % format.block else ""
+
+
+def _values(
+    node: ir.Node, names: list[str], bindings: Mapping[str, Expression]
+) -> list[Expression]:
+    """Return what the kernel takes: gates and ups, interleaved, and downs, each (experts, outputs, inputs)."""
+    gate_up, down = (bindings[name] for name in names)
+    if experts_pass.is_interleaved(node):
+        return [expressions.transpose(1, 2, one) for one in (gate_up, down)]
+    count, hidden, inner = _sizes(node)
+    return [_interleaved(gate_up, count, inner, hidden), down]
 
 
 def _matrices(node: ir.Node) -> list[ir.Value]:
@@ -105,18 +123,14 @@ def _fuse(
     graph: ir.Graph,
     node: ir.Node,
     names: list[str],
-    bindings: Mapping[str, Expression],
+    values: list[Expression],
     packing: Packing,
 ) -> None:
     count, hidden, inner = _sizes(node)
-    gate_up, down = (bindings[name] for name in names)
-    biases: list[ir.Value | None] = [None, None]
+    gate_up, down = values
+    format, _ = packing.format_of(down)
     input_major = experts_pass.is_interleaved(node)
-    if input_major:
-        gate_up, down = (expressions.transpose(1, 2, one) for one in (gate_up, down))
-        biases = [node.inputs[4], node.inputs[6]]
-    else:
-        gate_up = _interleaved(gate_up, count, inner, hidden)
+    biases = [node.inputs[4], node.inputs[6]] if input_major else [None, None]
     first = packing.pack(names[0], gate_up, count, 2 * inner, hidden, input_major)
     second = packing.pack(names[1], down, count, hidden, inner, input_major)
     tape = Tape()
@@ -128,8 +142,8 @@ def _fuse(
         "activation_alpha": node.attributes.get_float("alpha", 1.0),
         "activation_beta": node.attributes.get_float("offset", 0.0),
         "k": node.attributes.get_int("k", 0),
-        "expert_weight_bits": packing.format.bits,
-        "block_size": packing.format.block,
+        "expert_weight_bits": format.bits,
+        "block_size": format.block,
         "accuracy_level": packing.accuracy_level,
         "weights_prepacked": 0,
     }
@@ -137,7 +151,7 @@ def _fuse(
     if limit < UNBOUNDED:
         attributes["swiglu_limit"] = limit
     third: list[ir.Value | None] = [None] * 3
-    zero_points = [first[2], second[2], None] if packing.format.zero_points else [None] * 3
+    zero_points = [first[2], second[2], None] if format.zero_points else [None] * 3
     mixed = tape.op("QMoE", [*given, *third, *zero_points, routed], attributes, domain=_CONTRIB)
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [mixed])
 

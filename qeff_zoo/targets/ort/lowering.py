@@ -22,7 +22,8 @@ from qeff_zoo.targets.ort import convolution, recurrence
 from qeff_zoo.targets.ort import experts as experts_pass
 from qeff_zoo.weights import products, stacks
 from qeff_zoo.weights.expressions import Expression
-from qeff_zoo.weights.matrices import Matrix, input_of, shape_of
+from qeff_zoo.weights.matrices import Matrix, input_of
+from qeff_zoo.weights.storage import Storage
 
 _CONTRIB = products.CONTRIB
 _INT8_ACTIVATIONS = 4
@@ -31,19 +32,19 @@ _DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
 
 
 def lower(
-    model: ir.Model, bindings: Mapping[str, Expression], format: Format, ctx_len: int = 0
+    model: ir.Model, bindings: Mapping[str, Expression], storage: Storage, ctx_len: int = 0
 ) -> Lowered:
     """Lower a portable graph, in place.
 
     Args:
         model: As the exporter returns it.
         bindings: For every initializer without data, its value over checkpoint tensors.
-        format: Of matrices that are multiplied or looked up. All else is float32.
+        storage: Of matrices that are multiplied or looked up. All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
     """
     slots_pass.remove(model)
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
-    lowering = _Lowering(model.graph, bindings, format)
+    lowering = _Lowering(model.graph, bindings, storage)
     recurrence.lower(model.graph)
     convolution.lower(model.graph)
     experts = experts_pass.lower(model.graph, lowering.weights, bindings, lowering.packing)
@@ -57,7 +58,11 @@ def lower(
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[_CONTRIB] = 1
-    ways = {"attention": dict(attention), "experts": dict(experts)}
+    ways = {
+        "attention": dict(attention),
+        "experts": dict(experts),
+        "weights": dict(lowering.stored_ways()),
+    }
     return Lowered(
         model=model,
         slots=lowering.used_slots(),
@@ -78,18 +83,22 @@ def _keep_as_computed(graph: ir.Graph) -> None:
 class _Lowering(products.Products):
     """Weights as ONNX Runtime's kernels take them."""
 
-    def product(self, x: ir.Value, matrix: Matrix) -> ir.Node:
-        """Multiply by a weight matrix in the chosen format."""
-        if not self.format.is_float:
-            return self.in_integers(x, matrix, accuracy_level=_ACCURACY_LEVEL)
-        slot = self.slot(matrix.name, matrix.expression, self.format)
-        weight = self.tensor(slot, [matrix.rows, matrix.columns])
-        return ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)
+    def takes(self, format: Format) -> bool:
+        """Take integers as every checkpoint stores them: of 2, 4 and 8 bits, in blocks of 16 and more."""
+        return True
 
-    def rows(self, indices: ir.Value, matrix: Matrix) -> ir.Node:
-        """Look up rows of a weight matrix in the chosen format, which is none of floats."""
-        rows, columns, format = matrix.rows, matrix.columns, self.format
-        slot = self.slot(matrix.name, matrix.expression, format)
+    def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
+        """Multiply by a weight matrix as it is stored."""
+        if not matrix.format.is_float:
+            return self.in_integers(x, matrix, accuracy_level=_ACCURACY_LEVEL)
+        slot = self.slot(matrix.name, matrix.expression, matrix.format)
+        weight = self.tensor(slot, [matrix.rows, matrix.columns])
+        return [ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)]
+
+    def rows(self, indices: ir.Value, matrix: Matrix) -> list[ir.Node]:
+        """Look up rows of a weight matrix, which is of integers."""
+        rows, columns, format = matrix.rows, matrix.columns, matrix.format
+        slot = self.slot(matrix.name, matrix.expression, format, kept=matrix.kept)
         self.note(slot, rows, columns, input_major=False, gathered=True)
         packed, *others = self.quantized(
             slot, [rows, columns * format.bits // 8], [rows, columns // format.block]
@@ -101,22 +110,22 @@ class _Lowering(products.Products):
             "quantize_axis": 1,
         }
         given = [packed, indices, *others]
-        return ir.node("GatherBlockQuantized", given, attributes, domain=_CONTRIB)
+        return [ir.node("GatherBlockQuantized", given, attributes, domain=_CONTRIB)]
 
     def numerics(self) -> Numerics:
         """Return what the finished graph rounds: matrices, and the left sides of products with them."""
         matrices = self.used_matrices()
         multiplies = any(matrix.multiplied for matrix in matrices)
         rounds = multiplies and _ACCURACY_LEVEL == _INT8_ACTIVATIONS
-        return Numerics(matrices=matrices, activation_block=self.format.block if rounds else None)
+        return Numerics(matrices=matrices, int8_activations=rounds)
 
     @property
     def packing(self) -> experts_pass.Packing | None:
-        """How stacks of matrices are quantized, if they are."""
-        if self.format.is_float:
+        """How stacks of matrices are quantized, if any can be."""
+        if self.storage.floats.is_float and not self.storage.encoded:
             return None
         return experts_pass.Packing(
-            format=self.format, accuracy_level=_ACCURACY_LEVEL, pack=self._stack
+            format_of=self.format_of, accuracy_level=_ACCURACY_LEVEL, pack=self._stack
         )
 
     def _stack(
@@ -128,7 +137,8 @@ class _Lowering(products.Products):
         columns: int,
         input_major: bool,
     ) -> list[ir.Value]:
-        slot, format = self.slot(name, expression, self.format), self.format
+        format, kept = self.format_of(expression)
+        slot = self.slot(name, expression, format, kept=kept)
         self.note(slot, rows, columns, input_major=input_major, multiplied=True)
         packed = [count, rows, columns * format.bits // 8]
         return self.quantized(slot, packed, [count, rows, columns // format.block])
@@ -139,30 +149,30 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
     One of a stack (GPT-OSS) is transposed in float32 too: it becomes a weight of its own.
     """
-    if lowering.format.is_float and node.inputs[1] in lowering.weights:
+    matrix = lowering.matrix(node.inputs[1], input_major=True)
+    if matrix is None or (matrix.format.is_float and node.inputs[1] in lowering.weights):
         return None
-    return products.matmul(lowering, node)
+    return lowering.product(input_of(node, 0), matrix)
 
 
 def _gemm(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
-    return None if lowering.format.is_float else products.gemm(lowering, node)
+    output_major = bool(node.attributes.get_int("transB"))
+    matrix = lowering.matrix(node.inputs[1], input_major=not output_major)
+    return None if matrix is None or matrix.format.is_float else products.gemm(lowering, node)
 
 
 def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     """Look up rows of an embedding matrix."""
-    if (
-        lowering.format.is_float
-        or stacks.picked(node.outputs[0])[0]
-        or node.attributes.get_int("axis", 0) != 0
-    ):
+    if stacks.picked(node.outputs[0])[0] or node.attributes.get_int("axis", 0) != 0:
         return None
     table = input_of(node, 0)
-    if table.shape is None or len(table.shape) != 2 or shape_of(table)[1] % lowering.format.block:
+    matrix = None if table.shape is None else lowering.matrix(table)
+    if matrix is None or matrix.format.is_float or matrix.columns % matrix.format.block:
         return None
-    matrix = lowering.matrix(table)
-    if matrix is None:
+    format = matrix.format
+    if format.bits == 2 or format.ordered or format.minima:
         return None
-    return [lowering.rows(input_of(node, 1), matrix)]
+    return lowering.rows(input_of(node, 1), matrix)
 
 
 _RULES: dict[tuple[str, str], Callable[[_Lowering, ir.Node], list[ir.Node] | None]] = {

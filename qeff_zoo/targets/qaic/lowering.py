@@ -46,7 +46,7 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
     ways = _count(model.graph)
     ways["angles"]["table"] = tables
     ways["states"] = states.lower(model.graph)
-    weights = Matrices(model.graph, graph.bindings, program.weights)
+    weights = Matrices(model.graph, graph.bindings, program.storage(graph.encoded))
     for node in list(model.graph):
         if node.domain == SEMANTIC and node.op_type == "RMSNorm":
             _norm(weights, node)

@@ -52,7 +52,8 @@ class HtpTarget:
         """Turn a portable graph into one that HTP's compiler takes, in place."""
         from qeff_zoo.targets.qnn_htp import lowering
 
-        return lowering.lower(graph.model, graph.bindings, program.weights, program.shape.ctx_len)
+        storage = program.storage(graph.encoded)
+        return lowering.lower(graph.model, graph.bindings, storage, program.shape.ctx_len)
 
     def compile(
         self,

@@ -19,22 +19,23 @@ from qeff_zoo.targets.qnn_htp import bodies
 from qeff_zoo.weights import expressions, products
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.matrices import Matrix
+from qeff_zoo.weights.storage import Storage
 
 
 def lower(
-    model: ir.Model, bindings: Mapping[str, Expression], format: Format, ctx_len: int = 0
+    model: ir.Model, bindings: Mapping[str, Expression], storage: Storage, ctx_len: int = 0
 ) -> Lowered:
     """Lower a portable graph, in place.
 
     Args:
         model: As the exporter returns it.
         bindings: For every initializer without data, its value over checkpoint tensors.
-        format: Of matrices that are multiplied; others are floats.
+        storage: Of matrices that are multiplied; others are floats.
         ctx_len: Rows of the cache, of a graph that has one.
     """
     slots_pass.remove(model)
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
-    lowering = _Lowering(model.graph, bindings, format)
+    lowering = _Lowering(model.graph, bindings, storage)
     products.replace(lowering, _RULES)
     onnx_passes.RemoveUnusedNodesPass()(model)
     bfloat16.narrow(model.graph)
@@ -53,13 +54,17 @@ def lower(
 class _Lowering(products.Products):
     """Weights as HTP's compiler takes them."""
 
-    def product(self, x: ir.Value, matrix: Matrix) -> ir.Node:
-        """Multiply by a weight matrix in the chosen format."""
-        rows, columns, format = matrix.rows, matrix.columns, self.format
+    def takes(self, format: Format) -> bool:
+        """Take integers of 4 and 8 bits whose columns are where they belong."""
+        return format.bits in (4, 8) and not (format.minima or format.ordered)
+
+    def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
+        """Multiply by a weight matrix as it is stored."""
+        rows, columns, format = matrix.rows, matrix.columns, matrix.format
         if format.is_float or columns % format.block:
             name = matrix.name if matrix.input_major else f"{matrix.name}.transposed"
             slot = self.slot(name, expressions.transpose(0, 1, matrix.expression), FLOAT32)
-            return ir.node("MatMul", [x, self.tensor(slot, [columns, rows])])
+            return [ir.node("MatMul", [x, self.tensor(slot, [columns, rows])])]
         return self.in_integers(x, matrix)
 
     def numerics(self) -> Numerics:

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integers of a quantized checkpoint as MatMulNBits wants them: bit for bit, only packed anew.
+
+An expression that leaves rows whole is computed of integers, scales, zero points and minima alike.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+
+from qeff_zoo.formats.encoded import Array, Integers, Part
+from qeff_zoo.numerics import Format
+from qeff_zoo.weights import expressions
+from qeff_zoo.weights.expressions import Expression, TensorSource, sources_of
+from qeff_zoo.weights.quantization import Stored, block_count
+
+
+def read(value: Expression, source: TensorSource, start: int, stop: int, format: Format) -> Stored:
+    """Read rows `start:stop` of a matrix, or of a stack of them.
+
+    Args:
+        value: Over tensors stored as integers, all alike.
+        source: The checkpoint.
+        start: First row.
+        stop: Row after the last.
+        format: As `qeff_zoo.weights.storage` found it.
+
+    Raises:
+        ValueError: A scale or a minimum is infinite or not a number.
+    """
+    found: dict[str, Integers] = {}
+    for name in sources_of(value):
+        one = source.encoded[name].integers
+        assert one is not None
+        found[name] = one
+    first = next(iter(found.values()))
+    columns = source.encoded[next(iter(found))].shape[-1]
+    groups = -(-columns // first.group)
+
+    def part(which: Callable[[Integers], Part], length: int) -> Array:
+        def rows(name: str, begin: int | None, end: int | None) -> Array:
+            length = source.encoded[name].shape[0]
+            return which(found[name])(
+                source.read_stored, begin or 0, length if end is None else end
+            )
+
+        shapes = {
+            name: SimpleNamespace(shape=(*source.encoded[name].shape[:-1], length))
+            for name in found
+        }
+        return expressions.rows(_narrowed(value, length), rows, shapes, start, stop)
+
+    integers = part(lambda one: one.integers, columns)
+    scales = part(lambda one: one.scales, groups)
+    zeros = part(lambda one: _there(one.zeros), groups) if first.zeros else None
+    minima = part(lambda one: _there(one.minima), groups) if first.minima else None
+    if not np.isfinite(scales).all() or (minima is not None and not np.isfinite(minima).all()):
+        raise ValueError("A scale is infinite or not a number.")
+    middle, wanted = 1 << (first.bits - 1), 1 << (format.bits - 1)
+    if minima is not None and zeros is not None:  # both as one number, around the middle
+        minima = minima + (zeros.astype(np.float32) - np.float32(middle)) * scales
+    if not format.zero_points and wanted != middle:
+        integers = integers + np.uint8(wanted - middle)
+    blocks = block_count(columns, format.block)
+    times = -(-first.group // format.block)
+
+    def by_block(by_group: Array) -> Array:
+        return np.repeat(by_group, times, -1)[..., :blocks]
+
+    filling = blocks * format.block - columns
+    if filling:
+        last = wanted if zeros is None else by_block(zeros)[..., -1:]
+        tail = np.broadcast_to(np.asarray(last, np.uint8), (*integers.shape[:-1], filling))
+        integers = np.concatenate([integers, tail], -1)
+    data = pack(integers, format.bits)
+    return Stored(
+        data.reshape(*data.shape[:-1], blocks, -1),
+        np.ascontiguousarray(by_block(scales), np.float32),
+        pack(by_block(zeros), format.bits) if format.zero_points and zeros is not None else None,
+        None if minima is None else np.ascontiguousarray(by_block(minima), np.float32),
+    )
+
+
+def order(value: Expression, source: TensorSource) -> Array:
+    """Return which input column each stored column is multiplied with, int32.
+
+    Args:
+        value: Of one matrix whose columns are stored in an order of their own.
+        source: The checkpoint.
+    """
+    (name,) = sources_of(value)
+    integers = source.encoded[name].integers
+    assert integers is not None
+    assert integers.order is not None
+    return integers.order(source.read_stored).astype(np.int32)
+
+
+def pack(integers: Array, bits: int) -> Array:
+    """Pack integers along the last axis, the first in the lowest bits; the last byte is filled up with zeros.
+
+    Args:
+        integers: uint8.
+        bits: Of each: 2, 4 or 8.
+    """
+    each = 8 // bits
+    if each == 1:
+        return np.ascontiguousarray(integers)
+    if spare := -integers.shape[-1] % each:
+        integers = np.pad(integers, [(0, 0)] * (integers.ndim - 1) + [(0, spare)])
+    packed: Array = integers[..., 0::each].copy()
+    for place in range(1, each):
+        packed |= integers[..., place::each] << np.uint8(place * bits)
+    return packed
+
+
+def _there(part: Part | None) -> Part:
+    assert part is not None
+    return part
+
+
+def _narrowed(e: Expression, columns: int) -> Expression:
+    """Return the expression for tensors whose last axis has another length."""
+    if isinstance(e, str):
+        return e
+    if e[0] == "reshape":
+        return ["reshape", [*e[1][:-1], columns], _narrowed(e[2], columns)]
+    return [e[0], *(_narrowed(one, columns) if isinstance(one, list) else one for one in e[1:])]
