@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import registry
+from qeff_zoo.formats import methods_of
 from qeff_zoo.identity import digest
 from qeff_zoo.plan import spec_of
 from qeff_zoo.recipe import Recipe
@@ -131,5 +132,5 @@ def _covers(recipe: Recipe, entry: Mapping[str, Any]) -> bool:
     return (
         entry["architecture"] in recipe.architectures
         and entry["task"] in tasks_of(recipe)
-        and entry.get("quant_method", "none") in recipe.quant_methods
+        and entry.get("quant_method", "none") in methods_of(recipe.quant_exceptions)
     )

@@ -52,9 +52,8 @@ MXFP6 = Format(bits=6, block=32, scale=_E8M0)
 MXINT8 = Format(bits=8, block=32, scale=_E8M0)
 #: Columns of a matrix that may share a scale, and how many do unless asked otherwise.
 BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
-#: Names of what weights are rounded to, and of leaving them as the checkpoint stores them.
-STORED = "stored"
-WEIGHTS = ("fp32", "int8", "int4", STORED)
+#: Names of the formats that weights are rounded to, and of leaving them as a quantized checkpoint stores them.
+WEIGHTS, STORED = ("fp32", "int8", "int4"), "stored"
 #: What becomes of matrices that a checkpoint stores in fewer bits, of a kind that no kernel takes: see `STORED`.
 NEAREST = Format(bits=8, block=32)
 
@@ -63,7 +62,7 @@ def format_of(weights: str, block_size: int = BLOCK_SIZE) -> Format:
     """Return what matrices of floats become.
 
     Args:
-        weights: One of `WEIGHTS`.
+        weights: One of `WEIGHTS`, or `STORED`.
         block_size: One of `BLOCK_SIZES`; of floats any.
     """
     formats = {

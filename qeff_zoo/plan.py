@@ -255,7 +255,7 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
             f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
             f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
         )
-    if checkpoint.quantization and (problem := formats.problem_of(checkpoint.method)):
+    if problem := formats.problem_of(checkpoint.method, recipe.quant_exceptions):
         choices.problems.append(f"{checkpoint.name!r} is {problem}")
 
 

@@ -93,7 +93,7 @@ class Recipe:
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
         compile_flags: By target, choices that are for it alone, in place of their defaults.
-        quant_methods: `quantization_config.quant_method` values that work; "none" for unquantized checkpoints.
+        quant_exceptions: `quant_method` values of quantized checkpoints that do not work with it, although others do.
         tiny: Configurations of the tiny parity ladder.
         rev: Raised when a change here must rebuild packages although no other field shows it.
     """
@@ -108,7 +108,7 @@ class Recipe:
     retains_context: bool = True
     positions_after_padding: bool = False
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    quant_methods: tuple[str, ...] = ("none",)
+    quant_exceptions: tuple[str, ...] = ()
     tiny: tuple[Tiny, ...]
     rev: int = 1
 

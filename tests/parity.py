@@ -52,6 +52,7 @@ from qeff_zoo.validation.reference_numerics import compute_in_float64, round_wei
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.bindings import bind
 from qeff_zoo.weights.quantization import round_trip
+from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import evaluate, plan_file, write
 
 #: Environment variable that names the folder which all processes of a test session share.
@@ -298,7 +299,9 @@ class Subject:
         if key not in self._lowered:
             graph = self.graph(variant)
             with mock.patch.object(attention, "_SPARE", SPARE):
-                self._lowered[key] = lowering.lower(graph, self.bindings, FORMATS[storage], CTX_LEN)
+                self._lowered[key] = lowering.lower(
+                    graph, self.bindings, Storage(FORMATS[storage]), CTX_LEN
+                )
         return self._lowered[key]
 
     def save_lowered(

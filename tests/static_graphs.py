@@ -22,6 +22,7 @@ from qeff_zoo.targets.qnn_htp import lowering, static
 from qeff_zoo.targets.qnn_htp.session import HtpProgram
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import plan_file
+from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import write
 
 _WIDTH = 14  # tokens of a prefill
@@ -51,7 +52,7 @@ class OnCpu:
 
 def lower(subject: Any, format: Format = FLOAT32, ctx_len: int = 0) -> Lowered:
     """Lower a subject's graph for `qnn-htp`."""
-    return lowering.lower(subject.graph(), subject.bindings, format, ctx_len)
+    return lowering.lower(subject.graph(), subject.bindings, Storage(format), ctx_len)
 
 
 def write_graphs(
@@ -111,7 +112,7 @@ def encoder(subject: Any, rows: int, seq_len: int) -> OnCpu:
     """Open an encoder of one size, with mean pooling."""
     folder = Path(tempfile.mkdtemp(dir=subject.folder))
     graph = subject.graph((("pooling", "mean"), ("normalize", False)))
-    lowered = lowering.lower(graph, subject.bindings, FLOAT32)
+    lowered = lowering.lower(graph, subject.bindings, Storage(FLOAT32))
     sizes = {"batch_size": str(rows), "seq_len": str(seq_len)}
     write_graphs(subject, lowered, [{"name": "Embedding", "symbols": sizes}], folder)
     return OnCpu(folder / "Embedding.onnx")

@@ -17,6 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from qeff_zoo.numerics import FLOAT32
 from qeff_zoo.targets.ort import attention, lowering
+from qeff_zoo.weights.storage import Storage
 
 ROTARY = "native:rotary"
 NATIVE = "native"
@@ -100,7 +101,7 @@ def test_a_windows_cache_has_room_beyond_the_window_but_not_beyond_the_context()
     for ctx_len, rows in ((40, window + parity.SPARE), (window + 1, window + 1), (3, 3)):
         model = subject.graph()
         with mock.patch.object(attention, "_SPARE", parity.SPARE):
-            graph = lowering.lower(model, subject.bindings, FLOAT32, ctx_len).model.graph
+            graph = lowering.lower(model, subject.bindings, Storage(FLOAT32), ctx_len).model.graph
         shapes = {
             value.shape[2]  # type: ignore[index]
             for value in (*graph.inputs, *graph.outputs)
@@ -135,6 +136,6 @@ def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:
     added = ir.node("Add", [cos.inputs[0], newest.outputs[0]])
     model.graph.insert_before(cos, [newest, added])
     cos.replace_input_with(0, added.outputs[0])
-    lowered = lowering.lower(model, subject.bindings, FLOAT32, parity.CTX_LEN)
+    lowered = lowering.lower(model, subject.bindings, Storage(FLOAT32), parity.CTX_LEN)
     assert lowered.ways["attention"] == {NATIVE: 4}
     assert Counter(node.op_type for node in lowered.model.graph)["Cos"] == 1

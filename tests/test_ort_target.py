@@ -31,6 +31,7 @@ from qeff_zoo.targets.ort import lowering
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.quantization import Stored, dequantize, round_trip
+from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import evaluate
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -362,7 +363,7 @@ def test_an_unshaped_initializer_is_refused() -> None:
     model = subject.graph()
     model.graph.initializers["lm_head.weight"].shape = ir.Shape(["n", 64])
     with pytest.raises(CompileError, match=r"'lm_head.weight' has shape .* expected a static one"):
-        lowering.lower(model, subject.bindings, FLOAT32)
+        lowering.lower(model, subject.bindings, Storage(FLOAT32))
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -389,8 +390,9 @@ import json, sys
 import onnx_ir as ir
 from qeff_zoo.numerics import format_of
 from qeff_zoo.targets.ort import lowering
+from qeff_zoo.weights.storage import Storage
 with open("bindings.json") as file:
-    lowered = lowering.lower(ir.load("graph.onnx"), json.load(file), format_of("int8", 32), 40)
+    lowered = lowering.lower(ir.load("graph.onnx"), json.load(file), Storage(format_of("int8", 32)), 40)
 assert lowered.ways["attention"]
 print([name for name in ("torch", "transformers", "onnxscript") if name in sys.modules])
 """

@@ -22,7 +22,7 @@ from huggingface_hub.errors import StrictDataclassError
 from parity import CROSSED, STATES, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import registry
+from qeff_zoo import formats, registry
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import layers, loader
 from qeff_zoo.numerics import WEIGHTS
@@ -93,7 +93,7 @@ def test_recipe_is_well_formed(name: str) -> None:
     assert recipe.architectures
     assert hasattr(transformers, recipe.architectures[0])  # others may be names of remote code
     assert recipe.special.endswith(".")
-    assert "none" in recipe.quant_methods
+    assert set(recipe.quant_exceptions) <= formats.METHODS.keys()
     assert len({tiny.name for tiny in recipe.tiny}) == len(recipe.tiny) >= 1
     assert recipe.rev >= 1
 

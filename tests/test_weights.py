@@ -36,6 +36,7 @@ from qeff_zoo.weights.quantization import (
     quantize,
     round_trip,
 )
+from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import FileLayout, Slot, Written, plan_file, write
 
 _NUMPY = {
@@ -484,7 +485,7 @@ def test_weights_are_stored_as_a_graph_moves_them(format: Format, tmp_path: Path
         graph.inputs.remove(value)
         value.const_value = external_data.placeholder(value.name, value.dtype, value.shape)
         graph.initializers[value.name] = value
-    matrices = Matrices(graph, {name: name for name in stored}, format)
+    matrices = Matrices(graph, {name: name for name in stored}, Storage(format))
     matrices.settle()
     matrices.rest()
     onnx_passes.RemoveUnusedNodesPass()(model)

@@ -18,7 +18,7 @@ def list_command(arguments: argparse.Namespace) -> None:
         columns = ["model_id", "recipe", "task", "status"]
     else:
         found = [_facts(recipe) for recipe in list_recipes()]
-        columns = ["model_type", "tasks", "architectures", "quant_methods"]
+        columns = ["model_type", "tasks", "architectures"]
     if arguments.json:
         print_json(found)
         return
@@ -31,6 +31,7 @@ def _joined(value: Any) -> str:
 
 
 def _facts(recipe: Any) -> dict[str, Any]:
+    from qeff_zoo.formats import methods_of
     from qeff_zoo.tasks import tasks_of
 
     return {
@@ -38,12 +39,13 @@ def _facts(recipe: Any) -> dict[str, Any]:
         "architectures": list(recipe.architectures),
         "task": recipe.task,
         "tasks": list(tasks_of(recipe)),
-        "quant_methods": list(recipe.quant_methods),
+        "quant_methods": methods_of(recipe.quant_exceptions),
     }
 
 
 def show_command(arguments: argparse.Namespace) -> None:
     """Print what a recipe says."""
+    from qeff_zoo.formats import methods_of
     from qeff_zoo.models import list_models
     from qeff_zoo.registry import file_name, find_recipe
     from qeff_zoo.tasks import tasks_of
@@ -66,7 +68,7 @@ def show_command(arguments: argparse.Namespace) -> None:
     rows = [
         ["architectures", ", ".join(recipe.architectures)],
         ["tasks", ", ".join(tasks_of(recipe))],
-        ["checkpoints", ", ".join(recipe.quant_methods)],
+        ["quantized with", ", ".join(methods_of(recipe.quant_exceptions))],
         *([f"transform {t.name}", in_words(t)] for t in recipe.transforms),
         *(
             [f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())]

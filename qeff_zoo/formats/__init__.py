@@ -6,7 +6,7 @@ than a piece of a matrix is ever decoded. Nothing here imports torch or transfor
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -26,14 +26,26 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 )
 
 
-def problem_of(method: str) -> str:
+def methods_of(exceptions: Collection[str]) -> list[str]:
+    """Return the values of `quant_method` that work, "none" for checkpoints of floats among them.
+
+    Args:
+        exceptions: Of an architecture.
+    """
+    return ["none", *(method for method in METHODS if method not in exceptions)]
+
+
+def problem_of(method: str, exceptions: Collection[str] = ()) -> str:
     """Say why checkpoints of a method cannot be read; nothing if they can.
 
     Args:
         method: `quant_method`.
+        exceptions: Of an architecture.
     """
-    if method in METHODS:
+    if method in methods_of(exceptions):
         return ""
+    if method in exceptions:
+        return f"quantized with {method!r}, which does not work here. Use another checkpoint of the model."
     instead = REFUSED.get(method, "Use another checkpoint of the model")
     return f"quantized with {method!r}; {', '.join(METHODS)} can be read. {instead}."
 

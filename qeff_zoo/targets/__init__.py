@@ -76,7 +76,7 @@ class Target(Protocol):
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """Names of the formats that it takes weights in, from `qeff_zoo.numerics.WEIGHTS`."""
+        """Which of `WEIGHTS` and `STORED` of `qeff_zoo.numerics` it takes weights in."""
 
     @property
     def ways(self) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.numerics import WEIGHTS
+from qeff_zoo.numerics import STORED, WEIGHTS
 from qeff_zoo.targets import Lowered, Resolved
 from qeff_zoo.versions import installed
 
@@ -46,7 +46,7 @@ class OrtTarget:
 
     name: str = "ort"
     revision: int = 2
-    weights: tuple[str, ...] = WEIGHTS
+    weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
     keeps_weights: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.numerics import WEIGHTS
+from qeff_zoo.numerics import STORED, WEIGHTS
 from qeff_zoo.targets import Lowered, Resolved
 from qeff_zoo.versions import installed
 
@@ -31,7 +31,7 @@ class HtpTarget:
 
     name: str = "qnn-htp"
     revision: int = 1
-    weights: tuple[str, ...] = WEIGHTS
+    weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
     keeps_weights: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
