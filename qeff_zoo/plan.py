@@ -14,6 +14,7 @@ from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.choosing import Chosen
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.numerics import STORED, format_of
 from qeff_zoo.programs import ProgramPlan
@@ -102,25 +103,6 @@ def _below(path: str, members: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{path}.{name}": value for name, value in members.items()}
 
 
-class _Choices:
-    """Chosen values with who chose them, and everything that is wrong with them."""
-
-    def __init__(self) -> None:
-        self.value: dict[str, Any] = {}
-        self.why: dict[str, str] = {}
-        self.problems: list[str] = []
-
-    def set(self, name: str, value: Any, by: str) -> None:
-        self.value[name], self.why[name] = value, by
-
-    def by_user(self, name: str) -> bool:
-        return self.why.get(name) == "user"
-
-    def first(self, name: str, *candidates: tuple[Any, str]) -> None:
-        """Set a field to the first candidate that is not None."""
-        self.set(name, *next(candidate for candidate in candidates if candidate[0] is not None))
-
-
 def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Plan:
     """Make every choice.
 
@@ -133,7 +115,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         UnsupportedModelError: There is no recipe for the model.
         PlanError: Choices conflict; all conflicts at once.
     """
-    choices = _Choices()
+    choices = Chosen()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
     served = [tasks.find(component.task) for component in tasks.components_of(recipe)]
     _check_model(checkpoint, recipe, choices)
@@ -227,7 +209,7 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
 
 
 def _choose_task(
-    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: _Choices
+    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: Chosen
 ) -> Recipe:
     """Choose the task, and return the recipe as it is for that."""
     chosen = choice.choose(
@@ -239,7 +221,7 @@ def _choose_task(
     return tasks.for_task(recipe, chosen.task)
 
 
-def _check_applicable(served: Sequence[Task], request: Request, choices: _Choices) -> None:
+def _check_applicable(served: Sequence[Task], request: Request, choices: Chosen) -> None:
     """Refuse what means nothing to any task of the package."""
     choices.problems += [
         f"{one.flag} does not apply to {served[0].name}. Leave it out."
@@ -248,7 +230,7 @@ def _check_applicable(served: Sequence[Task], request: Request, choices: _Choice
     ]
 
 
-def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> None:
+def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> None:
     unknown = [name for name in checkpoint.architectures if name not in recipe.architectures]
     if unknown:
         choices.problems.append(
@@ -259,15 +241,15 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
         choices.problems.append(f"{checkpoint.name!r} is {problem}")
 
 
-def _choose_target(request: Request, choices: _Choices) -> targets.Target:
+def _choose_target(request: Request, choices: Chosen) -> targets.Target:
     """Choose what to compile for; the default stands in for an unknown one."""
     choices.first("target", (request.target, "user"), (CHOICES["target"].default, "default"))
-    known = _check_member(choices, "target")
+    known = choices.check("target")
     return targets.find(choices.value["target"] if known else CHOICES["target"].default)
 
 
 def _choose_options(
-    target: targets.Target, recipe: Recipe, request: Request, choices: _Choices
+    target: targets.Target, recipe: Recipe, request: Request, choices: Chosen
 ) -> dict[str, Any]:
     """Choose what is for this target alone: as asked, else as the recipe says; refuse what is for another.
 
@@ -291,13 +273,13 @@ def _choose_options(
         if not one.targets or value is None or (value is False and by == "default"):
             continue
         choices.set(name, value, by)
-        _check_member(choices, name)
+        choices.check(name)
         options[name] = value
     return {name: value for name, value in options.items() if value is not False}
 
 
 def _choose_weights(
-    target: targets.Target, checkpoint: Checkpoint, request: Request, choices: _Choices
+    target: targets.Target, checkpoint: Checkpoint, request: Request, choices: Chosen
 ) -> None:
     """Choose how matrices are stored, and the blocks of integers."""
     quantized = bool(checkpoint.quantization) and STORED in target.weights
@@ -311,7 +293,7 @@ def _choose_weights(
         choices.problems.append(
             f"--weights is {STORED!r}, but {checkpoint.name!r} is not quantized. Leave it out, or choose int8 or int4."
         )
-    weights, known = choices.value["weights"], _check_member(choices, "weights")
+    weights, known = choices.value["weights"], choices.check("weights")
     if known and weights not in target.weights:
         choices.problems.append(
             f"--weights is {weights!r}, but target {target.name!r} takes {', '.join(target.weights)}. Choose one."
@@ -320,7 +302,7 @@ def _choose_weights(
         choices.first(
             "block_size", (request.block_size, "user"), (CHOICES["block_size"].default, "default")
         )
-        _check_member(choices, "block_size")
+        choices.check("block_size")
     elif request.block_size is not None:
         choices.problems.append(
             f"--block-size applies to quantized weights only, and --weights is {weights}. Leave it out, or choose "
@@ -328,23 +310,8 @@ def _choose_weights(
         )
 
 
-def _check_member(choices: _Choices, name: str) -> bool:
-    """Tell whether a chosen value is one of those that are allowed; note if it is not."""
-    value, one = choices.value[name], CHOICES[name]
-    expected = ""
-    if one.allowed and value not in one.allowed:
-        expected = f"one of {', '.join(map(str, one.allowed))}"
-    elif one.least is not None and value < one.least:
-        expected = f"at least {one.least}"
-    elif one.most is not None and value > one.most:
-        expected = f"at most {one.most}"
-    if expected:
-        choices.problems.append(f"{one.flag} is {value!r}, expected {expected}.")
-    return not expected
-
-
 def _choose_shape(
-    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: _Choices
+    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: Chosen
 ) -> Shape:
     """Start from a profile, take what the user asked for, and fit the rest to the model's positions."""
     profile = request.profile or next(iter(recipe.shapes))
@@ -383,7 +350,7 @@ def _choose_shape(
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
 
-def _check_sizes(choices: _Choices, request: Request) -> None:
+def _check_sizes(choices: Chosen, request: Request) -> None:
     for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size"):
         asked = getattr(request, name)
         if asked is not None and asked < 1:
@@ -401,7 +368,7 @@ def _check_sizes(choices: _Choices, request: Request) -> None:
         )
 
 
-def _fit_lengths(positions: int | None, few: str, choices: _Choices) -> None:
+def _fit_lengths(positions: int | None, few: str, choices: Chosen) -> None:
     """Refuse an encoder's lengths beyond the model's positions where the user set them, else leave them out."""
     lengths = choices.value["seq_lens"]
     if positions is None or max(lengths, default=0) <= positions:
@@ -412,7 +379,7 @@ def _fit_lengths(positions: int | None, few: str, choices: _Choices) -> None:
     choices.set("seq_lens", fitting, f"derived: {positions} positions")
 
 
-def _fit_context(positions: int | None, few: str, choices: _Choices) -> None:
+def _fit_context(positions: int | None, few: str, choices: Chosen) -> None:
     """Refuse a context beyond the model's positions where the user set it, else shorten it."""
     ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
     if positions is not None and ctx_len > positions:
@@ -430,7 +397,7 @@ def _fit_context(positions: int | None, few: str, choices: _Choices) -> None:
         choices.set("prefill_seq_len", ctx_len, "derived: fits ctx_len")
 
 
-def _fit_compute_contexts(recipe: Recipe, choices: _Choices) -> None:
+def _fit_compute_contexts(recipe: Recipe, choices: Chosen) -> None:
     """Refuse compute contexts that do not fit where the user set them; drop a recipe's that do not."""
     ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
     leasts = {"comp_ctx_lengths_prefill": max(2, prefill), "comp_ctx_lengths_decode": 2}
@@ -462,7 +429,7 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
 
 
 def _choose_variant(
-    checkpoint: Checkpoint, served: Sequence[Task], request: Request, choices: _Choices
+    checkpoint: Checkpoint, served: Sequence[Task], request: Request, choices: Chosen
 ) -> None:
     """Choose what changes the graph beyond its sizes: as asked, else as the checkpoint says."""
     for task in served:
@@ -474,11 +441,11 @@ def _choose_variant(
             if name not in said and asked in (None, one.default):
                 continue  # nothing new
             choices.first(name, (asked, "user"), said.get(name, (one.default, "default")))
-            _check_member(choices, name)
+            choices.check(name)
 
 
 def _choose_rope_factors(
-    checkpoint: Checkpoint, request: Request, shape: Shape, choices: _Choices
+    checkpoint: Checkpoint, request: Request, shape: Shape, choices: Chosen
 ) -> dict[str, str]:
     """Choose between the two sets of factors of longrope, by the longest text that the package holds.
 
