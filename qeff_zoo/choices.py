@@ -64,6 +64,11 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         allowed=numerics.BLOCK_SIZES,
         default=numerics.BLOCK_SIZE,
     )
+    format: tuple[str, ...] | None = choice(
+        "quantization.formats",
+        f"PATTERN={'|'.join(numerics.WEIGHTS)}, of matrices whose name fits: *.down_proj=int8; the first that "
+        "fits counts, for all others --weights; may be given several times",
+    )
     profile: str | None = choice(None, "one of the recipe's shapes (default: latency)")
     prefill_seq_len: int | None = _size(
         "prefill_seq_len", "prompt tokens taken by one call", "pl", of="decoder", sharing="any"

@@ -16,7 +16,7 @@ from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.choosing import Chosen
 from qeff_zoo.errors import PlanError, UnsupportedModelError
-from qeff_zoo.numerics import STORED, format_of
+from qeff_zoo.numerics import BLOCK_SIZE, STORED, WEIGHTS, Format, format_of
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.targets import Resolved
@@ -120,7 +120,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     served = [tasks.find(component.task) for component in tasks.components_of(recipe)]
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
-    _choose_weights(target, checkpoint, request, choices)
+    named = _choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
@@ -141,8 +141,11 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             shape=shape,
             variant={**task.variant(checkpoint, shape, choices.value), **factors},
             specializations=task.specializations(shape),
-            weights=format_of(**told["quantization"]),
-            stored=told["quantization"]["weights"] == STORED,
+            weights=format_of(
+                choices.value["weights"], choices.value.get("block_size", BLOCK_SIZE)
+            ),
+            stored=choices.value["weights"] == STORED,
+            named=named,
             flags=options,
         )
         for component, task in zip(tasks.components_of(recipe), served, strict=True)
@@ -163,7 +166,10 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             **{name: value for program in programs for name, value in program.variant.items()},
         },
         "shape": {key: value for key, value in asdict(shape).items() if value},
-        "quantization": {"method": checkpoint.method, **told["quantization"]},
+        "quantization": {
+            "method": checkpoint.method,
+            **{CHOICES[name].key: value for name, value in told["quantization"].items()},
+        },
         "target": {"name": target.name, "revision": target.revision, **options},
         "exporter": EXPORTER_REVISION,
         "toolchain": {
@@ -280,8 +286,8 @@ def _choose_options(
 
 def _choose_weights(
     target: targets.Target, checkpoint: Checkpoint, request: Request, choices: Chosen
-) -> None:
-    """Choose how matrices are stored, and the blocks of integers."""
+) -> tuple[tuple[str, Format], ...]:
+    """Choose how matrices are stored, and the blocks of integers; return what those become that have patterns."""
     quantized = bool(checkpoint.quantization) and STORED in target.weights
     choices.first(
         "weights",
@@ -298,16 +304,29 @@ def _choose_weights(
         choices.problems.append(
             f"--weights is {weights!r}, but target {target.name!r} takes {', '.join(target.weights)}. Choose one."
         )
-    if not (known and format_of(weights).is_float):
+    asked = [one.rpartition("=") for one in request.format or ()]
+    if asked:
+        choices.set("format", list(request.format or ()), "user")
+    taken = [name for name in WEIGHTS if name in target.weights]
+    wrong = [pattern + sign + name for pattern, sign, name in asked if name not in taken]
+    choices.problems += [
+        f"--format is {one!r}, expected PATTERN={'|'.join(taken)}, such as '*.down_proj={taken[-1]}'. Correct it."
+        for one in wrong
+    ]
+    formats_asked = [weights, *(name for *_, name in asked)] if known and not wrong else ["int4"]
+    block_size = BLOCK_SIZE
+    if any(not format_of(name).is_float for name in formats_asked):
         choices.first(
             "block_size", (request.block_size, "user"), (CHOICES["block_size"].default, "default")
         )
-        choices.check("block_size")
+        if choices.check("block_size"):
+            block_size = choices.value["block_size"]
     elif request.block_size is not None:
         choices.problems.append(
             f"--block-size applies to quantized weights only, and --weights is {weights}. Leave it out, or choose "
             "int8 or int4."
         )
+    return tuple((pattern, format_of(name, block_size)) for pattern, _, name in asked if not wrong)
 
 
 def _choose_shape(

@@ -25,6 +25,7 @@ class ProgramPlan:
         specializations: As in the manifest.
         weights: What matrices become that the checkpoint has in floats, or all.
         stored: Whether those that it stores in fewer bits stay so.
+        named: By patterns of names, what other matrices become.
         flags: Of the target's compiler.
     """
 
@@ -35,6 +36,7 @@ class ProgramPlan:
     specializations: Sequence[Mapping[str, Any]]
     weights: Format
     stored: bool = False
+    named: tuple[tuple[str, Format], ...] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
 
     def storage(self, encoded: "Mapping[str, Encoded]") -> Storage:
@@ -43,4 +45,4 @@ class ProgramPlan:
         Args:
             encoded: What it stores in fewer bits.
         """
-        return Storage(self.weights, encoded if self.stored else {})
+        return Storage(self.weights, encoded if self.stored else {}, self.named)

@@ -63,6 +63,7 @@ class Matrices:
     weights: dict[ir.Value, str] = field(default_factory=dict)
     rounded: dict[str, RoundedMatrix] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
+    _named: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Take the portable graph's weights out; the lowered ones get their names."""
@@ -77,9 +78,23 @@ class Matrices:
         """Tell whether the target computes with integers of a format as a checkpoint stores them."""
         return False
 
-    def format_of(self, expression: Expression) -> tuple[Format, bool]:
+    def format_of(self, name: str, expression: Expression) -> tuple[Format, bool]:
         """Return how a matrix is to be stored, and whether the checkpoint stores it so."""
-        return self.storage.of(expression, self.takes)
+        self._named.add(self.storage.pattern_of(name) or "")
+        return self.storage.of(name, expression, self.takes)
+
+    def require_named(self) -> None:
+        """Make sure that every pattern of names had a matrix.
+
+        Raises:
+            CompileError: One had none.
+        """
+        for pattern, _ in self.storage.named:
+            if pattern not in self._named:
+                raise CompileError(
+                    f"--format names {pattern!r}, which no matrix fits, or none before another pattern. Expected names "
+                    f"such as {next(iter(self.bindings))!r}, with * and ? for what may differ. Correct it."
+                )
 
     def slot(
         self,
@@ -142,7 +157,7 @@ class Matrices:
             return None
         rows, columns = reversed(shape) if input_major else shape
         value_of = expressions.transpose(0, 1, expression) if input_major else expression
-        format, kept = self.format_of(value_of)
+        format, kept = self.format_of(name, value_of)
         return Matrix(
             name=name,
             expression=value_of,

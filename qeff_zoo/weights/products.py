@@ -54,7 +54,9 @@ class Products(Matrices):
         y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
         if format.minima:
             minima = self.tensor(slot, [rows, blocks], f"{slot.name}.minima")
-            sums = _block_sums(tape, x, blocks, format.block)
+            last = tape.op("Constant", [], {"value_ints": [-1]})
+            by_blocks = by_block(tape, x, blocks, format.block)
+            sums = tape.op("ReduceSum", [by_blocks, last], {"keepdims": 0})
             less = tape.op("FusedMatMul", [sums, minima], {"transB": 1}, domain=CONTRIB)
             tape.op("Sub", [y, less])
         return list(tape.nodes)
@@ -73,12 +75,11 @@ class Products(Matrices):
         return ways
 
 
-def _block_sums(tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
-    """Sum each block of the last axis."""
-    by_block = tape.op("Constant", [], {"value_ints": [blocks, block]})
-    shape = tape.op("Concat", [tape.op("Shape", [x], {"end": -1}), by_block], {"axis": 0})
-    last = tape.op("Constant", [], {"value_ints": [-1]})
-    return tape.op("ReduceSum", [tape.op("Reshape", [x, shape]), last], {"keepdims": 0})
+def by_block(tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
+    """Cut the last axis into blocks, which get an axis of their own."""
+    sizes = tape.op("Constant", [], {"value_ints": [blocks, block]})
+    shape = tape.op("Concat", [tape.op("Shape", [x], {"end": -1}), sizes], {"axis": 0})
+    return tape.op("Reshape", [x, shape])
 
 
 _Lowering = TypeVar("_Lowering", bound=Products)

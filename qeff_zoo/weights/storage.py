@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a package stores each matrix: as the checkpoint does where a kernel takes that, else rounded, else in floats."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from qeff_zoo.numerics import FLOAT32, NEAREST, Format
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from qeff_zoo.formats.encoded import Encoded, Integers
 
 _BITS, _BLOCKS = (2, 4, 8), (256, 128, 64, 32, 16)
+#: What follows the name of a module in that of its matrix.
+_MATRIX = re.compile(r"(\.weight)?(\.\d+)?$")
 _BY_ROWS = 128  # columns of a block where a whole row shares its scale
 
 
@@ -22,18 +26,37 @@ class Storage:
     Args:
         floats: Those that the checkpoint has in floats.
         encoded: Those that it stores in fewer bits and that are to stay so; none where they are rounded as all others.
+        named: Patterns of names (`*` and `?` as in file names), and what those become that fit; the first counts.
     """
 
     floats: Format
     encoded: "Mapping[str, Encoded]" = field(default_factory=dict)
+    named: tuple[tuple[str, Format], ...] = ()
 
-    def of(self, value: Expression, takes: Callable[[Format], bool]) -> tuple[Format, bool]:
+    @property
+    def has_integers(self) -> bool:
+        """Whether any matrix may become one of integers."""
+        formats = [self.floats, *(format for _, format in self.named)]
+        return bool(self.encoded) or not all(format.is_float for format in formats)
+
+    def pattern_of(self, name: str) -> str | None:
+        """Return the first pattern that a matrix's name fits, with or without `.weight`; None for none."""
+        names = (name, _MATRIX.sub("", name))
+        patterns = (pattern for pattern, _ in self.named)
+        return next((one for one in patterns if any(fnmatchcase(it, one) for it in names)), None)
+
+    def of(
+        self, name: str, value: Expression, takes: Callable[[Format], bool]
+    ) -> tuple[Format, bool]:
         """Return the format of a matrix, and whether the checkpoint has it so.
 
         Args:
+            name: Of its weight, and the number of the matrix where that has several.
             value: Of the matrix.
             takes: Tells whether the target computes with integers of a format.
         """
+        if (pattern := self.pattern_of(name)) is not None:
+            return dict(self.named)[pattern], False
         sources = sources_of(value)
         found = [self.encoded[name] for name in sources if name in self.encoded]
         if not found:

@@ -29,13 +29,13 @@ class Packing:
     """How stacks of matrices are quantized.
 
     Args:
-        format_of: Value -> the format of such matrices, and whether the checkpoint stores them so.
+        format_of: Name and value -> the format of such matrices, and whether the checkpoint stores them so.
         accuracy_level: As of MatMulNBits.
         pack: Name, value (experts, outputs, inputs), experts, outputs, inputs, and whether the weight is input-major ->
             the packed matrices, their scales and zero points, if the format has any.
     """
 
-    format_of: Callable[[Expression], tuple[Format, bool]]
+    format_of: Callable[[str, Expression], tuple[Format, bool]]
     accuracy_level: int
     pack: Callable[[str, Expression, int, int, int, bool], list[ir.Value]]
 
@@ -63,7 +63,7 @@ def lower(
     for node in [node for node in graph if experts_pass.is_experts(node)]:
         names = [weights[one] for one in _matrices(node) if one in weights]
         values = _values(node, names, bindings) if packing and len(names) == _STACKS else []
-        reason = _reason(node, values, packing)
+        reason = _reason(node, names, values, packing)
         if reason or packing is None:
             reasons[node.inputs[1]] = reason
             experts_pass.take_apart(graph, node)
@@ -76,13 +76,15 @@ def lower(
     return ways
 
 
-def _reason(node: ir.Node, values: list[Expression], packing: Packing | None) -> str:
+def _reason(
+    node: ir.Node, names: list[str], values: list[Expression], packing: Packing | None
+) -> str:
     """Say why the kernel cannot compute a block, in a word; nothing if it can."""
     if packing is None:
         return _FLOAT
     if not values:
         return _UNSTORED
-    (format, _), (other, _) = (packing.format_of(value) for value in values)
+    (format, _), (other, _) = map(packing.format_of, names, values)
     if format.is_float and other.is_float:
         return _FLOAT
     if format != other or format.bits not in _BITS or format.minima or format.ordered:
@@ -128,7 +130,7 @@ def _fuse(
 ) -> None:
     count, hidden, inner = _sizes(node)
     gate_up, down = values
-    format, _ = packing.format_of(down)
+    format, _ = packing.format_of(names[1], down)
     input_major = experts_pass.is_interleaved(node)
     biases = [node.inputs[4], node.inputs[6]] if input_major else [None, None]
     first = packing.pack(names[0], gate_up, count, 2 * inner, hidden, input_major)

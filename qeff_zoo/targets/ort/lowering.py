@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
+from onnx_ir.tape import Tape
 
 from qeff_zoo.numerics import Format, Numerics
 from qeff_zoo.passes import slots as slots_pass
@@ -28,7 +29,7 @@ from qeff_zoo.weights.storage import Storage
 _CONTRIB = products.CONTRIB
 _INT8_ACTIVATIONS = 4
 _ACCURACY_LEVEL = _INT8_ACTIVATIONS  # the fast kernels
-_DTYPES = {"F32": ir.DataType.FLOAT, "U8": ir.DataType.UINT8}
+_NARROW = 2  # bits, of which no rows are looked up
 
 
 def lower(
@@ -49,6 +50,7 @@ def lower(
     convolution.lower(model.graph)
     experts = experts_pass.lower(model.graph, lowering.weights, bindings, lowering.packing)
     products.replace(lowering, _RULES)
+    lowering.require_named()
     onnx_passes.RemoveUnusedNodesPass()(model)
     attention = attention_pass.lower(model.graph, ctx_len)
     lowering.rest()
@@ -109,8 +111,17 @@ class _Lowering(products.Products):
             "gather_axis": 0,
             "quantize_axis": 1,
         }
-        given = [packed, indices, *others]
-        return [ir.node("GatherBlockQuantized", given, attributes, domain=_CONTRIB)]
+        given, tape = [packed, indices, *others], Tape()
+        found = tape.op("GatherBlockQuantized", given, attributes, domain=_CONTRIB)
+        if format.minima:
+            blocks = columns // format.block
+            minima = self.tensor(slot, [rows, blocks], f"{slot.name}.minima")
+            less = tape.op("Gather", [minima, indices])
+            last = tape.op("Constant", [], {"value_ints": [-1]})
+            by_block = products.by_block(tape, found, blocks, format.block)
+            whole = tape.op("Sub", [by_block, tape.op("Unsqueeze", [less, last])])
+            tape.op("Reshape", [whole, tape.op("Shape", [found])])
+        return list(tape.nodes)
 
     def numerics(self) -> Numerics:
         """Return what the finished graph rounds: matrices, and the left sides of products with them."""
@@ -122,7 +133,7 @@ class _Lowering(products.Products):
     @property
     def packing(self) -> experts_pass.Packing | None:
         """How stacks of matrices are quantized, if any can be."""
-        if self.storage.floats.is_float and not self.storage.encoded:
+        if not self.storage.has_integers:
             return None
         return experts_pass.Packing(
             format_of=self.format_of, accuracy_level=_ACCURACY_LEVEL, pack=self._stack
@@ -137,7 +148,7 @@ class _Lowering(products.Products):
         columns: int,
         input_major: bool,
     ) -> list[ir.Value]:
-        format, kept = self.format_of(expression)
+        format, kept = self.format_of(name, expression)
         slot = self.slot(name, expression, format, kept=kept)
         self.note(slot, rows, columns, input_major=input_major, multiplied=True)
         packed = [count, rows, columns * format.bits // 8]
@@ -170,7 +181,7 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     if matrix is None or matrix.format.is_float or matrix.columns % matrix.format.block:
         return None
     format = matrix.format
-    if format.bits == 2 or format.ordered or format.minima:
+    if format.bits == _NARROW or format.ordered:
         return None
     return lowering.rows(input_of(node, 1), matrix)
 

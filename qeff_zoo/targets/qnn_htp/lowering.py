@@ -37,6 +37,7 @@ def lower(
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
     lowering = _Lowering(model.graph, bindings, storage)
     products.replace(lowering, _RULES)
+    lowering.require_named()
     onnx_passes.RemoveUnusedNodesPass()(model)
     bfloat16.narrow(model.graph)
     position_tables.tabulate(model.graph, ctx_len)
