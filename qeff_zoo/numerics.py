@@ -21,6 +21,8 @@ class Format:
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
         scale: Type of the scales.
         axis: Along which blocks lie, counted from the last.
+        minima: Whether each block has a minimum that is subtracted.
+        ordered: Whether columns are stored in an order of their own.
     """
 
     bits: int = 32
@@ -28,6 +30,8 @@ class Format:
     zero_points: bool = False
     scale: str = "float32"
     axis: int = -1
+    minima: bool = False
+    ordered: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -80,6 +84,7 @@ class RoundedMatrix:
         format: How it is stored.
         multiplied: Whether the program multiplies by it.
         gathered: Whether the program looks rows up in it.
+        kept: Whether the checkpoint stores it so already: nothing is rounded again.
     """
 
     name: str
@@ -89,6 +94,7 @@ class RoundedMatrix:
     format: Format
     multiplied: bool = False
     gathered: bool = False
+    kept: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +103,19 @@ class Numerics:
 
     Args:
         matrices: Its weights, each once.
-        activation_block: Columns that share a scale where products round their left side to int8; None for not at all.
+        int8_activations: Whether products by matrices of integers round their left side to int8, in the blocks of the
+            matrix and in the order of its columns.
         activations: Type of all that it computes, floats that it reads included.
     """
 
     matrices: tuple[RoundedMatrix, ...] = ()
-    activation_block: int | None = None
+    int8_activations: bool = False
     activations: str = "float32"
+
+    @property
+    def rounds(self) -> bool:
+        """Whether values differ from those of the checkpoint, by what they are stored in or multiplied by."""
+        return self.int8_activations or any(not matrix.kept for matrix in self.matrices)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of a manifest."""
@@ -111,14 +123,16 @@ class Numerics:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Numerics":
-        """Read the entry of a manifest."""
+        """Read the entry of a manifest; older ones have the block of activations, which is that of all matrices."""
         matrices = (
             RoundedMatrix(**{**matrix, "format": Format(**matrix["format"])})
             for matrix in entry["matrices"]
         )
         return cls(
             matrices=tuple(matrices),
-            activation_block=entry["activation_block"],
+            int8_activations=entry.get(
+                "int8_activations", entry.get("activation_block") is not None
+            ),
             activations=entry.get("activations", "float32"),
         )
 

@@ -90,7 +90,7 @@ def program(**changes: Any) -> dict[str, Any]:
                 "axes": ["batch_size", 2, "ctx_len", 8],
             }
         ],
-        "numerics": {"matrices": [], "activation_block": None},
+        "numerics": {"matrices": [], "int8_activations": False},
         **changes,
     }
 

@@ -108,7 +108,7 @@ class _Lowering(products.Products):
         matrices = self.used_matrices()
         multiplies = any(matrix.multiplied for matrix in matrices)
         rounds = multiplies and _ACCURACY_LEVEL == _INT8_ACTIVATIONS
-        return Numerics(matrices=matrices, activation_block=self.format.block if rounds else None)
+        return Numerics(matrices=matrices, int8_activations=rounds)
 
     @property
     def packing(self) -> experts_pass.Packing | None:
