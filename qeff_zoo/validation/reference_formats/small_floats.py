@@ -21,7 +21,7 @@ _FP8 = ("F8_E4M3", "F8_E5M2")
 
 def _powers(exponents: Tensor) -> Tensor:
     """Return 2 to the power of E8M0 exponents, float32."""
-    return torch.ldexp(torch.ones(()), exponents.int() - _E8M0_BIAS)
+    return torch.ldexp(torch.ones(exponents.shape), exponents.int() - _E8M0_BIAS)
 
 
 def _scale(stored: Tensor) -> Tensor:
