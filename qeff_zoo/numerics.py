@@ -87,7 +87,7 @@ class RoundedMatrix:
         format: How it is stored.
         multiplied: Whether the program multiplies by it.
         gathered: Whether the program looks rows up in it.
-        kept: Whether the checkpoint has it in this format, so that nothing was rounded.
+        kept: Whether the checkpoint stores it so already: nothing is rounded again.
     """
 
     name: str
@@ -118,7 +118,8 @@ class Numerics:
 
     Args:
         matrices: Its weights, each once.
-        int8_activations: Whether products by integers round their left side to int8, in blocks as the matrix has.
+        int8_activations: Whether products by matrices of integers round their left side to int8, in the blocks of the
+            matrix and in the order of its columns.
         activations: Type of all that it computes, floats that it reads included.
     """
 
@@ -126,20 +127,27 @@ class Numerics:
     int8_activations: bool = False
     activations: str = "float32"
 
+    @property
+    def rounds(self) -> bool:
+        """Whether values differ from those of the checkpoint, by what they are stored in or multiplied by."""
+        return self.int8_activations or any(not matrix.kept for matrix in self.matrices)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of a manifest."""
         return {**asdict(self), "matrices": [_entry(asdict(matrix)) for matrix in self.matrices]}
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Numerics":
-        """Read the entry of a manifest."""
+        """Read the entry of a manifest; older ones have the block of activations, which is that of all matrices."""
         matrices = (
             RoundedMatrix(**{**matrix, "format": Format(**matrix["format"])})
             for matrix in entry["matrices"]
         )
         return cls(
             matrices=tuple(matrices),
-            int8_activations=entry["int8_activations"],
+            int8_activations=entry.get(
+                "int8_activations", entry.get("activation_block") is not None
+            ),
             activations=entry.get("activations", "float32"),
         )
 

@@ -159,13 +159,17 @@ def _judges(
     """
     storage = str(package.manifest["weights"]["storage"])
     right = [variant for variant in ("noise", "double", "half") if reference.has(variant)]
+    exact = "float32 of dequantized weights" if reference.about.get("quantization") else "float32"
+    rounded = f"rounded to {storage}"
+    if storage == "stored":
+        rounded = "rounded as the package computes"
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
-        "reference": ("float32", _arithmetic(rounding), right)
+        "reference": (exact, _arithmetic(rounding), right)
     }
-    if rounding.matrices:
-        held["reference"] = ("float32", storage, ["rounded"])
-        held["rounded"] = (f"float32 rounded to {storage}", _arithmetic(rounding), right)
+    if rounding.rounds:
+        held["reference"] = (exact, storage, ["rounded"])
+        held["rounded"] = (f"{exact} {rounded}", _arithmetic(rounding), right)
     if device:
         if device.states:
             held = {
@@ -241,6 +245,10 @@ def _told_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
 def _report(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> dict[str, Any]:
     floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
     reported: dict[str, Any] = {"noise_floor": floors}
+    if reference.about.get("activations"):
+        reported["not_applied"] = (
+            "The checkpoint says how activations are rounded; neither the package nor the reference does so."
+        )
     left_out = judges.keys() - _deciding(judges, reference).keys()
     if left_out:
         reported["not_judged"] = sorted(judges[name].against["dtype"] for name in left_out)

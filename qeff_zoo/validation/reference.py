@@ -6,8 +6,9 @@
 In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
 and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once. Variants:
 
-    reference   float32, eager attention, each sequence alone and whole
-    rounded     of quantized packages: the same with the weights that the package rounds rounded, and
+    reference   float32, eager attention, each sequence alone and whole; of quantized checkpoints their dequantized
+                weights
+    rounded     of packages that round: the same with the weights that the package rounds rounded, and
                 the left sides of products where it rounds those
     noise       as right, but not the same: every sum in another order, sequences in padded batches;
                 of quantized packages with rounded weights
@@ -25,7 +26,7 @@ another choice was equally right by the reference's own scores: see `qeff_zoo.va
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -40,6 +41,8 @@ from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.validation.reference_choices import Choices, Watching
 from qeff_zoo.validation.reference_device import computing_as
+from qeff_zoo.validation.reference_formats import Weights, open_weights, stored_activations
+from qeff_zoo.validation.reference_formats.orders import by_parameter
 from qeff_zoo.validation.reference_numerics import (
     Arithmetic,
     compute_in_float64,
@@ -83,6 +86,7 @@ def main(arguments: Sequence[str]) -> None:
         "mutation": mutation,
         "greedy": greedy,
         "choices": choices.summary(),
+        **_about_quantization(Path(request["checkpoint"])),
     }
     assert_unpatched()
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
@@ -91,6 +95,9 @@ def main(arguments: Sequence[str]) -> None:
 def load_model(folder: Path, task: str, rope_factors: str | None) -> Any:
     """Load a checkpoint in float32; every weight that answers depend on must be there.
 
+    A quantized one is decoded by code of the reference's own: transformers rounds what it decodes, or cannot without a
+    GPU.
+
     Args:
         folder: Of the checkpoint.
         task: Hub pipeline tag.
@@ -98,9 +105,20 @@ def load_model(folder: Path, task: str, rope_factors: str | None) -> Any:
     """
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     auto = tasks.auto_class(task, config)
+    weights = _decoded_weights(folder)
+    source: dict[str, Any] = {"pretrained_model_name_or_path": folder, "config": config}
+    if weights:
+        del config.quantization_config
+        with torch.device("meta"):  # an automatic class takes no weights without a name
+            empty = auto.from_config(config)
+        auto = type(empty)
+        source = {
+            "pretrained_model_name_or_path": None,
+            "config": empty.config,
+            "state_dict": weights.tensors,
+        }
     loading: Any = auto.from_pretrained(
-        folder,
-        config=config,
+        **source,
         dtype=torch.float32,
         attn_implementation="eager",
         local_files_only=True,
@@ -110,11 +128,41 @@ def load_model(folder: Path, task: str, rope_factors: str | None) -> Any:
     missing = [name for name in loaded["missing_keys"] if not name.startswith("pooler.")]
     if missing:
         raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
+    if weights and (strange := _strange(model, loaded["unexpected_keys"])):
+        raise ValueError(f"The reference does not know what these are for: {strange[:5]}.")
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     if rope_factors is not None:
         _fix_factors(model.config.get_text_config(), rope_factors)
     return model.eval()
+
+
+def _quantization(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    return config.get("quantization_config") or {}
+
+
+def _decoded_weights(folder: Path) -> Weights | None:
+    told = _quantization(folder)
+    return open_weights(folder, told) if told else None
+
+
+def _strange(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
+    """Return tensors of modules that the model has, which must belong to a format; a bias that is 0 may be there."""
+    paths = {path for path, _ in model.named_modules() if path}
+    return sorted(
+        name
+        for name in unexpected
+        if name.rpartition(".")[0] in paths and not name.endswith(("bias", "inv_freq"))
+    )
+
+
+def _about_quantization(folder: Path) -> dict[str, Any]:
+    """Say what a quantized checkpoint was decoded from, and what of it was left out."""
+    told = _quantization(folder)
+    if not told:
+        return {}
+    return {"quantization": told["quant_method"], "activations": stored_activations(told)}
 
 
 def _fix_factors(config: Any, chosen: str) -> None:
@@ -146,15 +194,14 @@ def _run_variants(
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone(choices.note)}
     numerics = Numerics.from_dict(request["numerics"])
-    matrices = numerics.matrices
-    multiplied = round_weights(model, matrices)
-    as_the_package = Arithmetic(
-        multiplied, matrices[0].format.block if numerics.int8_activations else None, halved=False
-    )
-    if matrices:
+    weights = _decoded_weights(Path(request["checkpoint"]))
+    orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
+    left_sides = round_weights(model, numerics.matrices, orders)
+    as_the_package = Arithmetic(left_sides if numerics.int8_activations else {}, halved=False)
+    if numerics.rounds:
         with as_the_package:
             runs["rounded"] = answers.alone(choices.note)
-    with Arithmetic(set(), None, halved=True):
+    with Arithmetic(halved=True):
         runs["noise"] = answers.together(choices.repeat)
     if numerics.activations == "float16":
         runs["half"] = _in_float16(model, answers, choices)
@@ -164,7 +211,7 @@ def _run_variants(
         runs["canary"] = answers.alone()
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
-    elif not matrices and sum(weight.numel() for weight in model.parameters()) < _SMALL:
+    elif not numerics.rounds and sum(weight.numel() for weight in model.parameters()) < _SMALL:
         compute_in_float64(model)
         torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
         runs["double"] = answers.alone(choices.repeat)
@@ -173,7 +220,7 @@ def _run_variants(
         for variant, found in runs.items()
         for number, array in enumerate(found)
     }
-    judged = "rounded" if matrices else "reference"
+    judged = "rounded" if numerics.rounds else "reference"
     return arrays | {f"{judged}.{name}": array for name, array in told.items()}, mutation
 
 
@@ -198,7 +245,7 @@ def _run_device(
     """Run the variants in a device's numerics; the model's weights stay so."""
     with computing_as(model, device):  # its matrices are rounded already
         found = {"device": answers.alone(choices.repeat)}
-        with Arithmetic(set(), None, halved=True):
+        with Arithmetic(halved=True):
             found["device_noise"] = answers.alone(choices.repeat)
     return found
 

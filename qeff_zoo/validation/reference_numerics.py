@@ -5,8 +5,11 @@ Only the reference process imports this. What is rounded or reordered is as righ
 and shows how far right answers lie apart; what has its heads swapped is wrong and must be noticed.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.pytorch_utils import Conv1D
 
 from qeff_zoo.numerics import RoundedMatrix
+from qeff_zoo.validation.reference_formats.orders import Orders, order_of
 from qeff_zoo.weights.quantization import round_trip
 
 _INT8_MAX = 127
@@ -28,37 +32,64 @@ _PRODUCTS = {
 }
 
 
-def round_weights(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> set[int]:
+@dataclass(frozen=True)
+class LeftSide:
+    """How products by a matrix round their left side to int8, as MatMulNBits does.
+
+    Args:
+        start: Where the matrix begins in its storage, in elements.
+        stop: Where it ends.
+        block: Columns that share a scale.
+        order: The column at each place, (columns,), where they are sorted before; None where they are not.
+    """
+
+    start: int
+    stop: int
+    block: int
+    order: Tensor | None = None
+
+
+def round_weights(
+    model: nn.Module, matrices: Sequence[RoundedMatrix], orders: Orders | None = None
+) -> dict[int, list[LeftSide]]:
     """Give weights the values that a package's integers have, in place.
 
     Args:
         model: With the weights as they are.
-        matrices: What to round. Of tied weights only the uses that the package rounds are.
+        matrices: What to round, but for those that are kept. Of tied weights only the uses that the package rounds are.
+        orders: Of the columns of a quantized checkpoint.
 
     Returns:
-        Storages of the weights that the package multiplies by, for `Arithmetic`.
+        By storage, the left sides of products by weights that the package multiplies by, for `Arithmetic`.
     """
-    multiplied: set[int] = set()
+    left_sides: dict[int, list[LeftSide]] = defaultdict(list)
     named = dict(model.named_parameters(remove_duplicate=False))
     for matrix in matrices:
-        parameter, number = _parameter(named, matrix.name)
-        if parameter.dim() == 2 and number is None:
-            stored = _round_uses(model, parameter, matrix)
-        else:
-            stored = parameter.data
-            for part in _parts(stored, matrix, number):
+        name, number = _place(named, matrix.name)
+        stored = named[name].data
+        whole = stored.dim() == 2 and number is None
+        if whole and not matrix.kept:
+            stored = _round_uses(model, named[name], matrix)
+        parts = [stored] if whole else _parts(stored, matrix, number)
+        if not whole and not matrix.kept:
+            for part in parts:
                 part.copy_(_rounded(part, matrix))
-        if matrix.multiplied:
-            multiplied.add(stored.untyped_storage().data_ptr())
-    return multiplied
+        first = number or 0 if stored.dim() > 2 else 0
+        for index, part in enumerate(parts if matrix.multiplied else [], first):
+            order = order_of(orders or {}, name, index) if matrix.format.ordered else None
+            start = int(part.storage_offset())
+            left_sides[part.untyped_storage().data_ptr()].append(
+                LeftSide(start, start + part.numel(), matrix.format.block, order)
+            )
+    return left_sides
 
 
-def _parameter(named: Mapping[str, nn.Parameter], name: str) -> tuple[nn.Parameter, int | None]:
-    """Return a parameter, and the number in it of the matrix that is meant; None for all of it."""
+def _place(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | None]:
+    """Return a parameter's name, and the number in it of the matrix that is meant; None for all of it."""
     if name in named:
-        return named[name], None
+        return name, None
     stack, _, number = name.rpartition(".")
-    return named[stack], int(number)
+    return stack, int(number)
 
 
 def _round_uses(model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix) -> Tensor:
@@ -116,15 +147,15 @@ class Arithmetic(TorchDispatchMode):
     """Computes matrix products in another way.
 
     Args:
-        rounded: Storages of the weights whose products round their left side to int8, as MatMulNBits does.
-        block: Columns that share a scale there; None to round nothing.
+        left_sides: By storage of the weights whose products round their left side to int8, how.
         halved: Compute every product as the sum of two halves: as right as in one go, but not the same.
     """
 
-    def __init__(self, rounded: set[int], block: int | None, *, halved: bool) -> None:
+    def __init__(
+        self, left_sides: Mapping[int, Sequence[LeftSide]] = MappingProxyType({}), *, halved: bool
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rounded = rounded if block else set()
-        self._block, self._halved = block or 1, halved
+        self._left_sides, self._halved = left_sides, halved
 
     def __torch_dispatch__(
         self,
@@ -136,8 +167,10 @@ class Arithmetic(TorchDispatchMode):
         if func not in _PRODUCTS or kwargs:
             return func(*args, **(kwargs or {}))
         *bias, left, right = args
-        if right.untyped_storage().data_ptr() in self._rounded:
-            left = _to_int8_and_back(left, self._block)
+        for side in self._left_sides.get(right.untyped_storage().data_ptr(), ()):
+            if side.start <= right.storage_offset() < side.stop:
+                left = _to_int8_and_back(left, side)
+                break
         if not self._halved:
             return func(*bias, left, right)
         multiply, half = _PRODUCTS[func], left.shape[-1] // 2
@@ -146,12 +179,14 @@ class Arithmetic(TorchDispatchMode):
         return bias[0] + product if bias else product
 
 
-def _to_int8_and_back(values: Tensor, block: int) -> Tensor:
+def _to_int8_and_back(values: Tensor, side: LeftSide) -> Tensor:
     columns = values.shape[-1]
-    padded = nn.functional.pad(values, (0, -columns % block)).unflatten(-1, (-1, block))
-    scale: Tensor = padded.abs().amax(-1, keepdim=True) / _INT8_MAX
-    rounded: Tensor = torch.round(padded / scale.where(scale > 0, 1.0)) * scale
-    return rounded.flatten(-2)[..., :columns]
+    order = torch.arange(columns) if side.order is None else side.order
+    padded = nn.functional.pad(values[..., order], (0, -columns % side.block))
+    blocks = padded.unflatten(-1, (-1, side.block))
+    scale: Tensor = blocks.abs().amax(-1, keepdim=True) / _INT8_MAX
+    rounded: Tensor = torch.round(blocks / scale.where(scale > 0, 1.0)) * scale
+    return rounded.flatten(-2)[..., torch.argsort(order)]
 
 
 @contextmanager

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized checkpoints, decoded for the reference: whole tensors in float32, under the names of the float model.
+
+Only the reference process imports this. It shares no code with `qeff_zoo.formats`, by which packages are built: what
+both read alike is read right.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qeff_zoo.validation.reference_formats import integers, small_floats
+from qeff_zoo.validation.reference_formats.files import Decoded, Files, plain
+
+#: `quant_method` -> what finds its tensors.
+METHODS: Mapping[str, Callable[[Files, Mapping[str, Any]], dict[str, Decoded]]] = MappingProxyType(
+    {
+        "auto-round": integers.auto_round,
+        "awq": integers.awq,
+        "bitnet": integers.bitnet,
+        "bitsandbytes": integers.bitsandbytes,
+        "compressed-tensors": small_floats.compressed_tensors,
+        "fbgemm_fp8": small_floats.fbgemm_fp8,
+        "fp8": small_floats.fp8,
+        "gptq": integers.gptq,
+        "hqq": integers.hqq,
+        "intel/auto-round": integers.auto_round,
+        "mxfp4": small_floats.mxfp4,
+        "torchao": integers.torchao,
+    }
+)
+#: Tensors beside quantized weights: of activations, which the reference does not round, and of loaders.
+_BESIDE = (
+    *(
+        "activation_scale",
+        "input_scale",
+        "input_scale_ub",
+        "input_zero_point",
+        "input_global_scale",
+    ),
+    *("k_scale", "v_scale", "q_scale", "output_scale", "output_zero_point", "weight_format"),
+    *("weight_shape", "compute_dtype", "encoded_state_dict", "offload_meta"),
+    *("stores_quant_config", "unpack_view_dtype", "view_as_float", "quant_scale", "quant_zero"),
+    *("channel_wise", "optimize", "round_zero"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """The weights of a quantized checkpoint, as `from_pretrained` takes a `state_dict`.
+
+    Args:
+        tensors: By the names of the float checkpoint; each is decoded when transformers reads it.
+        orders: Of weights whose columns were sorted to be quantized: the column at each place, (columns,) int64.
+    """
+
+    tensors: Mapping[str, Decoded]
+    orders: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
+    """Open the weights of a quantized checkpoint.
+
+    Args:
+        folder: Of the checkpoint.
+        config: Its `quantization_config`.
+
+    Raises:
+        ValueError: The method is not known here.
+    """
+    method = str(config.get("quant_method"))
+    if method not in METHODS:
+        raise ValueError(f"The reference cannot decode {method!r}; it knows {', '.join(METHODS)}.")
+    files = Files(folder)
+    decoded = METHODS[method](files, config)
+    parts = {name for one in decoded.values() for name in one.sources.values()}
+    rest = {
+        name: Decoded(files, {"value": name}, plain)
+        for name in files
+        if name not in parts and name.rpartition(".")[2] not in _BESIDE
+    }
+    return Weights(tensors=rest | decoded, orders=_orders(files, decoded))
+
+
+def stored_activations(config: Mapping[str, Any]) -> bool:
+    """Tell whether a checkpoint says how activations are to be rounded, which the reference does not do.
+
+    Args:
+        config: `quantization_config`.
+    """
+    groups = (config.get("config_groups") or {}).values()
+    float8 = config.get("quant_method") in ("fp8", "fbgemm_fp8", "bitnet")
+    return float8 or any(group.get("input_activations") for group in groups)
+
+
+def _orders(files: Files, decoded: Mapping[str, Decoded]) -> dict[str, Tensor]:
+    """Sort columns by their group where they are not."""
+    found = {}
+    for name, one in decoded.items():
+        stored = one.sources.get("g_idx") or one.sources.get("weight_g_idx")
+        if stored is not None:
+            order = torch.argsort(files[stored], stable=True)
+            if not torch.equal(order, torch.arange(len(order))):
+                found[name] = order
+    return found
