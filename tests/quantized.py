@@ -30,7 +30,11 @@ def stored(
     """Write tensors to a file, and show them as those of a quantized checkpoint."""
     path = folder / "model.safetensors"
     path.unlink(missing_ok=True)  # a file that is mapped must not change
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, path, dict(metadata or {}))
+    save_file(
+        {name: np.asarray(array, order="C") for name, array in tensors.items()},
+        path,
+        dict(metadata or {}),
+    )
     infos = index_tensors([path])
     return Stored(name="tiny", config=config, tensors=infos, read=TensorReader(infos).read)
 
@@ -40,7 +44,9 @@ def pack(integers: Array, bits: int) -> Array:
     ones = (integers[..., None] >> np.arange(bits)) & 1
     ones = ones.reshape(*integers.shape[:-1], -1)
     ones = np.pad(ones, [(0, 0)] * (ones.ndim - 1) + [(0, -ones.shape[-1] % 32)])
-    words: Array = (ones.reshape(*ones.shape[:-1], -1, 32).astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(-1)
+    words: Array = (
+        ones.reshape(*ones.shape[:-1], -1, 32).astype(np.uint64) << np.arange(32, dtype=np.uint64)
+    ).sum(-1)
     return words.astype(np.uint32).view(np.int32)
 
 

@@ -65,8 +65,8 @@ def _fields(name: str) -> Part:
     def part(read: Read, start: int, stop: int) -> Array:
         first, last = start // 8, -(-stop // 8)
         words = read(name, None, None)[:, first:last]
-        fields = unpack(words, 4).reshape(len(words), -1, 8)[..., _PLACES]
-        rows = fields.reshape(len(words), -1)[:, start - 8 * first : stop - 8 * first]
+        fields = unpack(words, 4).reshape(len(words), last - first, 8)[..., _PLACES]
+        rows = fields.reshape(len(words), 8 * (last - first))[:, start - 8 * first : stop - 8 * first]
         return np.ascontiguousarray(rows.T)
 
     return part

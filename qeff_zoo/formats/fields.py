@@ -46,9 +46,10 @@ def unpack(words: Array, bits: int) -> Array:
             return octets
         each = np.arange(0, 8, bits, dtype=np.uint8)
         fields = (octets[..., None] >> each) & np.uint8((1 << bits) - 1)
-        return fields.reshape(*words.shape[:-1], -1)
+        return fields.reshape(*words.shape[:-1], octets.shape[-1] * (8 // bits))
     ones = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
-    ones = ones[..., : ones.shape[-1] // bits * bits].reshape(*ones.shape[:-1], -1, bits)
+    count = ones.shape[-1] // bits
+    ones = ones[..., : count * bits].reshape(*ones.shape[:-1], count, bits)
     weights = (1 << np.arange(bits)).astype(np.uint8)
     found: Array = (ones * weights).sum(-1, dtype=np.uint8)
     return found
@@ -170,7 +171,7 @@ def twice_e2m1(info: TensorInfo) -> Part:
 
     def part(read: Read, start: int, stop: int) -> Array:
         octets = read(info.name, start, stop).view(np.uint8)
-        return _PAIRS[octets].reshape(*octets.shape[:-1], -1)
+        return _PAIRS[octets].reshape(*octets.shape[:-1], 2 * octets.shape[-1])
 
     return part
 
