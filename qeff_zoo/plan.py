@@ -243,7 +243,8 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> Non
             f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
             f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
         )
-    if problem := formats.problem_of(checkpoint.method, recipe.quant_exceptions):
+    quantized = checkpoint.quantization
+    if quantized and (problem := formats.problem_of(quantized, recipe.quant_exceptions)):
         choices.problems.append(f"{checkpoint.name!r} is {problem}")
 
 
