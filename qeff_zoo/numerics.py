@@ -43,6 +43,21 @@ class Format:
         """Whether it is a microscaling format: scales are powers of two."""
         return self.scale == _E8M0
 
+    @property
+    def in_words(self) -> str:
+        """For people: "int4 in blocks of 64, zero points"."""
+        if self.is_float:
+            return f"float{self.bits}"
+        kind = {6: "mxfp6", 8: "mxint8"}[self.bits] if self.is_mx else f"int{self.bits}"
+        more = {
+            "zero points": self.zero_points,
+            "minima": self.minima,
+            "columns in an order of their own": self.ordered,
+        }
+        return ", ".join(
+            [f"{kind} in blocks of {self.block}", *(name for name in more if more[name])]
+        )
+
 
 FLOAT32 = Format()
 FLOAT16 = Format(bits=16)

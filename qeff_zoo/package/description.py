@@ -13,6 +13,7 @@ from qeff_zoo import targets
 from qeff_zoo.escapes import shown
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest
+from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.tasks import TEXT_GENERATION
 
 _SEEN = "comp_ctx_lengths"
@@ -35,6 +36,7 @@ def describe(package: Package) -> str:
         *(_shapes(program, manifest) for program in manifest["programs"]),
         "Programs\n"
         + "\n".join(_program(program, package.target) for program in manifest["programs"]),
+        *filter(None, map(_matrices, package.programs)),
         "Choices\n" + _choices(manifest),
         f"Files, {human_size(package.size)}\n" + _table(["path", "role", "size"], _files(manifest)),
         _evidence(manifest),
@@ -60,7 +62,9 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     needs = manifest["target"]["needs"]
     yield "path", str(package.path)
     yield "build key", package.build_key
-    yield "weights", f"{weights['storage']}, {weights['tensors']} tensors"
+    method = manifest["spec"].get("quantization", {}).get("method", "none")
+    stored = f"{weights['storage']}{'' if method == 'none' else f' (the checkpoint: {method})'}"
+    yield "weights", f"{stored}, {weights['tensors']} tensors"
     for program in manifest["programs"]:
         yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"
     if needs:
@@ -100,6 +104,23 @@ def _program(program: Mapping[str, Any], target: str) -> str:
             f"    {_SEEN}: not needed, since attention reads only the tokens that are there"
         )
     return "\n".join(lines)
+
+
+def _matrices(program: CompiledProgram) -> str:
+    """Tabulate how matrices are stored that are no float32, and what they are computed with."""
+    numerics, floats = program.numerics, program.numerics.activations
+    alike = Counter((one.format, one.kept, one.multiplied) for one in numerics.matrices)
+    rows = [
+        [
+            format.in_words,
+            "as it is" if kept else "rounded",
+            str(count),
+            f"int8 and {floats}" if multiplied and numerics.int8_activations else floats,
+        ]
+        for (format, kept, multiplied), count in alike.most_common()
+    ]
+    columns = ["stored as", "of the checkpoint", "matrices", "computed in"]
+    return f"Matrices, all others in floats\n{_table(columns, rows)}" if rows else ""
 
 
 def _tensor(tensor: Mapping[str, Any]) -> str:
