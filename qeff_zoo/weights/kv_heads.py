@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: As configs call the number of key/value heads.
 KV_HEADS = "num_key_value_heads"
 _HEADS, _BY_LAYER = "num_attention_heads", "num_attention_heads_per_layer"
+_LATENT = "kv_lora_rank"
 
 
 def counts(config: Mapping[str, Any]) -> list[int]:
@@ -29,7 +30,7 @@ def counts(config: Mapping[str, Any]) -> list[int]:
         config: Raw config.json.
     """
     own, heads = config.get(KV_HEADS), config.get(_HEADS)
-    if not (isinstance(own, int) and isinstance(heads, int) and own > 0):
+    if not (isinstance(own, int) and isinstance(heads, int) and own > 0) or config.get(_LATENT):
         return []
     shared = math.gcd(heads, *config.get(_BY_LAYER) or ())
     return [count for count in range(2 * own, shared + 1, own) if shared % count == 0]
@@ -63,7 +64,7 @@ def problems(name: str, config: Mapping[str, Any], recipe: Recipe, heads: int) -
 def _never(config: Mapping[str, Any], recipe: Recipe) -> str:
     if recipe.fixed_kv_heads:
         return recipe.fixed_kv_heads
-    if config.get("kv_lora_rank"):
+    if config.get(_LATENT):
         return "latent attention keeps latents, which all heads share"
     if not recipe.retains_context:
         return "it keeps windows and recurrent states only"
@@ -76,7 +77,7 @@ def _named(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _named(value, f"{path}{name}.")
-        elif name.endswith(KV_HEADS):
+        elif name.endswith("key_value_heads"):
             yield path + name, value
 
 
