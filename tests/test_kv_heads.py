@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Key/value heads, repeated: every decoder answers as without, or says why it cannot have more of them."""
 
+import importlib.util
 import json
 import warnings
 from functools import cache
@@ -14,11 +15,13 @@ import pytest
 import torch
 from fixtures_builds import Models
 from parity import CROSSED, PLAIN, Array, Subject, Variant
+from transformers import AutoModelForCausalLM
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.errors import PlanError, StoreError, UnsupportedModelError
 from qeff_zoo.export import loader
+from qeff_zoo.hub.index import package_path
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.weights import kv_heads
 from qeff_zoo.weights.bindings import Binding
@@ -192,7 +195,7 @@ def test_a_package_says_how_many_it_has(models: Models, home: Path) -> None:
     plain = models.build(models.llama, home, weights="int4")
     package = models.build(models.llama, home, weights="int4", kv_heads=4)
     assert package.manifest["spec"]["task"]["kv_heads"] == 4
-    assert "kv4" in package.manifest["variant"]
+    assert "-kv4" in package_path(package.manifest)
     heads = [
         {state["axes"][1] for state in one.manifest["programs"][0]["states"]}
         for one in (plain, package)
@@ -226,7 +229,7 @@ def test_more_devices_than_heads_share_them_repeated(
     request = Request(target="qaic", kv_heads=4, **sizes)
     folder = pipeline.prepare(str(models.llama), tmp_path / "prepared", request=request)
     content = json.loads((folder / "prepared.json").read_bytes())
-    assert content["validated"] == "predicted"
+    assert content["manifest"]["validated"] == "predicted"
     devices = json.loads((folder / "mdp_partitions.json").read_bytes())["partitions"][0]["devices"]
     inputs = ir.load(folder / "model.onnx").graph.inputs
     heads = {value.shape[1] for value in inputs if value.name.startswith("past_")}
@@ -238,3 +241,54 @@ def test_a_pipeline_shares_heads_within_its_stages(models: Models, home: Path) -
         warnings.simplefilter("error")
         request = Request(target="qaic", num_devices=4, mdp_num_partitions=2)
         pipeline.make_plan(str(models.llama), request)
+
+
+# --- a checkpoint for other tools ----------------------------------------------------------------
+
+
+@cache
+def script() -> Any:
+    path = Path(__file__).parent.parent / "scripts" / "replicate_kv_heads.py"
+    spec = importlib.util.spec_from_file_location("replicate_kv_heads", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_checkpoint_with_repeated_heads_answers_the_same(models: Models, tmp_path: Path) -> None:
+    written = script().replicate(str(models.llama), 2, tmp_path / "out")
+    with torch.no_grad():
+        ids = torch.from_numpy(parity.tokens())
+        own, more = (
+            AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            for folder in (models.llama, written)
+        )
+        assert torch.equal(own(input_ids=ids).logits, more(input_ids=ids).logits)
+    assert more.config.num_key_value_heads == 4
+    assert (written / "tokenizer.json").read_bytes() == (
+        models.llama / "tokenizer.json"
+    ).read_bytes()
+
+
+def test_such_a_checkpoint_appears_whole_or_not_at_all(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(PlanError, match=r"Choose one of 4\."):
+        script().replicate(str(models.llama), 3, out)
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script(), "_pieces", fail)
+        with pytest.raises(StoreError, match="No space left"):
+            script().replicate(str(models.llama), 2, out)
+    assert list(tmp_path.iterdir()) == []
+    out.mkdir()
+    (out / "mine").write_text("kept")
+    with pytest.raises(StoreError, match="absent or empty"):
+        script().replicate(str(models.llama), 2, out)
+    assert (out / "mine").read_text() == "kept"
