@@ -108,6 +108,13 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         of="decoder",
         default=False,
     )
+    kv_heads: int | None = choice(
+        "task.kv_heads",
+        "key/value heads: those of the model, repeated, so that more devices have some of their own",
+        of="decoder",
+        least=1,
+        short="kv",
+    )
     rope_factors: str | None = choice(
         "task.rope_factors",
         "longrope's factors for all texts: short or long (default: long where the context exceeds the original one)",

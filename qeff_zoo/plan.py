@@ -22,6 +22,7 @@ from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.targets import Resolved
 from qeff_zoo.tasks import Task, choice, compute_contexts
 from qeff_zoo.versions import installed
+from qeff_zoo.weights.kv_heads import widened
 
 #: Raised when the same inputs come to give another graph or another package.
 EXPORTER_REVISION = 7
@@ -129,7 +130,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     _check_applicable(served, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
-    resolved = target.resolve(options)
+    resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
     told = {
         group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
         for group in ("task", "quantization")

@@ -91,6 +91,8 @@ class Recipe:
         components: Models that become programs; nothing for one, in the role of the task.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
+        fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
+            config tells.
         positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
         compile_flags: By target, choices that are for it alone, in place of their defaults.
         quant_exceptions: `quant_method` values of quantized checkpoints that do not work with it, although others do.
@@ -106,6 +108,7 @@ class Recipe:
     components: tuple[Component, ...] = ()
     shapes: Mapping[str, Shape]
     retains_context: bool = True
+    fixed_kv_heads: str = ""
     positions_after_padding: bool = False
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quant_exceptions: tuple[str, ...] = ()

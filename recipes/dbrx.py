@@ -16,6 +16,7 @@ RECIPE = Recipe(
         Transform(name="dbrx_experts", version=2, count=lambda config: config.num_hidden_layers),
     ),
     shapes=DECODER_SHAPES,
+    fixed_kv_heads="its queries, keys and values are made by one matrix",
     tiny=(
         Tiny(
             config={

@@ -27,5 +27,6 @@ RECIPE = replace(
         "latency": Shape(prefill_seq_len=128, ctx_len=2048),
         "throughput": Shape(prefill_seq_len=128, ctx_len=2048, full_batch_size=16),
     },
+    fixed_kv_heads="a matrix (`dt_proj`) reads its values",
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _WHOLE, name="whole")),
 )

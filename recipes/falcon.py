@@ -29,6 +29,7 @@ RECIPE = Recipe(
     special="Fused query-key-value, parallel attention and MLP; RoPE, or ALiBi in Falcon-RW.",
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
+    fixed_kv_heads="its queries, keys and values are made by one matrix",
     tiny=(
         Tiny(config=_TINY | _OLD | {"multi_query": True}),
         Tiny(config=_TINY | _NEW, name="new_decoder"),

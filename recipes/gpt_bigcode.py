@@ -13,5 +13,6 @@ RECIPE = replace(
     architectures=("GPTBigCodeForCausalLM",),
     special="Learned positions; one fused query-key-value projection with a single key and value head.",
     shapes=DECODER_SHAPES,
+    fixed_kv_heads="its queries, keys and values are made by one matrix",
     tiny=(Tiny(config={**GPT2.tiny[0].config, "layer_norm_epsilon": 1e-2}),),
 )

@@ -26,6 +26,7 @@ RECIPE = replace(
             name="jetmoe_experts", version=2, count=lambda config: 2 * config.num_hidden_layers
         ),
     ),
+    fixed_kv_heads="it has as many as its experts have query heads each",
     tiny=(
         Tiny(config={**_TINY, "kv_channels": 24, "num_local_experts": 5, "num_experts_per_tok": 2}),
     ),

@@ -23,6 +23,7 @@ RECIPE = replace(
     architectures=("MiMoV2FlashForCausalLM",),
     special="Sliding layers with sinks and more KV heads; narrow scaled values; experts in groups by biased sigmoid.",
     transforms=(*LLAMA.transforms, MELLUM.transforms[-1]),
+    fixed_kv_heads="its sliding layers have twice as many",
     tiny=(
         Tiny(
             config={

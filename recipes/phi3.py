@@ -35,5 +35,6 @@ RECIPE = replace(
     model_type="phi3",
     architectures=("Phi3ForCausalLM",),
     special="Fused query, key and value, and gate and up; optional window, partial RoPE; longrope by context.",
+    fixed_kv_heads="its queries, keys and values are made by one matrix",
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LONGROPE, name="longrope")),
 )

@@ -19,6 +19,7 @@ RECIPE = replace(
         experts(),
         Transform(name="compressed_convolution", count=lambda config: config.num_hidden_layers),
     ),
+    fixed_kv_heads="its keys and queries pass a convolution together",
     tiny=(
         Tiny(
             config=dict(LLAMA.tiny[0].config)

@@ -677,7 +677,9 @@ def test_the_target_is_resolved_into_the_plan(
     assert plain.resolved.needs == {"onnxruntime": f">={TOOLS['onnxruntime']}"}
 
     class Newer(type(targets.find("ort"))):  # type: ignore[misc]
-        def resolve(self, options: Mapping[str, Any]) -> targets.Resolved:
+        def resolve(
+            self, config: Mapping[str, Any], options: Mapping[str, Any]
+        ) -> targets.Resolved:
             return targets.Resolved(toolchain={"sdk": "2.1"}, needs={})
 
     monkeypatch.setattr(plans.targets, "find", lambda name: Newer(revision=7))

@@ -21,6 +21,7 @@ from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import mark
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.weights.external_data import is_placeholder, placeholder
+from qeff_zoo.weights.kv_heads import widened
 
 
 def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> ir.Model:
@@ -29,7 +30,8 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
     Args:
         config: Raw config.json.
         recipe: Of its `model_type`.
-        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; and `rope_factors`, see `load_meta`.
+        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors`, see `load_meta`; and
+            `kv_heads`, see `qeff_zoo.weights.kv_heads`.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
@@ -51,10 +53,11 @@ def _attempt(
     *,
     everything: bool,
     rope_factors: str | None = None,
+    kv_heads: int | None = None,
     **variant: Any,
 ) -> ir.Model | None:
     with _quiet():
-        model = loader.load_meta(config, recipe, rope_factors=rope_factors)
+        model = loader.load_meta(widened(config, kv_heads), recipe, rope_factors=rope_factors)
         task = tasks.find(recipe.task)
         repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
         tracing = task.tracing(model, **variant)

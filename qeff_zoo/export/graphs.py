@@ -6,7 +6,7 @@ is kept beside it.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,14 +91,21 @@ def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint
 
 def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> None:
     from qeff_zoo.export import loader
-    from qeff_zoo.weights import bindings
+    from qeff_zoo.weights import bindings, kv_heads
     from qeff_zoo.weights.external_data import is_placeholder
 
-    meta = loader.build_meta(checkpoint.config, program.task)
-    bindings.bind(meta, checkpoint.logical, needed=())  # shapes that disagree show before the trace
+    config, heads = checkpoint.config, program.variant.get("kv_heads")
+    meta = loader.build_meta(config, program.task)
+    wide = heads and loader.build_meta(kv_heads.widened(config, heads), program.task)
+
+    def bind(needed: Iterable[str]) -> bindings.Binding:
+        bound = bindings.bind(meta, checkpoint.logical, needed)
+        return kv_heads.repeat(bound, meta, wide) if wide else bound
+
+    bind(())  # shapes that disagree show before the trace
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
-    bound = bindings.bind(meta, checkpoint.logical, needed)
+    bound = bind(needed)
     behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
     shapes = {name: tuple(model.graph.initializers[name].shape) for name in behind}
     if problems := bindings.problems_of(behind, shapes, checkpoint.logical):

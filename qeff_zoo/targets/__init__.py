@@ -101,10 +101,11 @@ class Target(Protocol):
             options: Choices that are for this target alone, by name, without those that are off.
         """
 
-    def resolve(self, options: Mapping[str, Any]) -> Resolved:
-        """Return the versions that a build on this machine has.
+    def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
+        """Return the versions that a build on this machine has, and what may go wrong with it.
 
         Args:
+            config: As for `problems`, with the key/value heads that were chosen.
             options: As for `problems`.
         """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.choices import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION, Task, Tracing, looks_ahead, named
+from qeff_zoo.weights import kv_heads
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
@@ -33,7 +34,8 @@ def _variant(checkpoint: "Checkpoint", shape: Shape, chosen: Mapping[str, Any]) 
         "comp_ctx_lengths": shape.comp_ctx_lengths_decode,
         "expanded_kv": chosen.get("expanded_kv"),
     }
-    return {name: True for name, value in told.items() if value}
+    heads = {"kv_heads": chosen["kv_heads"]} if "kv_heads" in chosen else {}
+    return {**{name: True for name, value in told.items() if value}, **heads}
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
@@ -42,6 +44,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
         found.append(
             f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} does not have. Leave it out."
         )
+    if request.kv_heads is not None:
+        found += kv_heads.problems(checkpoint.name, checkpoint.config, recipe, request.kv_heads)
     if looks_ahead(checkpoint.config):
         found.append(
             f"{checkpoint.name!r} lets every token see those after it (`use_bidirectional_attention` is "

@@ -124,7 +124,7 @@ def _chosen(trial: Trial) -> dict[str, Array]:
 
 
 def _versions(package: Package, reference: Answers) -> dict[str, str]:
-    compilers = targets.find(package.target).resolve({}).toolchain
+    compilers = targets.find(package.target).resolve({}, {}).toolchain
     return {
         "qeff_zoo": importlib.metadata.version("qeff-zoo"),
         **compilers,

@@ -133,7 +133,7 @@ def write_on_target(
     """
     path = folder / "_targets" / f"{target}.json"
     kept = json.loads(path.read_bytes())["models"] if path.is_file() else {}
-    versions = dict(targets.find(target).resolve({}).toolchain)
+    versions = dict(targets.find(target).resolve({}, {}).toolchain)
     made = {name: {**_verdict(one), "versions": versions} for name, one in found.items()}
     return _write(path, {"target": target, "models": {**kept, **made}})
 

@@ -57,7 +57,7 @@ class OrtTarget:
         """Return nothing: it takes every model in every size."""
         return []
 
-    def resolve(self, options: Mapping[str, Any]) -> Resolved:
+    def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the installed ONNX Runtime, which lowers, compiles and runs."""
         version = installed("onnxruntime") or "absent"
         return Resolved(toolchain={"onnxruntime": version}, needs={"onnxruntime": f">={version}"})

@@ -41,7 +41,7 @@ class QaicTarget:
 
         return conflicts.problems(config, options)
 
-    def resolve(self, options: Mapping[str, Any]) -> Resolved:
+    def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the SDK of this machine, and the types that the QPC will hold."""
         from qeff_zoo.targets.qaic import configs, conflicts, sdk
 
@@ -50,7 +50,7 @@ class QaicTarget:
             needs={"qaicrt": ""},
             storage="mxfp6" if options.get("mxfp6_matmul") else "fp16",
             states=configs.state_types(options),
-            warnings=conflicts.warnings(options),
+            warnings=conflicts.warnings(config, options),
         )
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:

@@ -7,6 +7,7 @@ from typing import Any
 
 from qeff_zoo.targets.qaic.configs import MX_BLOCK
 from qeff_zoo.targets.qaic.options import bad_flags
+from qeff_zoo.weights.kv_heads import KV_HEADS, counts
 
 #: What configs call the same.
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -30,18 +31,36 @@ def problems(config: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]
     ]
 
 
-def warnings(options: Mapping[str, Any]) -> tuple[str, ...]:
+def warnings(config: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str, ...]:
     """Say what may go wrong with a build, one sentence each.
 
     Args:
+        config: As for `problems`, with the key/value heads that were chosen.
         options: As for `problems`.
     """
-    if "mdts_mos" not in options:
-        return ()
-    return (
-        "--mdts-mos leaves retained states without their pairs, as was seen on four cards: states then pass through "
-        "the host at every call. Compare its speed with --mos.",
-    )
+    return (*_of_states(options), *_of_kv_heads(config, options))
+
+
+def _of_states(options: Mapping[str, Any]) -> Iterator[str]:
+    if "mdts_mos" in options:
+        yield (
+            "--mdts-mos leaves retained states without their pairs, as was seen on four cards: states then pass "
+            "through the host at every call. Compare its speed with --mos."
+        )
+
+
+def _of_kv_heads(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    heads, each = config.get(KV_HEADS), _devices_of_a_stage(options)
+    enough = (count for count in counts(config) if count % each == 0)
+    if isinstance(heads, int) and heads % each and (count := next(enough, None)):
+        yield (
+            f"{each} devices cannot share the model's {heads} key/value heads evenly, so that some of them need the "
+            f"same. --kv-heads {count} repeats them for each, where the model's weights allow it."
+        )
+
+
+def _devices_of_a_stage(options: Mapping[str, Any]) -> int:
+    return int(options.get("num_devices", 1)) // int(options.get("mdp_num_partitions", 1))
 
 
 def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
@@ -57,7 +76,7 @@ def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterat
     layers = _said(config, _LAYERS)
     if layers and stages > layers:
         yield f"--mdp-num-partitions is {stages}, more than the model's {layers} layers. Choose at most {layers}."
-    heads, each = _said(config, _HEADS), devices // stages
+    heads, each = _said(config, _HEADS), _devices_of_a_stage(options)
     if heads and heads % each:
         fitting = [count * stages for count in range(1, heads + 1) if heads % count == 0]
         yield (

@@ -30,11 +30,11 @@ class QnnAicTarget(QaicTarget):
 
         return [*super().problems(config, shape, options), *qnn_config.problems(options)]
 
-    def resolve(self, options: Mapping[str, Any]) -> Resolved:
+    def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the SDK of this machine, and the types that the QPC will hold."""
         from qeff_zoo.targets.qnn_aic import sdk
 
-        return replace(super().resolve(options), toolchain={sdk.GENERATOR: sdk.installed()})
+        return replace(super().resolve(config, options), toolchain={sdk.GENERATOR: sdk.installed()})
 
     def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
         """Return what compiles a program, in the folder that it was prepared in."""

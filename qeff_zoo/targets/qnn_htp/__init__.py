@@ -42,7 +42,7 @@ class HtpTarget:
         """Return nothing: what HTP cannot compute is known when it is compiled."""
         return []
 
-    def resolve(self, options: Mapping[str, Any]) -> Resolved:
+    def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the installed compiler, and ONNX Runtime, which runs what it made."""
         versions = {name: installed(name) or "absent" for name in (_COMPILER, _RUNTIME)}
         # What one version compiled another may refuse to open.

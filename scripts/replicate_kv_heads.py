@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint with each key/value head so many times, for other tools; `qeff-zoo build --kv-heads` needs none.
+
+    python scripts/replicate_kv_heads.py MODEL --repeat 2 [-o DIR]
+
+Writes config.json with another `num_key_value_heads`, the small files, and the weights in one file, piece by piece, in
+the types that they have. DIR is new or empty, MODEL-<n>kvheads by default, and appears whole or not at all.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from qeff_zoo import registry, tasks
+from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
+from qeff_zoo.errors import PlanError, UnsupportedModelError, ZooError
+from qeff_zoo.export import loader
+from qeff_zoo.store import Store
+from qeff_zoo.store.copies import new_folder
+from qeff_zoo.weights import bindings, kv_heads
+from qeff_zoo.weights.expressions import Expression, blocks, rows, shape_of, sources_of
+
+_PIECE = 1 << 22  # elements that are read at once
+
+
+def main() -> int:
+    """Write the checkpoint and print its path."""
+    arguments = _parser().parse_args()
+    try:
+        print(replicate(arguments.model, arguments.repeat, arguments.output))
+    except ZooError as error:
+        print(f"replicate_kv_heads: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def replicate(model: str, repeat: int, output: Path | None = None) -> Path:
+    """Write a checkpoint whose key/value heads are repeated.
+
+    Args:
+        model: Hub id or folder.
+        repeat: How often each head will be there.
+        output: A folder that is absent or empty; None for `<name>-<n>kvheads` in the current one.
+
+    Raises:
+        ZooError: Its heads cannot be repeated so often, or the folder cannot be written.
+    """
+    checkpoint = open_checkpoint(model)
+    heads = (checkpoint.config.get(kv_heads.KV_HEADS) or 0) * repeat
+    output = output or Path(f"{checkpoint.name.rpartition('/')[2]}-{heads}kvheads")
+    recipe = registry.find_recipe(checkpoint.model_type)
+    if found := [*kv_heads.problems(checkpoint.name, checkpoint.config, recipe, heads)]:
+        raise PlanError(found)
+    if checkpoint.quantization:
+        raise UnsupportedModelError(
+            f"{checkpoint.name!r} is quantized; expected weights in floats. Use `qeff-zoo build --kv-heads {heads}`."
+        )
+    config = kv_heads.widened(checkpoint.config, heads)
+    checkpoint.fetch()
+    values = _values(checkpoint, config, tasks.task_of([*checkpoint.architectures, ""][0], recipe))
+    with new_folder(output) as folder:
+        companions.copy(checkpoint, folder)
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        _write(folder / "model.safetensors", checkpoint, values)
+    return output
+
+
+def _values(
+    checkpoint: Checkpoint, config: Mapping[str, object], task: str
+) -> dict[str, Expression]:
+    """Return what each tensor of the new checkpoint is made of."""
+    own, wide = (loader.build_meta(one, task) for one in (checkpoint.config, config))
+    bound = bindings.bind(own, checkpoint.tensors)
+    values: dict[str, Expression] = {name: name for name in checkpoint.tensors}
+    for name, value in kv_heads.repeat(bound, own, wide).expressions.items():
+        stored = bound.expressions[name]
+        if value == stored:
+            continue
+        if not isinstance(stored, str):
+            raise UnsupportedModelError(
+                f"{checkpoint.name!r} stores {name!r} in parts of {sources_of(stored)[0]!r}; expected a tensor of its "
+                "own. Use `qeff-zoo build --kv-heads`."
+            )
+        values[stored] = value
+    return values
+
+
+def _write(path: Path, checkpoint: Checkpoint, values: Mapping[str, Expression]) -> None:
+    """Write a safetensors file."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, value in values.items():
+        dtype, shape = checkpoint.tensors[name].dtype, shape_of(value, checkpoint.tensors)
+        start, end = end, end + math.prod(shape) * DTYPE_BITS[dtype] // 8
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    Store.require_space(path.parent, end, "the weights")
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for piece in _pieces(checkpoint, values):
+            file.write(piece)
+
+
+def _pieces(checkpoint: Checkpoint, values: Mapping[str, Expression]) -> Iterator[bytes]:
+    for name, value in values.items():
+        for part, start, stop in blocks(value, checkpoint.tensors, _PIECE):
+            yield rows(part, checkpoint.read, checkpoint.tensors, start, stop).tobytes()
+        checkpoint.release(name)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="Hub id or folder of a checkpoint")
+    add("--repeat", type=int, required=True, metavar="N", help="how often each head will be there")
+    add("-o", "--output", type=Path, metavar="DIR", help="default: MODEL-<n>kvheads")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

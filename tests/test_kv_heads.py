@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Key/value heads, repeated: every decoder answers as without, or says why it cannot have more of them."""
+
+import importlib.util
+import json
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import parity
+import pytest
+import torch
+from fixtures_builds import Models
+from parity import CROSSED, PLAIN, Array, Subject, Variant
+from transformers import AutoModelForCausalLM
+
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
+from qeff_zoo.errors import PlanError, StoreError, UnsupportedModelError
+from qeff_zoo.export import loader
+from qeff_zoo.hub.index import package_path
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.weights import kv_heads
+from qeff_zoo.weights.bindings import Binding
+from qeff_zoo.weights.expressions import rows
+
+DECODERS = parity.names_of("text-generation")
+#: What configs do not tell: these weights show that heads cannot be repeated.
+BY_WEIGHTS = {"stablelm-12b": "k_layernorm.norms"}
+#: Sums of norms over all heads of a token are longer.
+ROUNDING = 3e-6
+
+
+def asked_of(config: Any) -> int:
+    """Return the most heads that there can be; any number where there can be no other."""
+    return max(kv_heads.counts(config), default=4)
+
+
+def refusal(name: str, config: Any) -> str:
+    recipe = parity.all_cases()[name].recipe
+    return " ".join(kv_heads.problems(name, config, recipe, asked_of(config)))
+
+
+def repeat(model: Any, wide: Any) -> dict[str, Array]:
+    """Make the weights of a model with more heads of those of one with fewer."""
+    stored = {name: value.numpy() for name, value in model.state_dict().items()}
+    shapes = {name: value.shape for name, value in stored.items()}
+    bound = kv_heads.repeat(Binding({name: name for name in stored}, shapes, (), {}), model, wide)
+    return {
+        name: rows(
+            e, lambda name, start, stop: stored[name][start:stop] if stop else stored[name], stored
+        )  # type: ignore[arg-type]
+        for name, e in bound.expressions.items()
+    }
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_answers_the_same_or_says_why_not(name: str) -> None:
+    case = parity.all_cases()[name]
+    config, heads = case.config, asked_of(case.config)
+    refused = refusal(name, config)
+    if refused:
+        assert refused.endswith("Leave it out.")
+        return
+    model, wide = (
+        parity.hugging_face(one, case.recipe.task)
+        for one in (config, kv_heads.widened(config, heads))
+    )
+    if name in BY_WEIGHTS:
+        with pytest.raises(UnsupportedModelError, match=BY_WEIGHTS[name]):
+            repeat(model, wide)
+        return
+    weights = {key: torch.from_numpy(value) for key, value in repeat(model, wide).items()}
+    wide.load_state_dict(weights)
+    expected, found = (parity.reference(one, parity.tokens()) for one in (model, wide))
+    assert np.abs(expected - found).max() <= ROUNDING * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["phi3-base", "doge-base", "zaya-base", "jetmoe-base"])
+def test_weights_show_what_a_recipe_says_of_them(name: str) -> None:
+    case = parity.all_cases()[name]
+    heads = 2 * case.config["num_key_value_heads"]
+    model, wide = (
+        loader.build_meta(one, case.recipe.task)
+        for one in (case.config, kv_heads.widened(case.config, heads))
+    )
+    with pytest.raises(UnsupportedModelError, match="2 key/value heads cannot be repeated"):
+        kv_heads.repeat(Binding({}, {}, (), {}), model, wide)
+
+
+class Repeated(Subject):
+    """A subject with the most key/value heads that it can have."""
+
+    def graph(self, variant: Variant = PLAIN, *, everything: bool = False) -> ir.Model:
+        heads = ("kv_heads", asked_of(self.config))
+        return super().graph((*variant, heads), everything=everything)
+
+    @property
+    def bindings(self) -> Any:  # type: ignore[override]
+        wide = kv_heads.widened(self.config, asked_of(self.config))
+        model, more = (
+            loader.build_meta(config, self.recipe.task) for config in (self.config, wide)
+        )
+        names = super().bindings
+        shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        return kv_heads.repeat(Binding(names, shapes, (), {}), model, more).expressions
+
+
+@cache
+def repeated(name: str) -> Subject:
+    case = parity.all_cases()[name]
+    return Repeated(case.aligned, case.recipe)
+
+
+TRACED = [name for name in CROSSED if not refusal(name, parity.all_cases()[name].aligned)]
+
+
+def test_what_is_traced_has_every_state_with_heads() -> None:
+    assert {"llama-base", "gemma3_text-base", "gpt_oss-base", "qwen3_next-base"} <= {*TRACED}
+
+
+@pytest.mark.parametrize("how", ["portable", "fp32", "int4"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in TRACED]
+)
+def test_a_graph_answers_the_same(name: str, how: str) -> None:
+    """Prefill and decode, of rows of several lengths."""
+    plain, wide = parity.subject(name), repeated(name)
+    ids = parity.tokens()
+    scenario = parity.SCENARIOS["padded_batch"]
+    nothing = np.zeros((*ids.shape, 1))
+    answers = (
+        scenario(lambda one=one, **sizes: one.steps(how, **sizes), ids, nothing)
+        for one in (plain, wide)
+    )
+    for (expected, _), (found, _) in zip(*answers, strict=True):
+        assert np.abs(expected - found).max() <= ROUNDING * np.abs(expected).max()
+    heads = {
+        value.shape[1]
+        for value in wide.graph().graph.inputs
+        if value.name.startswith(("past_key.", "past_value."))
+    }
+    assert heads == {asked_of(wide.config)}
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+LLAMA = {"num_attention_heads": 24, "num_key_value_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "heads", "problem"),
+    [
+        ("llama", LLAMA, 8, ""),
+        ("llama", LLAMA, 24, ""),
+        ("llama", LLAMA, 6, "a multiple of the 4 that 'x' has, .* Choose one of 8, 12, 24."),
+        ("llama", LLAMA, 16, "its 24 attention heads are a multiple of. Choose one of 8, 12, 24."),
+        ("llama", LLAMA, 4, "Choose one of 8, 12, 24."),
+        ("llama", {"num_attention_heads": 4, "num_key_value_heads": 4}, 8, "no key/value head that"),
+        ("gpt2", {"n_head": 12}, 12, "`num_key_value_heads` is None"),
+        ("phi3", LLAMA, 8, "made by one matrix"),
+        ("falcon", {}, 8, "made by one matrix"),
+        ("deepseek_v3", {**LLAMA, "kv_lora_rank": 512}, 8, "latent attention"),
+        ("recurrent_gemma", LLAMA, 8, "windows and recurrent states only"),
+        ("mimo_v2_flash", LLAMA, 8, "sliding layers have twice as many"),
+        ("gemma4_text", {**LLAMA, "num_global_key_value_heads": 2}, 8, "num_global_key_value_heads"),
+        (
+            "gemma4_text",
+            {**LLAMA, "per_layer_config": {"1": {"num_key_value_heads": 2}}},
+            8,
+            r"another number of them \(`per_layer_config.1.num_key_value_heads`\)",
+        ),
+        ("gemma4_text", {**LLAMA, "num_global_key_value_heads": None}, 8, ""),
+        ("laguna", {**LLAMA, "num_attention_heads_per_layer": [24, 16]}, 8, ""),
+        ("laguna", {**LLAMA, "num_attention_heads_per_layer": [24, 16]}, 24, "Choose one of 8."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_repeated_is_refused_with_the_reason(
+    model_type: str, config: dict[str, Any], heads: int, problem: str
+) -> None:
+    import re
+
+    found = list(kv_heads.problems("x", config, find_recipe(model_type), heads))
+    assert len(found) == bool(problem)
+    assert not problem or re.search(problem, found[0])
+
+
+# --- builds --------------------------------------------------------------------------------------
+
+
+def test_a_package_says_how_many_it_has(models: Models, home: Path) -> None:
+    plain = models.build(models.llama, home, weights="int4")
+    package = models.build(models.llama, home, weights="int4", kv_heads=4)
+    assert package.manifest["spec"]["task"]["kv_heads"] == 4
+    assert "-kv4" in package_path(package.manifest)
+    heads = [
+        {state["axes"][1] for state in one.manifest["programs"][0]["states"]}
+        for one in (plain, package)
+    ]
+    assert heads == [{2}, {4}]
+    assert len(list((home / "graphs").iterdir())) == 2
+
+
+def test_a_build_refuses_before_it_traces(models: Models, home: Path) -> None:
+    with pytest.raises(PlanError, match=r"--kv-heads is 3; .* Choose one of 4\."):
+        pipeline.make_plan(str(models.llama), Request(kv_heads=3))
+    with pytest.raises(PlanError, match="--kv-heads is 0, expected at least 1"):
+        pipeline.make_plan(str(models.llama), Request(kv_heads=0))
+    with pytest.raises(PlanError, match="--kv-heads does not apply to feature-extraction"):
+        pipeline.make_plan(str(models.bert), Request(kv_heads=4))
+    normed = models.checkpoint("normed", "stablelm", qk_layernorm=True)
+    with pytest.raises(UnsupportedModelError, match=r"norms.2.* is \[\] in the model"):
+        pipeline.build(str(normed), Request(kv_heads=4, ctx_len=64), validate=False)
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+def test_more_devices_than_heads_share_them_repeated(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    sizes: dict[str, Any] = {"ctx_len": 64, "prefill_seq_len": 16, "num_devices": 4}
+    asked = Request(target="qaic", **sizes)
+    with pytest.warns(UserWarning, match="4 devices cannot share .* 2 key/value .* --kv-heads 4 "):
+        pipeline.make_plan(str(models.llama), asked)
+    request = Request(target="qaic", kv_heads=4, **sizes)
+    folder = pipeline.prepare(str(models.llama), tmp_path / "prepared", request=request)
+    content = json.loads((folder / "prepared.json").read_bytes())
+    assert content["manifest"]["validated"] == "predicted"
+    devices = json.loads((folder / "mdp_partitions.json").read_bytes())["partitions"][0]["devices"]
+    inputs = ir.load(folder / "model.onnx").graph.inputs
+    heads = {value.shape[1] for value in inputs if value.name.startswith("past_")}
+    assert heads == {len(devices)} == {4}
+
+
+def test_a_pipeline_shares_heads_within_its_stages(models: Models, home: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        request = Request(target="qaic", num_devices=4, mdp_num_partitions=2)
+        pipeline.make_plan(str(models.llama), request)
+
+
+# --- a checkpoint for other tools ----------------------------------------------------------------
+
+
+@cache
+def script() -> Any:
+    path = Path(__file__).parent.parent / "scripts" / "replicate_kv_heads.py"
+    spec = importlib.util.spec_from_file_location("replicate_kv_heads", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_checkpoint_with_repeated_heads_answers_the_same(models: Models, tmp_path: Path) -> None:
+    written = script().replicate(str(models.llama), 2, tmp_path / "out")
+    with torch.no_grad():
+        ids = torch.from_numpy(parity.tokens())
+        own, more = (
+            AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            for folder in (models.llama, written)
+        )
+        assert torch.equal(own(input_ids=ids).logits, more(input_ids=ids).logits)
+    assert more.config.num_key_value_heads == 4
+    assert (written / "tokenizer.json").read_bytes() == (
+        models.llama / "tokenizer.json"
+    ).read_bytes()
+
+
+def test_such_a_checkpoint_appears_whole_or_not_at_all(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(PlanError, match=r"Choose one of 4\."):
+        script().replicate(str(models.llama), 3, out)
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script(), "_pieces", fail)
+        with pytest.raises(StoreError, match="No space left"):
+            script().replicate(str(models.llama), 2, out)
+    assert list(tmp_path.iterdir()) == []
+    out.mkdir()
+    (out / "mine").write_text("kept")
+    with pytest.raises(StoreError, match="absent or empty"):
+        script().replicate(str(models.llama), 2, out)
+    assert (out / "mine").read_text() == "kept"
