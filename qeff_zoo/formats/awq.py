@@ -66,7 +66,9 @@ def _fields(name: str) -> Part:
         first, last = start // 8, -(-stop // 8)
         words = read(name, None, None)[:, first:last]
         fields = unpack(words, 4).reshape(len(words), last - first, 8)[..., _PLACES]
-        rows = fields.reshape(len(words), 8 * (last - first))[:, start - 8 * first : stop - 8 * first]
+        rows = fields.reshape(len(words), 8 * (last - first))[
+            :, start - 8 * first : stop - 8 * first
+        ]
         return np.ascontiguousarray(rows.T)
 
     return part

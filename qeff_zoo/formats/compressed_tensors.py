@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """compressed-tensors, as LLM Compressor writes them: packed or plain integers, 8-bit floats, MXFP4, NVFP4, MXFP8.
 
-    weight_packed (…, rows, columns * bits / 32) int32, weight_shape, where it is asymmetric weight_zero_point, packed along
-                  the rows; or (…, rows, columns / 2) uint8, pairs of E2M1
+    weight_packed (…, rows, columns * bits / 32) int32, weight_shape, and perhaps weight_zero_point, packed along the
+                  rows; or (…, rows, columns / 2) uint8, pairs of E2M1
     weight        (…, rows, columns) int8, or 8-bit floats
     weight_scale  (…, blocks down, blocks across); for NVFP4 divided by weight_global_scale
     weight_g_idx  (columns,) the group of each column, where those were sorted by importance
