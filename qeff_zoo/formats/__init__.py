@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 #: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
 METHODS: Mapping[str, str] = MappingProxyType(
     {
-        "auto-round": "auto_round",
-        "awq": "awq",
-        "bitnet": "bitnet",
-        "bitsandbytes": "bitsandbytes",
-        "compressed-tensors": "compressed_tensors",
+        **{
+            method: method.replace("-", "_")
+            for method in (
+                "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gptq hqq mxfp4 torchao"
+            ).split()
+        },
         "fbgemm_fp8": "fp8",
-        "fp8": "fp8",
-        "gptq": "gptq",
-        "hqq": "hqq",
-        "mxfp4": "mxfp4",
-        "torchao": "torchao",
     }
 )
 #: Methods that are known and cannot be read, and what to do instead.

@@ -31,6 +31,7 @@ from qeff_zoo.formats.fields import (
     to_floats,
     twice_e2m1,
     unpack,
+    unpack_some,
 )
 from qeff_zoo.formats.gptq import order_of_groups
 from qeff_zoo.weights.expressions import Read
@@ -107,7 +108,7 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
         else:
             made = _pairs(stored, path)
         encoded[f"{path}.weight"] = made
-    beside = {name for name in stored.tensors if name.endswith(_ACTIVATIONS)}
+    beside = {name for name in stored.tensors if name.rpartition(".")[2] in _ACTIVATIONS}
     return Encodings(encoded=encoded, beside=frozenset(beside))
 
 
@@ -256,8 +257,9 @@ def _packed_zeros(
 
     def part(read: Read, start: int, stop: int) -> Array:
         words = read(info.name, start, stop) if lead else read(info.name, None, None)
-        zeros = unpack(words.swapaxes(-1, -2), bits).swapaxes(-1, -2)[..., :rows, :]
-        return np.ascontiguousarray(zeros if lead else zeros[start:stop])
+        first, last = (0, rows) if lead else (start, stop)
+        zeros = unpack_some(words.swapaxes(-1, -2), bits, first, last)
+        return np.ascontiguousarray(zeros.swapaxes(-1, -2))
 
     return part
 

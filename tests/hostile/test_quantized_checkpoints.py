@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized checkpoints that are damaged, or of a variant that cannot be read, are refused, before they are decoded."""
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -80,9 +81,8 @@ def changed(
                 while isinstance(place, dict) and place and chance.random() < 0.8:
                     key = chance.choice([*place])
                     if not isinstance(place[key], dict) or chance.random() < 0.2:
-                        place[key] = chance.choice(
-                            [*ODD, 1, 2, 3, 4, 8, 16, 2**40, [1, 2], [2**40, 0], "int8"]
-                        )
+                        sizes = [1, 2, 3, 4, 8, 16, 2**40, [1, 2], [2**40, 0], "int8"]
+                        place[key] = copy.deepcopy(chance.choice([*ODD, *sizes]))
                         break
                     place = place[key]
     said = json.dumps(header).encode()
@@ -179,14 +179,11 @@ VARIANTS = {
 def test_a_variant_is_refused_by_what_the_configuration_says(
     config: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    method = config["quant_method"]
-    problem = formats.problem_of(method, config)
     source = stored(tmp_path, config, {"m.weight": np.zeros((1, 1), np.float32)})
     with pytest.raises(UnsupportedModelError, match=said) as caught:
         formats.find(source)
-    assert str(caught.value) == f"'tiny' is {problem}"
-    assert "can be read" in problem or "with" in problem
-    assert ". Use " in problem
+    assert str(caught.value).startswith("'tiny' is ")
+    assert ". Use " in str(caught.value)
 
 
 def gptq(**changes: Any) -> tuple[dict[str, Any], dict[str, Array]]:
