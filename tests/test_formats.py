@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized checkpoints are decoded bit for bit as the official decoders do, row by row, under the float model's names."""
+"""Quantized checkpoints are decoded as the official decoders do, row by row, under the float model's names."""
 
 import hashlib
 import json

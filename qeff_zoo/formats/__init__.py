@@ -16,21 +16,11 @@ from qeff_zoo.errors import UnsupportedModelError
 if TYPE_CHECKING:
     from qeff_zoo.formats.encoded import Encodings, Stored
 
+# In one text: core names no recipe, and one is called as a method is.
+_METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gptq hqq mxfp4 torchao"
 #: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
 METHODS: Mapping[str, str] = MappingProxyType(
-    {
-        "auto-round": "auto_round",
-        "awq": "awq",
-        "bitnet": "bitnet",
-        "bitsandbytes": "bitsandbytes",
-        "compressed-tensors": "compressed_tensors",
-        "fbgemm_fp8": "fp8",
-        "fp8": "fp8",
-        "gptq": "gptq",
-        "hqq": "hqq",
-        "mxfp4": "mxfp4",
-        "torchao": "torchao",
-    }
+    {**{method: method.replace("-", "_") for method in _METHODS.split()}, "fbgemm_fp8": "fp8"}
 )
 #: Methods that are known and cannot be read, and what to do instead.
 REFUSED: Mapping[str, str] = MappingProxyType(
@@ -43,6 +33,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
             "fp_quant",
             "higgs",
             "marlin",
+            "modelopt",
             "quark",
             "quip",
             "quanto",

@@ -75,7 +75,7 @@ def _ones(read: Read, start: int, stop: int) -> Array:
 
 
 def _online(stored: Stored) -> dict[str, Encoded]:
-    """Find what is rounded as it is read: every matrix but embeddings, the head, and those that the config leaves out."""
+    """Find what is rounded as it is read: every matrix but embeddings, the head, and what the config leaves out."""
     kept = stored.config.get("modules_to_not_convert")
     kept = ["lm_head", *map(str, kept if isinstance(kept, list) else ())]
     found = {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """compressed-tensors, as LLM Compressor writes them: packed or plain integers, 8-bit floats, MXFP4, NVFP4, MXFP8.
 
-    weight_packed (…, rows, columns * bits / 32) int32, weight_shape, where it is asymmetric weight_zero_point, packed along
-                  the rows; or (…, rows, columns / 2) uint8, pairs of E2M1
+    weight_packed (…, rows, columns * bits / 32) int32, weight_shape, and perhaps weight_zero_point, packed along the
+                  rows; or (…, rows, columns / 2) uint8, pairs of E2M1
     weight        (…, rows, columns) int8, or 8-bit floats
     weight_scale  (…, blocks down, blocks across); for NVFP4 divided by weight_global_scale
     weight_g_idx  (columns,) the group of each column, where those were sorted by importance
@@ -11,7 +11,7 @@ Which scheme a module has follows from its tensors, not from the patterns of `co
 sizes its tensors have. Source: https://github.com/vllm-project/compressed-tensors, `compressors`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from qeff_zoo.formats.fields import (
     to_floats,
     twice_e2m1,
     unpack,
+    unpack_some,
 )
 from qeff_zoo.formats.gptq import order_of_groups
 from qeff_zoo.weights.expressions import Read
@@ -107,7 +108,7 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
         else:
             made = _pairs(stored, path)
         encoded[f"{path}.weight"] = made
-    beside = {name for name in stored.tensors if name.endswith(_ACTIVATIONS)}
+    beside = {name for name in stored.tensors if name.rpartition(".")[2] in _ACTIVATIONS}
     return Encodings(encoded=encoded, beside=frozenset(beside))
 
 
@@ -160,8 +161,10 @@ def _plain(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encod
         info = stored.tensor(f"{path}.weight_zero_point", ("I8",))
         names.append(info.name)
         zeros = _signed_zeros(stored, info, weight.shape, tall, wide)
-    integers = signed(stored, weight, 8)
-    return _ordered(stored, path, weight.shape, names, 8, wide, integers, scales, zeros)
+    found = Integers(
+        bits=8, group=wide, integers=signed(stored, weight, 8), scales=scales, zeros=zeros
+    )
+    return _ordered(stored, path, weight.shape, names, found)
 
 
 def _packed(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encoded:
@@ -195,40 +198,28 @@ def _packed(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Enco
         return unpack(read(packed.name, start, stop), bits)[..., :columns]
 
     scales = scales_of_blocks(stored, scale, shape, tall, wide)
-    return _ordered(stored, path, shape, names, bits, wide, integers, scales, zeros)
+    found = Integers(bits=bits, group=wide, integers=integers, scales=scales, zeros=zeros)
+    return _ordered(stored, path, shape, names, found)
 
 
 def _ordered(
-    stored: Stored,
-    path: str,
-    shape: tuple[int, ...],
-    names: list[str],
-    bits: int,
-    group: int,
-    integers: Part,
-    scales: Part,
-    zeros: Part | None,
+    stored: Stored, path: str, shape: tuple[int, ...], names: list[str], found: Integers
 ) -> Encoded:
-    """Return a tensor of integers, in the order of its groups."""
-    order = None
-    if f"{path}.weight_g_idx" in stored.tensors:
-        names.append(f"{path}.weight_g_idx")
-        unused = (stored.read(names[-1], None, None) == -1).all()
-        order = None if unused else order_of_groups(stored, names[-1], shape[-1], group)
+    """Return a tensor of integers, its columns in the order of their groups."""
+    if (name := f"{path}.weight_g_idx") in stored.tensors:
+        names = [*names, name]
+        unused = (stored.read(name, None, None) == -1).all()
+        order = None if unused else order_of_groups(stored, name, shape[-1], found.group)
+        if order:
+            found = replace(found, integers=_sorted(found.integers, order), order=order)
+    return of_integers(shape, tuple(names), found)
 
-    def sorted_integers(read: Read, start: int, stop: int) -> Array:
-        assert order is not None
+
+def _sorted(integers: Part, order: Callable[[Read], Array]) -> Part:
+    def part(read: Read, start: int, stop: int) -> Array:
         return np.ascontiguousarray(integers(read, start, stop)[..., order(read)])
 
-    found = Integers(
-        bits=bits,
-        group=group,
-        integers=sorted_integers if order else integers,
-        scales=scales,
-        zeros=zeros,
-        order=order,
-    )
-    return of_integers(shape, tuple(names), found)
+    return part
 
 
 def _signed_zeros(
@@ -256,8 +247,9 @@ def _packed_zeros(
 
     def part(read: Read, start: int, stop: int) -> Array:
         words = read(info.name, start, stop) if lead else read(info.name, None, None)
-        zeros = unpack(words.swapaxes(-1, -2), bits).swapaxes(-1, -2)[..., :rows, :]
-        return np.ascontiguousarray(zeros if lead else zeros[start:stop])
+        first, last = (0, rows) if lead else (start, stop)
+        zeros = unpack_some(words.swapaxes(-1, -2), bits, first, last)
+        return np.ascontiguousarray(zeros.swapaxes(-1, -2))
 
     return part
 

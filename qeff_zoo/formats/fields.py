@@ -55,6 +55,20 @@ def unpack(words: Array, bits: int) -> Array:
     return found
 
 
+def unpack_some(words: Array, bits: int, start: int, stop: int) -> Array:
+    """Unpack fields `start:stop` of the last axis, as `unpack` does, without all others.
+
+    Args:
+        words: int32 or uint32.
+        bits: Of a field, at most 8.
+        start: First field.
+        stop: Field after the last.
+    """
+    first = start // 32  # 32 fields are so many words as a field has bits
+    fields = unpack(words[..., first * bits : -(-stop // 32) * bits], bits)
+    return fields[..., start - 32 * first : stop - 32 * first]
+
+
 def finite(scales: Array, info: TensorInfo) -> Array:
     """Return scales that are finite, and far from the end of float32.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.formats.encoded import Array, Encoded, Encodings, Integers, Part, Stored, of_integers
-from qeff_zoo.formats.fields import FLOATS, float_columns, unpack
+from qeff_zoo.formats.fields import FLOATS, float_columns, unpack, unpack_some
 from qeff_zoo.weights.expressions import Read
 
 _BITS = (2, 3, 4, 8)
@@ -149,9 +149,9 @@ def _zeros(name: str, bits: int, version: int) -> Part:
         words = read(name, None, None).view(np.uint32)
         if version == 1 and 32 % bits == 0:
             words = words + np.uint32(sum(1 << place for place in range(0, 32, bits)))
-        fields = unpack(words, bits)
+        fields = unpack_some(words, bits, start, stop)
         if version == 1 and 32 % bits:
             fields = (fields + 1) & np.uint8((1 << bits) - 1)
-        return np.ascontiguousarray(fields[:, start:stop].T)
+        return np.ascontiguousarray(fields.T)
 
     return part
