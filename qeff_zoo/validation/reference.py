@@ -73,7 +73,12 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
     told = request["told"]
-    model = load_model(Path(request["checkpoint"]), request["task"], told.get("rope_factors"))
+    model = load_model(
+        Path(request["checkpoint"]),
+        request["task"],
+        told.get("rope_factors"),
+        request.get("gguf", ()),
+    )
     answers = answers_of(model, request)
     with np.load(arguments[2], allow_pickle=False) as chosen:
         choices = Choices(request["runs"], dict(chosen), **request["noise"])
@@ -86,36 +91,39 @@ def main(arguments: Sequence[str]) -> None:
         "mutation": mutation,
         "greedy": greedy,
         "choices": choices.summary(),
-        **_about_quantization(Path(request["checkpoint"])),
+        **_about_quantization(request),
     }
     assert_unpatched()
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
-def load_model(folder: Path, task: str, rope_factors: str | None) -> Any:
+def load_model(folder: Path, task: str, rope_factors: str | None, gguf: Sequence[str] = ()) -> Any:
     """Load a checkpoint in float32; every weight that answers depend on must be there.
 
     A quantized one is decoded by code of the reference's own: transformers rounds what it decodes, or cannot without a
     GPU.
 
     Args:
-        folder: Of the checkpoint.
+        folder: Of the checkpoint, or where only the configuration is.
         task: Hub pipeline tag.
         rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
+        gguf: Paths of the weights where they are in GGUF files.
     """
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     auto = tasks.auto_class(task, config)
-    weights = _decoded_weights(folder)
+    weights = None if gguf else _decoded_weights(folder)
     source: dict[str, Any] = {"pretrained_model_name_or_path": folder, "config": config}
-    if weights:
-        del config.quantization_config
+    if gguf or weights:
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
         with torch.device("meta"):  # an automatic class takes no weights without a name
             empty = auto.from_config(config)
         auto = type(empty)
+        tensors = weights.tensors if weights else _gguf_tensors(gguf, empty)
         source = {
             "pretrained_model_name_or_path": None,
             "config": empty.config,
-            "state_dict": weights.tensors,
+            "state_dict": tensors,
         }
     loading: Any = auto.from_pretrained(
         **source,
@@ -135,6 +143,13 @@ def load_model(folder: Path, task: str, rope_factors: str | None) -> Any:
     if rope_factors is not None:
         _fix_factors(model.config.get_text_config(), rope_factors)
     return model.eval()
+
+
+def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
+    from qeff_zoo.validation.reference_formats.gguf_files import open_tensors
+
+    names = [name for name, _ in empty.named_parameters()]
+    return open_tensors([Path(path) for path in paths], empty.config.get_text_config(), names)
 
 
 def _quantization(folder: Path) -> dict[str, Any]:
@@ -157,9 +172,11 @@ def _strange(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
     )
 
 
-def _about_quantization(folder: Path) -> dict[str, Any]:
-    """Say what a quantized checkpoint was decoded from, and what of it was left out."""
-    told = _quantization(folder)
+def _about_quantization(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what a quantized checkpoint was decoded from, and whether it has more that was left out."""
+    if request.get("gguf"):
+        return {"quantization": "gguf", "activations": False}
+    told = _quantization(Path(request["checkpoint"]))
     if not told:
         return {}
     return {"quantization": told["quant_method"], "activations": stored_activations(told)}
@@ -194,7 +211,7 @@ def _run_variants(
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone(choices.note)}
     numerics = Numerics.from_dict(request["numerics"])
-    weights = _decoded_weights(Path(request["checkpoint"]))
+    weights = None if request.get("gguf") else _decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
     as_the_package = Arithmetic(left_sides if numerics.int8_activations else {}, halved=False)
