@@ -17,22 +17,14 @@ from torch import Tensor
 from qeff_zoo.validation.reference_formats import integers, small_floats
 from qeff_zoo.validation.reference_formats.files import Decoded, Files, plain
 
-#: `quant_method` -> what finds its tensors.
+_FINDERS = (
+    *(integers.auto_round, integers.awq, integers.bitnet, integers.bitsandbytes, integers.gptq),
+    *(integers.hqq, integers.torchao, small_floats.compressed_tensors, small_floats.fbgemm_fp8),
+    *(small_floats.fp8, small_floats.mxfp4),
+)
+#: `quant_method`, with "-" for "_" -> what finds its tensors.
 METHODS: Mapping[str, Callable[[Files, Mapping[str, Any]], dict[str, Decoded]]] = MappingProxyType(
-    {
-        "auto-round": integers.auto_round,
-        "awq": integers.awq,
-        "bitnet": integers.bitnet,
-        "bitsandbytes": integers.bitsandbytes,
-        "compressed-tensors": small_floats.compressed_tensors,
-        "fbgemm_fp8": small_floats.fbgemm_fp8,
-        "fp8": small_floats.fp8,
-        "gptq": integers.gptq,
-        "hqq": integers.hqq,
-        "intel/auto-round": integers.auto_round,
-        "mxfp4": small_floats.mxfp4,
-        "torchao": integers.torchao,
-    }
+    {one.__name__.replace("_", "-"): one for one in _FINDERS}
 )
 #: Tensors beside quantized weights: of activations, which the reference does not round, and of loaders.
 _BESIDE = (
@@ -74,10 +66,11 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
         ValueError: The method is not known here.
     """
     method = str(config.get("quant_method"))
-    if method not in METHODS:
+    finder = METHODS.get(method.removeprefix("intel/").replace("_", "-"))
+    if finder is None:
         raise ValueError(f"The reference cannot decode {method!r}; it knows {', '.join(METHODS)}.")
     files = Files(folder)
-    decoded = METHODS[method](files, config)
+    decoded = finder(files, config)
     parts = {name for one in decoded.values() for name in one.sources.values()}
     rest = {
         name: Decoded(files, {"value": name}, plain)

@@ -18,17 +18,17 @@ from torch import Tensor
 from qeff_zoo.validation.reference_formats.files import Decoded
 
 #: Architectures whose converters are known, and what they do: turn the rows of queries and keys, or add 1 to norms.
-_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+_ARCHITECTURES: Mapping[Any, str] = MappingProxyType(
     {
-        "llama": "turns",
-        "qwen2": "",
-        "qwen2moe": "",
-        "qwen3": "",
-        "qwen3moe": "",
-        "phi3": "",
-        "gemma": "adds",
-        "gemma2": "adds",
-        "gemma3": "adds",
+        gguf.MODEL_ARCH.LLAMA: "turns",
+        gguf.MODEL_ARCH.QWEN2: "",
+        gguf.MODEL_ARCH.QWEN2MOE: "",
+        gguf.MODEL_ARCH.QWEN3: "",
+        gguf.MODEL_ARCH.QWEN3MOE: "",
+        gguf.MODEL_ARCH.PHI3: "",
+        gguf.MODEL_ARCH.GEMMA: "adds",
+        gguf.MODEL_ARCH.GEMMA2: "adds",
+        gguf.MODEL_ARCH.GEMMA3: "adds",
     }
 )
 #: Said by the configuration too.
@@ -68,11 +68,12 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
     tensors = _Tensors(paths)
     told = tensors.readers[0].get_field("general.architecture")
     architecture = str(told.contents()) if told else ""
-    if architecture not in _ARCHITECTURES:
+    known = {gguf.MODEL_ARCH_NAMES[one]: one for one in _ARCHITECTURES}
+    if architecture not in known:
         raise ValueError(
-            f"The reference cannot undo what was done to {architecture!r}; it knows {', '.join(_ARCHITECTURES)}."
+            f"The reference cannot undo what was done to {architecture!r}; it knows {', '.join(known)}."
         )
-    (kind,) = (one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    kind = known[architecture]
     place_of = partial(_place, gguf.get_tensor_name_map(kind, config.num_hidden_layers), tensors)
     found = {}
     for name in names:
@@ -82,7 +83,7 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
-            undo = _undo(_ARCHITECTURES[architecture], name, config)
+            undo = _undo(_ARCHITECTURES[kind], name, config)
             found[name] = Decoded(tensors, sources, _joined if "gate" in sources else undo)
     used = {place for one in found.values() for place in one.sources.values()}
     if left := [name for name in tensors if name not in used and not name.startswith(_ROPE)]:
