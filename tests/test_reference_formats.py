@@ -37,6 +37,9 @@ FIXTURES = Path(__file__).parent / "fixtures/quantized"
 #: What the genuine quantizers made: a matrix each.
 GENUINE = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
 
+#: Those of few bits, and how far they may be from what they were made of, in standard deviations.
+LOSSES = {"bitnet": 0.6, "gptq-2-g64": 0.8, "gptq-3-g64": 0.35, "hqq-2": 0.6, "hqq-3": 0.3}
+
 
 def read(folder: Path) -> dict[str, Tensor]:
     """Decode all tensors of a checkpoint."""
@@ -94,10 +97,13 @@ def test_packages_are_built_of_what_the_reference_reads(name: str) -> None:
     expected = read(FIXTURES / name)
     for tensor in checkpoint.encoded:
         found = np.asarray(checkpoint.read(tensor), np.float32)
-        given = expected[
-            tensor
-        ].numpy()  # of GPT-OSS (experts, inputs, outputs), where that is not how it is stored
-        assert np.array_equal(found if found.shape == given.shape else found.swapaxes(1, 2), given)
+        # Of GPT-OSS (experts, inputs, outputs), where that is not how it is stored.
+        given = expected[tensor.removesuffix("_blocks")].numpy()
+        found = found if found.shape == given.shape else found.swapaxes(1, 2)
+        if name.startswith("hqq"):  # whose zero points are fractions: packages subtract them scaled
+            np.testing.assert_allclose(found, given, rtol=0, atol=float(4e-7 * np.abs(given).max()))
+        else:
+            assert np.array_equal(found, given)
     assert checkpoint.encoded
 
 
@@ -113,7 +119,7 @@ def test_genuine_matrices_are_near_what_they_were_made_of(name: str) -> None:
     assert found.dtype == torch.float32
     assert found.is_contiguous()
     loss = float((found - original).square().mean().sqrt() / original.std())
-    assert loss < (0.8 if "gptq-2" in name else 0.35 if "gptq-3" in name else 0.16)
+    assert loss < LOSSES.get(name, 0.16)
 
 
 # --- formats that no genuine matrix is at hand of ------------------------------------------------------

@@ -65,8 +65,7 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
     Raises:
         ValueError: The method is not known here.
     """
-    method = str(config.get("quant_method"))
-    finder = METHODS.get(method.removeprefix("intel/").replace("_", "-"))
+    method, finder = str(config.get("quant_method")), _finder(config)
     if finder is None:
         raise ValueError(f"The reference cannot decode {method!r}; it knows {', '.join(METHODS)}.")
     files = Files(folder)
@@ -80,6 +79,13 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
     return Weights(tensors=rest | decoded, orders=_orders(files, decoded))
 
 
+def _finder(
+    config: Mapping[str, Any],
+) -> Callable[[Files, Mapping[str, Any]], dict[str, Decoded]] | None:
+    method = str(config.get("quant_method"))
+    return METHODS.get(method.removeprefix("intel/").replace("_", "-"))
+
+
 def stored_activations(config: Mapping[str, Any]) -> bool:
     """Tell whether a checkpoint says how activations are to be rounded, which the reference does not do.
 
@@ -87,8 +93,8 @@ def stored_activations(config: Mapping[str, Any]) -> bool:
         config: `quantization_config`.
     """
     groups = (config.get("config_groups") or {}).values()
-    float8 = config.get("quant_method") in ("fp8", "fbgemm_fp8", "bitnet")
-    return float8 or any(group.get("input_activations") for group in groups)
+    always = (small_floats.fp8, small_floats.fbgemm_fp8, integers.bitnet)
+    return _finder(config) in always or any(group.get("input_activations") for group in groups)
 
 
 def _orders(files: Files, decoded: Mapping[str, Decoded]) -> dict[str, Tensor]:
