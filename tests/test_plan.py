@@ -579,7 +579,7 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
     "quantized": (
         {**LLAMA, "quantization_config": {"quant_method": "aqlm"}},
         {},
-        "is quantized with 'aqlm'; awq, ",
+        "is quantized with 'aqlm'; auto-round, awq, ",
     ),
     "not quantized": (
         LLAMA,

@@ -5,7 +5,9 @@ import ast
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,16 +24,22 @@ from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.numerics import Format, Numerics, RoundedMatrix
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.validation import ladder as validation
 from qeff_zoo.validation import reference_formats, tiny_models
-from qeff_zoo.validation.reference import load_model
+from qeff_zoo.validation.parity import Judge
+from qeff_zoo.validation.reference_answers import Answers
 from qeff_zoo.validation.reference_formats import open_weights
 from qeff_zoo.validation.reference_formats.orders import by_parameter
+from qeff_zoo.validation.reference_loading import load_model
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights
 from qeff_zoo.weights.writing import evaluate
 
 FIXTURES = Path(__file__).parent / "fixtures/quantized"
 #: What the genuine quantizers made: a matrix each.
 GENUINE = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
+
+#: Those of few bits, and how far they may be from what they were made of, in standard deviations.
+LOSSES = {"bitnet": 0.6, "gptq-2-g64": 0.8, "gptq-3-g64": 0.35, "hqq-2": 0.6, "hqq-3": 0.3}
 
 
 def read(folder: Path) -> dict[str, Tensor]:
@@ -77,7 +85,8 @@ def test_the_decoders_share_nothing_with_those_of_packages() -> None:
 
 
 def test_every_method_that_packages_read_is_one_that_the_reference_reads() -> None:
-    assert formats.METHODS.keys() <= {*reference_formats.METHODS, "gguf"}
+    known = {*reference_formats.METHODS, "gguf"}
+    assert {method.replace("_", "-") for method in formats.METHODS} <= known
 
 
 # --- genuine checkpoints --------------------------------------------------------------------------
@@ -109,8 +118,7 @@ def test_genuine_matrices_are_near_what_they_were_made_of(name: str) -> None:
     assert found.dtype == torch.float32
     assert found.is_contiguous()
     loss = float((found - original).square().mean().sqrt() / original.std())
-    coarse = {"bitnet": 0.8, "gptq-2-g64": 0.8, "hqq-2": 0.5, "gptq-3-g64": 0.35, "hqq-3": 0.25}
-    assert loss < coarse.get(name, 0.16)
+    assert loss < LOSSES.get(name, 0.16)
 
 
 # --- formats that no genuine matrix is at hand of ------------------------------------------------------
@@ -443,3 +451,86 @@ def test_experts_have_an_order_each(tmp_path: Path, alike: bool) -> None:
     assert (side.start, side.stop) == (rows * columns, 2 * rows * columns)
     assert side.order is not None
     assert torch.equal(side.order, torch.arange(columns).roll(2))
+
+
+# --- the ladder ------------------------------------------------------------------------------------
+def judges_of(storage: str, numerics: Numerics, quantization: str | None) -> dict[str, Judge]:
+    """Make the judges of a package, whose reference computed twice."""
+    made = {"manifest": {"weights": {"storage": storage}, "spec": {}}, "task": TEXT_GENERATION}
+    answers = np.random.default_rng(0).normal(size=(2, 8))
+    variants = ("reference", "noise", *(["rounded"] if numerics.rounds else []))
+    about = {"class": "LlamaForCausalLM", "transformers": "5", "mutation": "heads swapped"}
+    reference = Answers(
+        about={**about, "quantization": quantization} if quantization else about,
+        arrays={f"{name}.0": answers for name in variants},
+    )
+    package: Any = SimpleNamespace(**made)
+    return validation._judges(package, reference, numerics, "tiny", told={}, device=None)
+
+
+@pytest.mark.parametrize(
+    ("storage", "numerics", "quantization", "compared"),
+    [
+        ("fp32", Numerics(), None, ["float32"]),
+        ("fp32", Numerics(), "awq", ["float32 of dequantized weights"]),
+        (
+            "stored",
+            Numerics(matrices=(kept("a.weight", 8, 64, 16),), int8_activations=True),
+            "awq",
+            [
+                "float32 of dequantized weights",
+                "float32 of dequantized weights rounded as the package computes",
+            ],
+        ),
+        (
+            "stored",
+            Numerics(matrices=(kept("a.weight", 8, 64, 16),)),
+            "awq",
+            ["float32 of dequantized weights"],
+        ),
+        (
+            "int8",
+            Numerics(matrices=(replace(kept("a.weight", 8, 64, 16), kept=False),)),
+            "awq",
+            ["float32 of dequantized weights", "float32 of dequantized weights rounded to int8"],
+        ),
+    ],
+    ids=["floats", "dequantized", "stored", "kept, floats on the left", "rounded again"],
+)
+def test_a_record_says_what_a_package_was_compared_with(
+    storage: str, numerics: Numerics, quantization: str | None, compared: list[str]
+) -> None:
+    found = judges_of(storage, numerics, quantization)
+    assert [one.against["dtype"] for one in found.values()] == compared
+
+
+@pytest.mark.parametrize(
+    ("config", "left_out"),
+    [
+        ({"quant_method": "awq"}, False),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, True),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"input_activations": None}},
+            },
+            False,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"input_activations": {"num_bits": 8}}},
+            },
+            True,
+        ),
+    ],
+)
+def test_a_record_says_that_stored_activation_schemes_are_not_applied(
+    config: dict[str, Any], left_out: bool
+) -> None:
+    assert reference_formats.stored_activations(config) is left_out
+    about = {"choices": {"made": 0, "runs": {}}, "activations": left_out}
+    trial: Any = SimpleNamespace(greedy=None)
+    judges = judges_of("fp32", Numerics(), "fp8")
+    reported = validation._report(trial, Answers(about=about, arrays={}), judges)
+    assert ("not_applied" in reported) is left_out

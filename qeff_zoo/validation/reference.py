@@ -26,7 +26,7 @@ another choice was equally right by the reference's own scores: see `qeff_zoo.va
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
@@ -41,8 +41,8 @@ from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.validation.reference_choices import Choices, Watching
 from qeff_zoo.validation.reference_device import computing_as
-from qeff_zoo.validation.reference_formats import Weights, open_weights, stored_activations
 from qeff_zoo.validation.reference_formats.orders import by_parameter
+from qeff_zoo.validation.reference_loading import about_quantization, decoded_weights, load_model
 from qeff_zoo.validation.reference_numerics import (
     Arithmetic,
     compute_in_float64,
@@ -55,7 +55,6 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _SMALL = 50_000_000  # parameters: float64 fits easily, and takes no time
 _TOGETHER = 4  # sequences of a padded batch
-_ENDLESS = 1 << 40  # tokens
 _OURS = (
     "qeff_zoo.transforms",
     "qeff_zoo.export.ops",
@@ -73,7 +72,12 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
     told = request["told"]
-    model = load_model(Path(request["checkpoint"]), request["task"], told.get("rope_factors"))
+    model = load_model(
+        Path(request["checkpoint"]),
+        request["task"],
+        told.get("rope_factors"),
+        request.get("gguf", ()),
+    )
     answers = answers_of(model, request)
     with np.load(arguments[2], allow_pickle=False) as chosen:
         choices = Choices(request["runs"], dict(chosen), **request["noise"])
@@ -86,95 +90,10 @@ def main(arguments: Sequence[str]) -> None:
         "mutation": mutation,
         "greedy": greedy,
         "choices": choices.summary(),
-        **_about_quantization(Path(request["checkpoint"])),
+        **about_quantization(request),
     }
     assert_unpatched()
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
-
-
-def load_model(folder: Path, task: str, rope_factors: str | None) -> Any:
-    """Load a checkpoint in float32; every weight that answers depend on must be there.
-
-    A quantized one is decoded by code of the reference's own: transformers rounds what it decodes, or cannot without a
-    GPU.
-
-    Args:
-        folder: Of the checkpoint.
-        task: Hub pipeline tag.
-        rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
-    """
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    auto = tasks.auto_class(task, config)
-    weights = _decoded_weights(folder)
-    source: dict[str, Any] = {"pretrained_model_name_or_path": folder, "config": config}
-    if weights:
-        del config.quantization_config
-        with torch.device("meta"):  # an automatic class takes no weights without a name
-            empty = auto.from_config(config)
-        auto = type(empty)
-        source = {
-            "pretrained_model_name_or_path": None,
-            "config": empty.config,
-            "state_dict": weights.tensors,
-        }
-    loading: Any = auto.from_pretrained(
-        **source,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    model, loaded = loading
-    missing = [name for name in loaded["missing_keys"] if not name.startswith("pooler.")]
-    if missing:
-        raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
-    if weights and (strange := _strange(model, loaded["unexpected_keys"])):
-        raise ValueError(f"The reference does not know what these are for: {strange[:5]}.")
-    if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("eager")
-    if rope_factors is not None:
-        _fix_factors(model.config.get_text_config(), rope_factors)
-    return model.eval()
-
-
-def _quantization(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-    return config.get("quantization_config") or {}
-
-
-def _decoded_weights(folder: Path) -> Weights | None:
-    told = _quantization(folder)
-    return open_weights(folder, told) if told else None
-
-
-def _strange(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
-    """Return tensors of modules that the model has, which must belong to a format; a bias that is 0 may be there."""
-    paths = {path for path, _ in model.named_modules() if path}
-    return sorted(
-        name
-        for name in unexpected
-        if name.rpartition(".")[0] in paths and not name.endswith(("bias", "inv_freq"))
-    )
-
-
-def _about_quantization(folder: Path) -> dict[str, Any]:
-    """Say what a quantized checkpoint was decoded from, and what of it was left out."""
-    told = _quantization(folder)
-    if not told:
-        return {}
-    return {"quantization": told["quant_method"], "activations": stored_activations(told)}
-
-
-def _fix_factors(config: Any, chosen: str) -> None:
-    """Let texts of all lengths be longer than the original context, or none: longrope has two sets of factors.
-
-    The model is there already, with the scale that its own original context gives it; what is set here is only where
-    Hugging Face's code goes over from the short factors to the long ones.
-    """
-    changes_at = 0 if chosen == "long" else _ENDLESS
-    config.rope_parameters |= {"original_max_position_embeddings": changes_at, "factor": 1.0}
-    if hasattr(config, "original_max_position_embeddings"):
-        config.original_max_position_embeddings = changes_at
 
 
 def answers_of(model: Any, request: Mapping[str, Any]) -> "_Answers":
@@ -194,7 +113,7 @@ def _run_variants(
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone(choices.note)}
     numerics = Numerics.from_dict(request["numerics"])
-    weights = _decoded_weights(Path(request["checkpoint"]))
+    weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
     as_the_package = Arithmetic(left_sides if numerics.int8_activations else {}, halved=False)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.tasks import TEXT_GENERATION
-from qeff_zoo.validation.reference import assert_unpatched, hooked, load_model, tick
+from qeff_zoo.validation.reference import assert_unpatched, hooked, tick
+from qeff_zoo.validation.reference_loading import load_model
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -17,22 +17,14 @@ from torch import Tensor
 from qeff_zoo.validation.reference_formats import integers, small_floats
 from qeff_zoo.validation.reference_formats.files import Decoded, Files, plain
 
-#: `quant_method` -> what finds its tensors.
+_FINDERS = (
+    *(integers.auto_round, integers.awq, integers.bitnet, integers.bitsandbytes, integers.gptq),
+    *(integers.hqq, integers.torchao, small_floats.compressed_tensors, small_floats.fbgemm_fp8),
+    *(small_floats.fp8, small_floats.mxfp4),
+)
+#: `quant_method`, with "-" for "_" -> what finds its tensors.
 METHODS: Mapping[str, Callable[[Files, Mapping[str, Any]], dict[str, Decoded]]] = MappingProxyType(
-    {
-        "auto-round": integers.auto_round,
-        "awq": integers.awq,
-        "bitnet": integers.bitnet,
-        "bitsandbytes": integers.bitsandbytes,
-        "compressed-tensors": small_floats.compressed_tensors,
-        "fbgemm_fp8": small_floats.fbgemm_fp8,
-        "fp8": small_floats.fp8,
-        "gptq": integers.gptq,
-        "hqq": integers.hqq,
-        "intel/auto-round": integers.auto_round,
-        "mxfp4": small_floats.mxfp4,
-        "torchao": integers.torchao,
-    }
+    {one.__name__.replace("_", "-"): one for one in _FINDERS}
 )
 #: Tensors beside quantized weights: of activations, which the reference does not round, and of loaders.
 _BESIDE = (
@@ -73,11 +65,11 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
     Raises:
         ValueError: The method is not known here.
     """
-    method = str(config.get("quant_method"))
-    if method not in METHODS:
+    method, finder = str(config.get("quant_method")), _finder(config)
+    if finder is None:
         raise ValueError(f"The reference cannot decode {method!r}; it knows {', '.join(METHODS)}.")
     files = Files(folder)
-    decoded = METHODS[method](files, config)
+    decoded = finder(files, config)
     parts = {name for one in decoded.values() for name in one.sources.values()}
     rest = {
         name: Decoded(files, {"value": name}, plain)
@@ -87,6 +79,13 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
     return Weights(tensors=rest | decoded, orders=_orders(files, decoded))
 
 
+def _finder(
+    config: Mapping[str, Any],
+) -> Callable[[Files, Mapping[str, Any]], dict[str, Decoded]] | None:
+    method = str(config.get("quant_method"))
+    return METHODS.get(method.removeprefix("intel/").replace("_", "-"))
+
+
 def stored_activations(config: Mapping[str, Any]) -> bool:
     """Tell whether a checkpoint says how activations are to be rounded, which the reference does not do.
 
@@ -94,8 +93,8 @@ def stored_activations(config: Mapping[str, Any]) -> bool:
         config: `quantization_config`.
     """
     groups = (config.get("config_groups") or {}).values()
-    float8 = config.get("quant_method") in ("fp8", "fbgemm_fp8", "bitnet")
-    return float8 or any(group.get("input_activations") for group in groups)
+    always = (small_floats.fp8, small_floats.fbgemm_fp8, integers.bitnet)
+    return _finder(config) in always or any(group.get("input_activations") for group in groups)
 
 
 def _orders(files: Files, decoded: Mapping[str, Decoded]) -> dict[str, Tensor]:

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading the reference: transformers' own model in float32, of floats or of a quantized checkpoint.
+
+Only the reference process imports this.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from qeff_zoo import tasks
+from qeff_zoo.validation.reference_formats import Weights, open_weights, stored_activations
+
+_ENDLESS = 1 << 40  # tokens
+
+
+def load_model(folder: Path, task: str, rope_factors: str | None, gguf: Sequence[str] = ()) -> Any:
+    """Load a checkpoint in float32; every weight that answers depend on must be there.
+
+    A quantized one is decoded by code of the reference's own: transformers rounds what it decodes, or cannot without a
+    GPU.
+
+    Args:
+        folder: Of the checkpoint, or where only the configuration is.
+        task: Hub pipeline tag.
+        rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
+        gguf: Paths of the weights where they are in GGUF files.
+    """
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    auto = tasks.auto_class(task, config)
+    weights = None if gguf else decoded_weights(folder)
+    source: dict[str, Any] = {"pretrained_model_name_or_path": folder, "config": config}
+    if gguf or weights:
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        with torch.device("meta"):  # an automatic class takes no weights without a name
+            empty = auto.from_config(config)
+        auto = type(empty)
+        tensors = weights.tensors if weights else _gguf_tensors(gguf, empty)
+        source = {
+            "pretrained_model_name_or_path": None,
+            "config": empty.config,
+            "state_dict": tensors,
+        }
+    loading: Any = auto.from_pretrained(
+        **source,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    model, loaded = loading
+    missing = [name for name in loaded["missing_keys"] if not name.startswith("pooler.")]
+    if missing:
+        raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
+    if weights and (strange := _strange(model, loaded["unexpected_keys"])):
+        raise ValueError(f"The reference does not know what these are for: {strange[:5]}.")
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    if rope_factors is not None:
+        _fix_factors(model.config.get_text_config(), rope_factors)
+    return model.eval()
+
+
+def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
+    from qeff_zoo.validation.reference_formats.gguf_files import open_tensors
+
+    names = [name for name, _ in empty.named_parameters()]
+    return open_tensors([Path(path) for path in paths], empty.config.get_text_config(), names)
+
+
+def _quantization(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    return config.get("quantization_config") or {}
+
+
+def decoded_weights(folder: Path) -> Weights | None:
+    """Open the weights of a quantized checkpoint; None of one of floats.
+
+    Args:
+        folder: Of the checkpoint.
+    """
+    told = _quantization(folder)
+    return open_weights(folder, told) if told else None
+
+
+def _strange(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
+    """Return tensors of modules that the model has, which must belong to a format; a bias that is 0 may be there."""
+    paths = {path for path, _ in model.named_modules() if path}
+    return sorted(
+        name
+        for name in unexpected
+        if name.rpartition(".")[0] in paths and not name.endswith(("bias", "inv_freq"))
+    )
+
+
+def about_quantization(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what a quantized checkpoint was decoded from, and whether it has more that was left out.
+
+    Args:
+        request: With `checkpoint`, and `gguf` where the weights are in such files.
+    """
+    if request.get("gguf"):
+        return {"quantization": "gguf", "activations": False}
+    told = _quantization(Path(request["checkpoint"]))
+    if not told:
+        return {}
+    return {"quantization": told["quant_method"], "activations": stored_activations(told)}
+
+
+def _fix_factors(config: Any, chosen: str) -> None:
+    """Let texts of all lengths be longer than the original context, or none: longrope has two sets of factors.
+
+    The model is there already, with the scale that its own original context gives it; what is set here is only where
+    Hugging Face's code goes over from the short factors to the long ones.
+    """
+    changes_at = 0 if chosen == "long" else _ENDLESS
+    config.rope_parameters |= {"original_max_position_embeddings": changes_at, "factor": 1.0}
+    if hasattr(config, "original_max_position_embeddings"):
+        config.original_max_position_embeddings = changes_at
