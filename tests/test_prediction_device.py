@@ -19,7 +19,7 @@ from qeff_zoo.weights.quantization import round_trip
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "qeff_zoo" : 1]>'
 FP16, MXFP6 = DeviceNumerics(), DeviceNumerics(weights="mxfp6")
-MXINT8 = DeviceNumerics(states="mxint8")
+MXINT8, HTP = DeviceNumerics(states="mxint8"), DeviceNumerics(functions="htp")
 half = mx.to_float16_and_back
 RANDOM = np.random.default_rng(0)
 
@@ -162,6 +162,36 @@ def test_norms_are_one_operator() -> None:
     (got,) = run(model, x=x)
 
     np.testing.assert_allclose(got, x / np.sqrt(np.square(x).mean(1, keepdims=True)), rtol=2**-10)
+
+
+def test_sigmoids_of_products_are_those_of_htps_simulator() -> None:
+    text = "g (float[1, 6] x, float[6, 6] w) => (float[1, 6] y) { z = MatMul (x, w) \n y = Sigmoid (z) }"
+    x = np.array([[-3.5, -1.5, 0.375, 1.625, 4.875, 7]], np.float32)
+
+    got = rounded(text, HTP, x=x, w=np.eye(6, dtype=np.float32))
+
+    simulated = [[0.026199, 0.185181, 0.589356, 0.832031, 0.98877, 1]]
+    np.testing.assert_allclose(got, simulated, atol=6e-4)
+    assert np.abs(got - 1 / (1 + np.exp(-x))).max() > 3e-3
+
+
+def test_other_sigmoids_are_right() -> None:
+    x = numbers(9)
+
+    got = rounded("g (float[9] x) => (float[9] y) { y = Sigmoid (x) }", HTP, x=x)
+
+    np.testing.assert_allclose(got, 1 / (1 + np.exp(-x)), rtol=2**-10)
+
+
+@pytest.mark.parametrize(("attribute", "axis"), [("", -1), ("<axis = 0>", 0)])
+def test_softmaxes_of_htp_fall_short(attribute: str, axis: int) -> None:
+    x = numbers(5, 40)
+
+    got = rounded(
+        f"g (float[5, 40] x) => (float[5, 40] y) {{ y = Softmax {attribute} (x) }}", HTP, x=x
+    )
+
+    np.testing.assert_allclose(got.sum(axis), 0.99885, rtol=5e-4)
 
 
 def test_angles_come_from_tables() -> None:

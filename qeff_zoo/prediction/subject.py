@@ -45,6 +45,7 @@ FLOAT32 = "float32"
 DEVICES: Mapping[str, DeviceNumerics] = MappingProxyType(
     {
         "fp16": DeviceNumerics(),
+        "fp16 of HTP": DeviceNumerics(functions="htp"),
         "fp16 + mxfp6": DeviceNumerics(weights="mxfp6"),
         "fp16 + mxint8 KV": DeviceNumerics(states="mxint8"),
         "fp16 + mxfp6 + mxint8 KV": DeviceNumerics(weights="mxfp6", states="mxint8"),
@@ -226,9 +227,19 @@ class Subject:
     def _figures(
         self, name: str, path: Path, step: Callable[[int], None], *, prepack: bool = False
     ) -> Figures:
-        assert self._expected is not None
         states = states_of(ir.load(path).graph.inputs)
         program = OrtProgram(open_graph(path, prepack=prepack), states, self._specializations)
+        return self.compare(name, program, step)
+
+    def compare(self, name: str, program: Program, step: Callable[[int], None]) -> Figures:
+        """Compare what a program answers with what Hugging Face's model does.
+
+        Args:
+            name: Of its numerics.
+            program: Opened. Of a decoder it takes calls of `width` tokens, and answers every one.
+            step: Told of every call.
+        """
+        assert self._expected is not None
         tally = Tally(name)
         for number, tokens in enumerate(self.texts.sequences):
             expected, done = self._expected[number], 0
