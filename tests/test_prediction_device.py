@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph in a device's numerics: what is rounded, what is not, and to what."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -12,9 +15,11 @@ import onnxruntime
 import pytest
 
 from qeff_zoo import mx, semantic, states
-from qeff_zoo.errors import CompileError
+from qeff_zoo.errors import CompileError, StoreError
+from qeff_zoo.numerics import MXFP6 as MX
 from qeff_zoo.numerics import DeviceNumerics
 from qeff_zoo.prediction import device
+from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.weights.quantization import round_trip
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "qeff_zoo" : 1]>'
@@ -382,3 +387,39 @@ def test_a_saved_model_reads_rounded_weights(tmp_path: Path) -> None:
 
 def test_mxfp6_of_float16_is_what_ml_dtypes_calls_e2m3() -> None:
     assert mx.ELEMENTS["e2m3"].dtype is ml_dtypes.float6_e2m3fn
+
+
+# --- the file of rounded weights -------------------------------------------------------------------
+
+
+def test_rounded_weights_are_written_once(tmp_path: Path) -> None:
+    weights, rounded_weights = numbers(64, 64), RoundedWeights(tmp_path / "rounded.data")
+    sizes = []
+    for _ in range(2):
+        model = graph(
+            "g (float[2, 64] x, float[64, 64] w) => (float[2, 64] y) { y = MatMul (x, w) }",
+            w=weights,
+        )
+        device.apply(model, MXFP6)
+        rounded_weights.place(model)
+        ir.save(model, tmp_path / "graph.onnx")
+        sizes.append((tmp_path / "rounded.data").stat().st_size)
+
+    session = onnxruntime.InferenceSession(tmp_path / "graph.onnx")
+    (got,) = session.run(None, {"x": np.eye(2, 64, dtype=np.float32)})
+    assert sizes == [weights.nbytes] * 2
+    np.testing.assert_array_equal(got, half(round_trip(half(weights), replace(MX, axis=-2)))[:2])
+
+
+def test_rounded_weights_need_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = graph(
+        "g (float[2, 64] x, float[64, 64] w) => (float[2, 64] y) { y = MatMul (x, w) }",
+        w=numbers(64, 64),
+    )
+    device.apply(model, FP16)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64 * 64 * 4 - 1))
+
+    with pytest.raises(StoreError, match="Cannot write rounded weights to"):
+        RoundedWeights(tmp_path / "rounded.data").place(model)
+
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target `qaic` without its SDK: what its compiler is told and reads, prepared folders, and packages made of them."""
 
+import errno
 import json
 import os
 import shutil
@@ -531,6 +532,10 @@ def link(name: str) -> Callable[[Path], None]:
     return make
 
 
+def pipe(name: str) -> Callable[[Path], None]:
+    return lambda folder: os.mkfifo(folder / name)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -547,6 +552,7 @@ def link(name: str) -> Callable[[Path], None]:
         (change(f"qpc/{NOTE}", b"[]"), f"{NOTE} cannot be read"),
         (change(f"qpc/{NOTE}", b'{"sums": ""}'), "compiled from other files"),
         (link("qpc/more.bin"), "'qpc/more.bin' is a symbolic link"),
+        (pipe("qpc/more.bin"), "'qpc/more.bin' is no regular file"),
     ],
 )
 def test_what_is_not_adopted(
@@ -556,6 +562,29 @@ def test_what_is_not_adopted(
     with pytest.raises(PackageError, match=message):
         adopt(compiled, compiled / "qpc", Store())
     assert not Store().entries() or {entry.kind for entry in Store().entries()} == {"graph"}
+
+
+@pytest.mark.parametrize("reading", ["open", "stat"])
+def test_a_program_that_cannot_be_read_is_not_adopted(
+    compiled: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reading: str,
+) -> None:
+    before = getattr(Path, reading)
+
+    def refuse(path: Path, *given: Any, **more: Any) -> Any:
+        if path.name == PROGRAM:  # whoever runs the tests may read everything
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return before(path, *given, **more)
+
+    monkeypatch.setattr(Path, reading, refuse)
+    assert cli.main(["adopt", str(compiled), str(compiled / "qpc")]) == 1
+
+    said = capsys.readouterr().err
+    assert f"Cannot adopt {str(compiled / 'qpc')!r}: " in said
+    assert f"{PROGRAM}' cannot be read: Permission denied. Expected the folder that" in said
 
 
 def test_a_qpc_of_another_graph_is_refused(
