@@ -19,6 +19,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fixtures_builds import Models
+from fixtures_prepared import Prepare, Script
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 from stub_qaic import lowered
@@ -59,39 +60,14 @@ def compiler(folder: Path, name: str = "qaic-compile") -> Path:
     return path
 
 
-Prepare = Callable[..., Path]
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+@pytest.fixture
+def target() -> str:
+    return "qaic"
 
 
 @pytest.fixture
-def prepare(models: Models, home: Path, tmp_path: Path) -> Prepare:
-    """Give a function that prepares a folder of the tiny Llama."""
-
-    models.trace(models.llama, home)
-
-    def run(name: str = "prepared", **choices: Any) -> Path:
-        request = Request(target="qaic", ctx_len=64, prefill_seq_len=16, **choices)
-        return pipeline.prepare(str(models.llama), tmp_path / name, request=request, validate=False)
-
-    return run
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    """Give a function that runs the script of a folder with the stub."""
-    stub = compiler(tmp_path / "sdk")
-
-    def run(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [folder / SCRIPT],
-            env={**os.environ, sdk.COMPILER_VARIABLE: str(stub), **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
+def compiler_environment(tmp_path: Path) -> dict[str, str]:
+    return {sdk.COMPILER_VARIABLE: str(compiler(tmp_path / "sdk"))}
 
 
 def program(**options: Any) -> ProgramPlan:
