@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 from qeff_zoo.store import default_root
 from qeff_zoo.targets.qaic.sdk import SDK
 from qeff_zoo.targets.qaic.sdk import version as version_of_sdk
+from qeff_zoo.targets.qnn_aic import sdk as qnn
 
 _GIGABYTE = 1e9
 _LOW_MEMORY, _LOW_DISK = 2 * _GIGABYTE, 5 * _GIGABYTE
@@ -82,6 +83,7 @@ def examine(*, proc: Path = _PROC, sdk: Path = SDK) -> list[Finding]:
         _endpoint(),
         _token(),
         *(_sdk(sdk, part) for part in ("apps", "platform")),
+        _qnn_sdk(),
         _qnn(),
     ]
 
@@ -270,6 +272,17 @@ def _sdk(sdk: Path, part: str) -> Finding:
             advice="Install the SDK again.",
         )
     return Finding(name=name, status="ok", detail=found)
+
+
+def _qnn_sdk() -> Finding:
+    """Look for the SDK that compiles for target `qnn-aic`; what it compiles runs by the Platform SDK."""
+    name, why = "QNN SDK", qnn.lacking()
+    if why is None:
+        return Finding(name=name, status="ok", detail=f"{qnn.root()}, version {qnn.installed()}")
+    advice = (
+        f"Install the QNN SDK and set {qnn.VARIABLE} to compile packages for target qnn-aic here."
+    )
+    return Finding(name=name, status="warn" if qnn.root() else "missing", detail=why, advice=advice)
 
 
 def _qnn() -> Finding:

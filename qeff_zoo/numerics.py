@@ -175,6 +175,8 @@ class DeviceNumerics:
         activations: Type of all that operators return; values beyond it become its largest.
         weights: Format of constant matrices that are multiplied by; None for that of activations, as all other weights.
         states: Format of retained keys and values; None for that of activations, as recurrent states.
+        functions: Whose softmax and sigmoid a graph computes, see `qeff_zoo.prediction.htp`; None for right ones. Of
+            Hugging Face's own code it says nothing.
         keep: Patterns of weights' names (`*` and `?` as in file names): operators that read such a weight, and the
             weight itself, stay in float32.
     """
@@ -182,6 +184,7 @@ class DeviceNumerics:
     activations: Literal["float16"] = "float16"
     weights: Literal["mxfp6"] | None = None
     states: Literal["mxint8"] | None = None
+    functions: Literal["htp"] | None = None
     keep: tuple[str, ...] = ()
 
     @classmethod

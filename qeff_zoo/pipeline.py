@@ -147,7 +147,6 @@ def _build(
 
     with store.stage("build") as folder:
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
-        companions.copy(checkpoint, folder)
         record = None
         if validate and not runs_here:
             record = _predict(checkpoint, plan, made, layout, folder, watch, level)
@@ -164,8 +163,7 @@ def _build(
                 kept = store.failed(folder, plan.build_key)
                 raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
         with watch.stage("package"):
-            read = len({name for graph in traced for name in graph.bindings})
-            manifest = manifest_entries.manifest(checkpoint, plan, entries, read, watch)
+            manifest = _manifest(checkpoint, plan, traced, entries, watch)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             if not target.keeps_weights:
                 (folder / external_data.WEIGHTS).unlink()
@@ -244,7 +242,7 @@ def _lower(
     folder: Path,
     watch: Stopwatch,
 ) -> tuple[list[manifest_entries.Made], FileLayout, weights.Written]:
-    """Lower the graphs of a plan, and write their weights to a folder."""
+    """Lower the graphs of a plan; write their weights to a folder, and what else of the checkpoint is needed."""
     from qeff_zoo.weights import external_data
 
     target = targets.find(plan.target)
@@ -258,7 +256,20 @@ def _lower(
         Store.require_space(folder, layout.nbytes, "the package's weights")
     with watch.stage("weights", layout.nbytes) as advance:
         written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
+    companions.copy(checkpoint, folder)
     return made, layout, written
+
+
+def _manifest(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    traced: Sequence[graphs.BoundGraph],
+    entries: Sequence[Mapping[str, Any]],
+    watch: Stopwatch,
+) -> dict[str, Any]:
+    """Describe a package that nobody has validated."""
+    read = len({name for graph in traced for name in graph.bindings})
+    return manifest_entries.manifest(checkpoint, plan, entries, read, watch)
 
 
 def _compile(
@@ -336,7 +347,6 @@ def prepare(
         from qeff_zoo.weights import external_data
 
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
-        companions.copy(checkpoint, folder)
         record = None
         if validate:
             record = _predict(checkpoint, plan, made, layout, folder, watch, None)
@@ -352,8 +362,7 @@ def prepare(
                 }
                 for one, path in zip(made, paths, strict=True)
             ]
-            read = len({name for graph in traced for name in graph.bindings})
-            manifest = manifest_entries.manifest(checkpoint, plan, entries, read, watch)
+            manifest = _manifest(checkpoint, plan, traced, entries, watch)
             if record:
                 manifest |= {"validation": record.checks, "validated": record.level}
             prepared.write(

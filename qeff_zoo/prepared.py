@@ -26,7 +26,7 @@ from qeff_zoo.package.manifest import MANIFEST_LIMIT, Manifest, dump, parse, sho
 from qeff_zoo.package.manifest import SCHEMA as MANIFEST_SCHEMA
 from qeff_zoo.package.manifest import SCHEMA_ID as MANIFEST_ID
 from qeff_zoo.package.schemas import validator
-from qeff_zoo.store import Store
+from qeff_zoo.store import Store, refused
 
 PREPARED, SUMS, SCRIPT = "prepared.json", "SHA256SUMS", "compile.sh"
 #: What every compiler of Cloud AI 100 writes into a program's folder.
@@ -96,22 +96,26 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
         for file in files
         if file["role"] not in _COMPILED and file["path"] not in (SUMS, SCRIPT)
     ]
-    notes = [_note_of(entry, compiled, sums, unchecked) for entry in manifest["programs"]]
+    (top,) = {Path(entry["path"]).parts[0] for entry in manifest["programs"]}
+    try:
+        notes = [_note_of(entry, compiled, sums, unchecked) for entry in manifest["programs"]]
+        made = dict(_made(compiled, top))
+    except OSError as error:
+        why = f"{str(error.filename)!r} cannot be read: {error.strerror}"
+        raise _foreign(compiled, why) from error
     programs = [
         _compiled(entry, note) for entry, note in zip(manifest["programs"], notes, strict=True)
     ]
-    (top,) = {Path(entry["path"]).parts[0] for entry in programs}
-    made = [name for name in package_files.walk(compiled) if Path(name).name != NOTE]
-    sources = {name: folder / name for name in kept}
-    sources |= {f"{top}/{name}": compiled / name for name in made}
-    if broken := [name for name, path in sources.items() if path.is_symlink()]:
-        raise _foreign(compiled, f"{broken[0]!r} is a symbolic link")
+    sources = {**{name: folder / name for name in kept}, **made}
     size = sum(path.stat().st_size for path in sources.values())
     store.require_space(store.root, size, "the package")
     with store.stage("adopt") as staged:
-        for name, path in sources.items():
-            (staged / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, staged / name)
+        try:
+            for name, path in sources.items():
+                (staged / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, staged / name)
+        except OSError as error:
+            raise refused("copy a program to", staged, error) from error
         known = all(is_known({"compiler": str(note.get("version"))}) for note in notes)
         claims = {} if known else {"validated": "none", "validation": []}
         try:
@@ -211,6 +215,25 @@ def _note_of(
     if f"sha256:{note.get('sums')}" != sums:
         raise _foreign(compiled, f"{NOTE} says that it was compiled from other files")
     return note
+
+
+def _made(compiled: Path, top: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files of what was compiled, by their names in a package; each is a regular one that can be opened.
+
+    Args:
+        compiled: The folder.
+        top: What it is called in a package.
+    """
+    for name in package_files.walk(compiled):
+        path, shown = compiled / name, f"{top}/{name}"
+        if path.name == NOTE:
+            continue
+        if path.is_symlink():
+            raise _foreign(compiled, f"{shown!r} is a symbolic link")
+        if not path.is_file():
+            raise _foreign(compiled, f"{shown!r} is no regular file")
+        path.open("rb").close()
+        yield shown, path
 
 
 def _compiled(entry: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any]:

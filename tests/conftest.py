@@ -16,6 +16,7 @@ pytest_plugins = [
     "fixtures_hub",
     "fixtures_pulls",
     "fixtures_builds",
+    "fixtures_prepared",
     "fixtures_runtime",
     "fixtures_serving",
 ]

@@ -11,7 +11,8 @@ from qeff_zoo.doctor import Finding, examine
 
 NAMES = [
     *("python", "qeff-zoo", "core packages", "extra run", "extra build", "processor", "memory"),
-    *("store", "hub", "hub token", "Cloud AI apps SDK", "Cloud AI platform SDK", "QNN"),
+    *("store", "hub", "hub token", "Cloud AI apps SDK", "Cloud AI platform SDK"),
+    *("QNN SDK", "QNN"),
 ]
 SECRET = "hf_thisIsNoToken"
 XML = "<versions><ci_build><base_version>1.21.2</base_version><build_id>0</build_id></ci_build></versions>"
@@ -26,6 +27,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "HF_TOKEN",
         "HUGGING_FACE_HUB_TOKEN",
         "HF_TOKEN_PATH",
+        "QNN_SDK_ROOT",
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -172,6 +174,22 @@ def test_sdk(text: str | None, status: str, detail: str, machine: Path) -> None:
     assert apps.status == status
     assert detail in apps.detail
     assert bool(apps.advice) == (status != "ok")
+
+
+def test_qnn_sdk(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = found(machine, "QNN SDK")
+    assert (absent.status, absent.detail) == ("missing", "QNN_SDK_ROOT is not set")
+    assert "QNN_SDK_ROOT" in absent.advice
+    root = machine / "qnn"
+    monkeypatch.setenv("QNN_SDK_ROOT", str(root))
+    assert found(machine, "QNN SDK").status == "warn"
+    tools = root / "bin" / "x86_64-linux-clang"
+    tools.mkdir(parents=True)
+    for name in ("qairt-converter", "qnn-context-binary-generator"):
+        (tools / name).touch(0o755)
+    (root / "sdk.yaml").write_text("version: 2.40.0\n")
+    there = found(machine, "QNN SDK")
+    assert (there.status, there.detail, there.advice) == ("ok", f"{root}, version 2.40.0", "")
 
 
 def test_imports_are_light() -> None:

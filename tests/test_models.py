@@ -14,9 +14,12 @@ import jsonschema
 import pytest
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import models, registry
+from qeff_zoo import models, pipeline, registry
+from qeff_zoo.choices import Request
+from qeff_zoo.identity import canonical
 from qeff_zoo.models import Model
 from qeff_zoo.recipe import Recipe, Tiny, experts
+from qeff_zoo.store import Store
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.validation import checks
 
@@ -143,6 +146,15 @@ def test_what_validate_records_is_evidence(
     written = json.loads(found.recorded.read_bytes())["tasks"]["feature-extraction"]["models"]
     errors = written["base"]["padded_batch"]["max_relative_error"]
     assert 0 < errors["value"] <= errors["<="] < errors["canary"]
+
+
+def test_the_record_of_our_own_checkpoint_is_of_what_is_built_now(tmp_path: Path) -> None:
+    """If it is not: build examples/tiny-llama, and `qeff-zoo validate` that package with --record."""
+    (record,) = json.loads((models.FOLDER / "local" / "tiny-llama.json").read_bytes())["records"]
+    source = str(ROOT / "examples" / "tiny-llama")
+    _, plan = pipeline.make_plan(source, Request(), store=Store(tmp_path))
+    versions = {"toolchain": record["plan"]["toolchain"]}  # may be others here
+    assert record["plan"] == json.loads(canonical(plan.spec)) | versions
 
 
 def test_the_file_is_well_formed() -> None:

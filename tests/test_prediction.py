@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qeff_zoo import cli, registry
+from qeff_zoo import cli, pipeline, registry
 from qeff_zoo.choices import Request
 from qeff_zoo.prediction import search as searching
 from qeff_zoo.prediction import subject as subjects
@@ -18,11 +18,13 @@ from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.predict import Prediction, predict
 from qeff_zoo.prediction.subject import DEVICES, FLOAT32, Subject
 from qeff_zoo.progress import Silent, Stopwatch
+from qeff_zoo.targets.qnn_htp.session import open_program
 from qeff_zoo.validation import tiny_models
 
 TINY = Path(__file__).parent.parent / "examples" / "tiny-llama"
 README = TINY / "README.md"
 TOKENS = 97
+HTP = "fp16 of HTP"
 BOTH = "fp16 + mxfp6 + mxint8 KV"
 
 
@@ -70,6 +72,7 @@ def printed(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[
 EXPECTED = {
     FLOAT32: (0, 1e-9, 1e-4),
     "fp16": (1e-6, 2e-5, 0.02),
+    HTP: (1e-5, 1e-4, 0.04),
     "fp16 + mxfp6": (1e-3, 0.02, 1.0),
     "fp16 + mxint8 KV": (1e-4, 1e-3, 0.2),
     BOTH: (1e-3, 0.02, 1.0),
@@ -90,6 +93,26 @@ def test_figures_are_those_that_were_measured(printed: tuple[dict[str, Any], Pat
     assert rows["fp16"]["ratio"] == pytest.approx(1, abs=2e-3)
     assert rows["fp16 + mxfp6"]["ratio"] == pytest.approx(1, abs=0.05)
     assert rows["fp16"]["verdict"] == "good"
+
+
+def test_errors_of_htp_are_those_of_its_simulator(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subjects.opened(
+        str(TINY),
+        text=README.read_text(encoding="utf-8"),
+        tokens=25,
+        watch=Stopwatch(Silent()),
+    ) as (found, store):
+        predicted = found.on_device(HTP, DEVICES[HTP], ignore)
+        sizes = Request(target="qnn-htp", ctx_len=64, prefill_seq_len=8)
+        package = pipeline.build(str(TINY), sizes, validate=False, store=store).package
+        monkeypatch.setattr(found, "width", 1)  # as it generates: every call answers for its token
+        simulated = found.compare(HTP, open_program(package, "decoder", threads=1), ignore)
+
+    assert predicted.answers == simulated.answers == 24
+    assert 0.5 <= predicted.max_relative_error / simulated.max_relative_error <= 2
+    assert 0.5 <= (predicted.mean_distance / simulated.mean_distance) ** 0.5 <= 2
 
 
 def test_the_answer_says_what_it_rests_on(printed: tuple[dict[str, Any], Path]) -> None:
@@ -192,7 +215,14 @@ def test_embeddings_are_compared_by_their_cosine(home: Path, tmp_path: Path) -> 
     found = predict(str(folder))
 
     rows = {row.numerics: row for row in found.rows}
-    assert list(rows) == [FLOAT32, "fp16", "fp16 + mxfp6", "int8", "int4"]  # there are no states
+    assert list(rows) == [
+        FLOAT32,
+        "fp16",
+        HTP,
+        "fp16 + mxfp6",
+        "int8",
+        "int4",
+    ]  # there are no states
     assert rows[FLOAT32].mean_distance < 1e-10
     assert rows[FLOAT32].mean_distance < rows["fp16"].mean_distance < 1e-4
     assert rows["fp16"].mean_distance < rows["fp16 + mxfp6"].mean_distance
@@ -204,7 +234,7 @@ def test_recurrences_are_rounded_within(home: Path, tmp_path: Path) -> None:
     folder = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "mamba2")
 
     with subjects.opened(str(folder), tokens=24, watch=Stopwatch(Silent())) as (found, _):
-        assert list(found.numerics) == ["fp16", "fp16 + mxfp6"]  # no keys and values
+        assert list(found.numerics) == ["fp16", HTP, "fp16 + mxfp6"]  # no keys and values
         assert found.in_float32(ignore).mean_distance < 1e-9
         assert 1e-8 < found.on_device("x", DEVICES["fp16"], ignore).mean_distance < 1e-2
 

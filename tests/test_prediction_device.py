@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph in a device's numerics: what is rounded, what is not, and to what."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -12,14 +15,16 @@ import onnxruntime
 import pytest
 
 from qeff_zoo import mx, semantic, states
-from qeff_zoo.errors import CompileError
+from qeff_zoo.errors import CompileError, StoreError
+from qeff_zoo.numerics import MXFP6 as MX
 from qeff_zoo.numerics import DeviceNumerics
 from qeff_zoo.prediction import device
+from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.weights.quantization import round_trip
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "qeff_zoo" : 1]>'
 FP16, MXFP6 = DeviceNumerics(), DeviceNumerics(weights="mxfp6")
-MXINT8 = DeviceNumerics(states="mxint8")
+MXINT8, HTP = DeviceNumerics(states="mxint8"), DeviceNumerics(functions="htp")
 half = mx.to_float16_and_back
 RANDOM = np.random.default_rng(0)
 
@@ -162,6 +167,36 @@ def test_norms_are_one_operator() -> None:
     (got,) = run(model, x=x)
 
     np.testing.assert_allclose(got, x / np.sqrt(np.square(x).mean(1, keepdims=True)), rtol=2**-10)
+
+
+def test_sigmoids_of_products_are_those_of_htps_simulator() -> None:
+    text = "g (float[1, 6] x, float[6, 6] w) => (float[1, 6] y) { z = MatMul (x, w) \n y = Sigmoid (z) }"
+    x = np.array([[-3.5, -1.5, 0.375, 1.625, 4.875, 7]], np.float32)
+
+    got = rounded(text, HTP, x=x, w=np.eye(6, dtype=np.float32))
+
+    simulated = [[0.026199, 0.185181, 0.589356, 0.832031, 0.98877, 1]]
+    np.testing.assert_allclose(got, simulated, atol=6e-4)
+    assert np.abs(got - 1 / (1 + np.exp(-x))).max() > 3e-3
+
+
+def test_other_sigmoids_are_right() -> None:
+    x = numbers(9)
+
+    got = rounded("g (float[9] x) => (float[9] y) { y = Sigmoid (x) }", HTP, x=x)
+
+    np.testing.assert_allclose(got, 1 / (1 + np.exp(-x)), rtol=2**-10)
+
+
+@pytest.mark.parametrize(("attribute", "axis"), [("", -1), ("<axis = 0>", 0)])
+def test_softmaxes_of_htp_fall_short(attribute: str, axis: int) -> None:
+    x = numbers(5, 40)
+
+    got = rounded(
+        f"g (float[5, 40] x) => (float[5, 40] y) {{ y = Softmax {attribute} (x) }}", HTP, x=x
+    )
+
+    np.testing.assert_allclose(got.sum(axis), 0.99885, rtol=5e-4)
 
 
 def test_angles_come_from_tables() -> None:
@@ -352,3 +387,39 @@ def test_a_saved_model_reads_rounded_weights(tmp_path: Path) -> None:
 
 def test_mxfp6_of_float16_is_what_ml_dtypes_calls_e2m3() -> None:
     assert mx.ELEMENTS["e2m3"].dtype is ml_dtypes.float6_e2m3fn
+
+
+# --- the file of rounded weights -------------------------------------------------------------------
+
+
+def test_rounded_weights_are_written_once(tmp_path: Path) -> None:
+    weights, rounded_weights = numbers(64, 64), RoundedWeights(tmp_path / "rounded.data")
+    sizes = []
+    for _ in range(2):
+        model = graph(
+            "g (float[2, 64] x, float[64, 64] w) => (float[2, 64] y) { y = MatMul (x, w) }",
+            w=weights,
+        )
+        device.apply(model, MXFP6)
+        rounded_weights.place(model)
+        ir.save(model, tmp_path / "graph.onnx")
+        sizes.append((tmp_path / "rounded.data").stat().st_size)
+
+    session = onnxruntime.InferenceSession(tmp_path / "graph.onnx")
+    (got,) = session.run(None, {"x": np.eye(2, 64, dtype=np.float32)})
+    assert sizes == [weights.nbytes] * 2
+    np.testing.assert_array_equal(got, half(round_trip(half(weights), replace(MX, axis=-2)))[:2])
+
+
+def test_rounded_weights_need_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = graph(
+        "g (float[2, 64] x, float[64, 64] w) => (float[2, 64] y) { y = MatMul (x, w) }",
+        w=numbers(64, 64),
+    )
+    device.apply(model, FP16)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64 * 64 * 4 - 1))
+
+    with pytest.raises(StoreError, match="Cannot write rounded weights to"):
+        RoundedWeights(tmp_path / "rounded.data").place(model)
+
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target `qaic` without its SDK: what its compiler is told and reads, prepared folders, and packages made of them."""
 
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fixtures_builds import Models
+from fixtures_prepared import Prepare, Script
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 from stub_qaic import lowered
@@ -58,39 +60,14 @@ def compiler(folder: Path, name: str = "qaic-compile") -> Path:
     return path
 
 
-Prepare = Callable[..., Path]
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+@pytest.fixture
+def target() -> str:
+    return "qaic"
 
 
 @pytest.fixture
-def prepare(models: Models, home: Path, tmp_path: Path) -> Prepare:
-    """Give a function that prepares a folder of the tiny Llama."""
-
-    models.trace(models.llama, home)
-
-    def run(name: str = "prepared", **choices: Any) -> Path:
-        request = Request(target="qaic", ctx_len=64, prefill_seq_len=16, **choices)
-        return pipeline.prepare(str(models.llama), tmp_path / name, request=request, validate=False)
-
-    return run
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    """Give a function that runs the script of a folder with the stub."""
-    stub = compiler(tmp_path / "sdk")
-
-    def run(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [folder / SCRIPT],
-            env={**os.environ, sdk.COMPILER_VARIABLE: str(stub), **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
+def compiler_environment(tmp_path: Path) -> dict[str, str]:
+    return {sdk.COMPILER_VARIABLE: str(compiler(tmp_path / "sdk"))}
 
 
 def program(**options: Any) -> ProgramPlan:
@@ -531,6 +508,10 @@ def link(name: str) -> Callable[[Path], None]:
     return make
 
 
+def pipe(name: str) -> Callable[[Path], None]:
+    return lambda folder: os.mkfifo(folder / name)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -547,6 +528,7 @@ def link(name: str) -> Callable[[Path], None]:
         (change(f"qpc/{NOTE}", b"[]"), f"{NOTE} cannot be read"),
         (change(f"qpc/{NOTE}", b'{"sums": ""}'), "compiled from other files"),
         (link("qpc/more.bin"), "'qpc/more.bin' is a symbolic link"),
+        (pipe("qpc/more.bin"), "'qpc/more.bin' is no regular file"),
     ],
 )
 def test_what_is_not_adopted(
@@ -556,6 +538,29 @@ def test_what_is_not_adopted(
     with pytest.raises(PackageError, match=message):
         adopt(compiled, compiled / "qpc", Store())
     assert not Store().entries() or {entry.kind for entry in Store().entries()} == {"graph"}
+
+
+@pytest.mark.parametrize("reading", ["open", "stat"])
+def test_a_program_that_cannot_be_read_is_not_adopted(
+    compiled: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reading: str,
+) -> None:
+    before = getattr(Path, reading)
+
+    def refuse(path: Path, *given: Any, **more: Any) -> Any:
+        if path.name == PROGRAM:  # whoever runs the tests may read everything
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return before(path, *given, **more)
+
+    monkeypatch.setattr(Path, reading, refuse)
+    assert cli.main(["adopt", str(compiled), str(compiled / "qpc")]) == 1
+
+    said = capsys.readouterr().err
+    assert f"Cannot adopt {str(compiled / 'qpc')!r}: " in said
+    assert f"{PROGRAM}' cannot be read: Permission denied. Expected the folder that" in said
 
 
 def test_a_qpc_of_another_graph_is_refused(

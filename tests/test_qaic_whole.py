@@ -170,6 +170,24 @@ def test_what_is_rounded_more_is_predicted_so(
     assert not adopt(folder, compiled(folder, tmp_path), Store()).verify()
 
 
+def test_keys_and_values_in_mxint8_are_judged_by_their_own_noise(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QEFF_HOME", str(home))
+    request = Request(target="qaic", ctx_len=64, prefill_seq_len=16, mxint8_kv_cache=True)
+    tiny = Path(__file__).parent.parent / "examples" / "tiny-llama"
+    manifest = predicted(pipeline.prepare(str(tiny), tmp_path / "prepared", request=request))
+    checks = [
+        check
+        for check in manifest["validation"]
+        if check["metric"] == "max_relative_error"
+        and check["against"]["dtype"] == "float16 + mxint8"
+    ]
+    assert {check["threshold_from"] for check in checks} == {"noise-floor"}
+    assert all(0.01 < check["threshold"] < 0.16 for check in checks)
+    assert all(check["canary"]["value"] > 3 * check["threshold"] for check in checks)
+
+
 @pytest.mark.parametrize("version", ["1.20.0.90", "unknown", "", "."])
 def test_only_of_a_compiler_that_is_known_is_a_package_what_was_predicted(
     version: str, prepare: Callable[..., tuple[Path, Path]], tmp_path: Path

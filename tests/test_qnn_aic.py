@@ -2,8 +2,6 @@
 """Target `qnn-aic` without its SDK: what QNN's tools are told and read, prepared folders, and packages made of them."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from fixtures_builds import Models
+from fixtures_prepared import Prepare, Script
 from hypothesis import given
 from hypothesis import strategies as draw
 from stub_qaic import lowered
@@ -62,38 +61,14 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-Prepare = Callable[..., Path]
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+@pytest.fixture
+def target() -> str:
+    return "qnn-aic"
 
 
 @pytest.fixture
-def prepare(models: Models, home: Path, tmp_path: Path) -> Prepare:
-    """Give a function that prepares a folder of the tiny Llama."""
-    models.trace(models.llama, home)
-
-    def run(name: str = "prepared", **choices: Any) -> Path:
-        request = Request(target="qnn-aic", ctx_len=64, prefill_seq_len=16, **choices)
-        # What stands in for the lowered graph is not the checkpoint's.
-        return pipeline.prepare(str(models.llama), tmp_path / name, request=request, validate=False)
-
-    return run
-
-
-@pytest.fixture
-def script(root: Path) -> Script:
-    """Give a function that runs the script of a folder with the stubs."""
-
-    def run(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [folder / SCRIPT],
-            env={**os.environ, sdk.VARIABLE: str(root), **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
+def compiler_environment(root: Path) -> dict[str, str]:
+    return {sdk.VARIABLE: str(root)}
 
 
 def program(**options: Any) -> ProgramPlan:

@@ -310,10 +310,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def test_who_compiled_a_qpc_makes_no_difference(tmp_path: Path) -> None:
+    packages = [
+        compiled(tmp_path / name, program("decoder"), target={"name": name, "needs": {}})
+        for name in ("qaic", "qnn-aic")
+    ]
+    one, other = (serve_args(package).commands for package in packages)
+    assert str(one).replace(str(packages[0].path), str(packages[1].path)) == str(other)
+
+
 def test_packages_of_other_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     package = fill(tmp_path / "package")
     assert cli.main(["serve-args", str(package.path)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "is for target 'ort'; expected 'qaic', which vllm-qaic serves." in err
+    assert "is for target 'ort'; expected 'qaic' or 'qnn-aic', which vllm-qaic serves." in err
     assert f"Run `qeff-zoo serve {package.path}`." in err

@@ -211,7 +211,9 @@ def _add_copy(commands: Any) -> None:
 
 def _add_serve_args(commands: Any) -> None:
     parser = command(
-        commands, "serve-args", "print what vllm-qaic needs to serve a package of target qaic"
+        commands,
+        "serve-args",
+        "print what vllm-qaic needs to serve a package of target qaic or qnn-aic",
     )
     add_package(parser)
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _ASSUMED = (
     "Assumed: float16 after every operator, saturating at 65504; sums in float32; norms as one operator; angles from "
     "tables; mxfp6 (E2M3, blocks of 32 along the summed axis) for constant matrices of products; mxint8 (blocks of 32 "
-    "along the head) for keys and values before they are read. Not measured on a device: see docs/prediction.md."
+    "along the head) for keys and values before they are read; of HTP, its simulator's softmax and sigmoid. Not "
+    "measured on a device: see docs/prediction.md."
 )
 
 

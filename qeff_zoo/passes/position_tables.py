@@ -5,6 +5,7 @@ A rotary embedding takes cosines and sines of a position times a frequency. In f
 half a radian, so that a device that computes in float16 must look its cosine up.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -41,9 +42,10 @@ def tabulate(graph: ir.Graph, ctx_len: int) -> int:
     safe: ir.Node | None = None
     for node in wanted:
         value = node.outputs[0]
-        table, behind = _tabulated(positions, value, ctx_len)
-        if table is None:
+        found = by_position(positions, [value], ctx_len)
+        if found is None:
             continue
+        (table,), batch_axis = found
         if safe is None:  # padding has position -1
             zero = ir.Value(name="position_table.zero", const_value=ir.tensor(np.int64(0)))
             zero.shape, zero.type = ir.Shape([]), ir.TensorType(ir.DataType.INT64)
@@ -53,7 +55,7 @@ def tabulate(graph: ir.Graph, ctx_len: int) -> int:
             graph.insert_before(graph[0], [safe])
         rows = ir.node("Gather", [_initializer(graph, table, tables), safe.outputs[0]], {"axis": 0})
         made = [rows]
-        if behind:  # (batch, seq, kinds, …) -> (kinds, batch, seq, …)
+        if batch_axis:  # (batch, seq, kinds, …) -> (kinds, batch, seq, …)
             order = [2, 0, 1, *range(3, table.ndim + 1)]
             made.append(ir.node("Transpose", rows.outputs, {"perm": order}))
         made[-1].outputs[0].type, made[-1].outputs[0].shape = value.type, value.shape
@@ -87,17 +89,25 @@ def _depends(value: ir.Value, known: dict[ir.Value, bool | None]) -> bool | None
     return known[value]
 
 
-def _tabulated(positions: ir.Value, value: ir.Value, ctx_len: int) -> tuple[Array | None, bool]:
-    """Compute a value of all positions, one row for each; None if it depends on more than the position.
+def by_position(
+    positions: ir.Value, values: Sequence[ir.Value], ctx_len: int
+) -> tuple[list[Array], int] | None:
+    """Compute values of all positions, one row for each.
+
+    Args:
+        positions: (batch, seq), an input.
+        values: Computed from it.
+        ctx_len: Positions that there are.
 
     Returns:
-        The rows, and whether the batch is the value's second axis, as of positions of several kinds, not its first.
+        Of each value (positions, …), and which of its axes is the batch: the first, or the second, as of positions of
+        several kinds. None if a value depends on more than the position.
     """
     at_once = min(_AT_ONCE, -(-ctx_len // 2))
     sizes = {"batch_size": 1, "seq_len": at_once, "ctx_len": ctx_len}
-    session = parts.cut([positions], [value], sizes)
+    session = parts.cut([positions], values, sizes)
     if session is None:
-        return None, False
+        return None
     every = np.arange(ctx_len)
     mixed = np.random.default_rng(0).permutation(every)  # a value must not depend on company
     with suppress(*parts.FAILURES):  # positions beyond a model's table
@@ -105,21 +115,28 @@ def _tabulated(positions: ir.Value, value: ir.Value, ctx_len: int) -> tuple[Arra
             rows, others = (_run(session, order, at_once, batch_axis) for order in (every, mixed))
             if rows is None or others is None:
                 continue
-            if np.abs(rows[mixed] - others).max() <= _CLOSE * np.abs(rows).max():
-                return rows, batch_axis == 1
-    return None, False
+            pairs = zip(rows, others, strict=True)
+            if all(
+                np.abs(one[mixed] - other).max() <= _CLOSE * np.abs(one).max()
+                for one, other in pairs
+            ):
+                return rows, batch_axis
+    return None
 
 
 def _run(
     session: onnxruntime.InferenceSession, positions: Array, at_once: int, batch_axis: int
-) -> Array | None:
-    """Compute a value of that many positions in each call: (positions, …)."""
+) -> list[Array] | None:
+    """Compute values of that many positions in each call: (positions, …) each."""
     padded = np.pad(positions, (0, -len(positions) % at_once))
-    found = [parts.run(session, some[None])[0] for some in padded.reshape(-1, at_once)]
-    if any(one.shape[batch_axis : batch_axis + 2] != (1, at_once) for one in found):
-        return None
-    by_position = [np.moveaxis(one, (batch_axis, batch_axis + 1), (0, 1))[0] for one in found]
-    return np.concatenate(by_position)[: len(positions)]
+    calls = [parts.run(session, some[None]) for some in padded.reshape(-1, at_once)]
+    axes, made = (batch_axis, batch_axis + 1), []
+    for found in zip(*calls, strict=True):
+        if any(one.shape[batch_axis : batch_axis + 2] != (1, at_once) for one in found):
+            return None
+        rows = [np.moveaxis(one, axes, (0, 1))[0] for one in found]
+        made.append(np.concatenate(rows)[: len(positions)])
+    return made
 
 
 def _initializer(graph: ir.Graph, rows: Array, tables: dict[bytes, ir.Value]) -> ir.Value:

@@ -19,6 +19,7 @@ from onnx_ir.passes import common as onnx_passes
 from qeff_zoo import mx
 from qeff_zoo.errors import CompileError
 from qeff_zoo.numerics import FLOAT16, MXFP6, DeviceNumerics, Format, RoundedMatrix
+from qeff_zoo.prediction import htp
 from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import states_of
 from qeff_zoo.weights.quantization import round_trip
@@ -125,10 +126,12 @@ def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) ->
     _infer_types(model)
     rounding = _Rounding(model.graph, numerics, _of_positions(model.graph) if tables else set())
     rounding.round_weights()
+    if numerics.functions == "htp":
+        htp.mark(model.graph, DOMAIN)
     rounding.round_results()
     if numerics.states == "mxint8":
         rounding.round_states()
-    for body in (_FLOAT16, _MXINT8):
+    for body in (_FLOAT16, _MXINT8, *htp.bodies(DOMAIN)):
         function: ir.Function = ir.from_proto(onnx.parser.parse_function(body))  # type: ignore[assignment]
         model.functions[function.identifier()] = function
     model.opset_imports[DOMAIN] = 1

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +26,7 @@ from qeff_zoo.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
 from qeff_zoo.plan import Plan
 from qeff_zoo.prediction import device, positions
 from qeff_zoo.prediction.measures import Figures, Tally
+from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.progress import Stopwatch
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -45,6 +45,7 @@ FLOAT32 = "float32"
 DEVICES: Mapping[str, DeviceNumerics] = MappingProxyType(
     {
         "fp16": DeviceNumerics(),
+        "fp16 of HTP": DeviceNumerics(functions="htp"),
         "fp16 + mxfp6": DeviceNumerics(weights="mxfp6"),
         "fp16 + mxint8 KV": DeviceNumerics(states="mxint8"),
         "fp16 + mxfp6 + mxint8 KV": DeviceNumerics(weights="mxfp6", states="mxint8"),
@@ -52,8 +53,6 @@ DEVICES: Mapping[str, DeviceNumerics] = MappingProxyType(
 )
 _REFERENCE = "qeff_zoo.validation.reference_prediction"
 _LINES = (8, 24, 48, 96)  # tokens of the texts that an encoder reads unless there are others
-_ALIGNED = 4096
-_SMALL = 1 << 10  # bytes of a tensor that stays in its graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +86,7 @@ class Subject:
         symbols = {"batch_size": 1, "seq_len": self.width, "ctx_len": longest}
         self._specializations = [{"name": "Prediction", "symbols": symbols}]
         self._weights: list[str] = []
-        self._rounded: dict[str, ir.ExternalTensor] = {}
-        self._written = 0
+        self._rounded = RoundedWeights(folder / "rounded.data")
         #: Those of `DEVICES` that mean something to it: not every model has keys and values.
         self.numerics = DEVICES
         self._expected: list[Array] | None = None
@@ -176,11 +174,7 @@ class Subject:
     ) -> Figures:
         """Compare the graph in a device's numerics."""
         model = self._model(numerics)
-        with (self._folder / "rounded.data").open("ab") as file:
-            for value in model.graph.initializers.values():
-                tensor = value.const_value
-                if isinstance(tensor, ir.LazyTensor) and tensor.nbytes > _SMALL:
-                    value.const_value = self._once(tensor, file)
+        self._rounded.place(model)
         path = self._folder / "device.onnx"
         ir.save(model, path)
         return self._figures(name, path, step)
@@ -210,25 +204,22 @@ class Subject:
         device.apply(model, numerics, tables=True)
         return model
 
-    def _once(self, tensor: ir.LazyTensor, file: Any) -> ir.ExternalTensor:
-        """Write a rounded weight unless it was written before; return where it lies."""
-        name = str(tensor.name)
-        if name not in self._rounded:
-            self._written += file.write(bytes(-self._written % _ALIGNED))
-            tensor.tofile(file)
-            self._rounded[name] = ir.ExternalTensor(
-                "rounded.data", self._written, tensor.nbytes, tensor.dtype,
-                shape=ir.Shape(tensor.shape), name=name, base_dir=self._folder,
-            )  # fmt: skip
-            self._written += tensor.nbytes
-        return self._rounded[name]
-
     def _figures(
         self, name: str, path: Path, step: Callable[[int], None], *, prepack: bool = False
     ) -> Figures:
-        assert self._expected is not None
         states = states_of(ir.load(path).graph.inputs)
         program = OrtProgram(open_graph(path, prepack=prepack), states, self._specializations)
+        return self.compare(name, program, step)
+
+    def compare(self, name: str, program: Program, step: Callable[[int], None]) -> Figures:
+        """Compare what a program answers with what Hugging Face's model does.
+
+        Args:
+            name: Of its numerics.
+            program: Opened. Of a decoder it takes calls of `width` tokens, and answers every one.
+            step: Told of every call.
+        """
+        assert self._expected is not None
         tally = Tally(name)
         for number, tokens in enumerate(self.texts.sequences):
             expected, done = self._expected[number], 0

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of cosines and sines by position, as kernels of ONNX Runtime take a rotary embedding."""
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 
-from qeff_zoo.passes import parts
+from qeff_zoo.passes import position_tables
 from qeff_zoo.passes.parts import Array
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.semantic.rotary import ROTARY_EMBEDDINGS
 
 _UNIT = 16  # the numbers that the kernel rotates, and the head size, are multiples of it
-_AT_ONCE = 1024  # positions
-_CLOSE = 1e-5  # share of the largest number
 _OPS = {op.name for op in ROTARY_EMBEDDINGS}
 
 
@@ -89,19 +85,12 @@ class Tables:
 
     def _tabulate(self, cos: ir.Value, sin: ir.Value) -> tuple[Array, Array] | None:
         """Compute cosines and sines of all positions; None if they depend on more than the position."""
-        at_once = min(_AT_ONCE, -(-self.ctx_len // 2))
-        sizes = {"batch_size": 1, "seq_len": at_once, "ctx_len": self.ctx_len}
         positions = next(value for value in self.graph.inputs if value.name == "position_ids")
-        session = parts.cut([positions], [cos, sin], sizes)
-        if session is None:
+        found = position_tables.by_position(positions, [cos, sin], self.ctx_len)
+        if found is None or found[1]:
             return None
-        every = np.arange(self.ctx_len)
-        mixed = np.random.default_rng(0).permutation(every)  # angles must not depend on company
-        with suppress(*parts.FAILURES):  # positions beyond a model's table
-            tables, others = (_run(session, order, at_once) for order in (every, mixed))
-            if np.abs(tables[:, mixed] - others).max() <= _CLOSE * np.abs(tables).max():
-                return tables[0], tables[1]
-        return None
+        (cosines, sines), _ = found
+        return cosines, sines
 
     def _table(self, values: Array) -> ir.Value:
         values = np.ascontiguousarray(values)
@@ -113,11 +102,3 @@ class Tables:
             table = ir.Value(name=name, shape=ir.Shape(values.shape), type=kind, const_value=tensor)
             self._tables[key] = self.graph.initializers[name] = table
         return self._tables[key]
-
-
-def _run(session: onnxruntime.InferenceSession, positions: Array, at_once: int) -> Array:
-    """Compute cosines and sines, (2, positions, pairs), of that many positions in each call."""
-    padded = np.pad(positions, (0, -len(positions) % at_once))
-    rows = [parts.run(session, some[None]) for some in padded.reshape(-1, at_once)]
-    tables: Array = np.concatenate([np.stack(row)[:, 0] for row in rows], axis=1)
-    return tables[:, : len(positions)]

@@ -6,15 +6,14 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import GenerationError, SettingsError
+from qeff_zoo.targets.qaic.sdk import SDK
 
 #: Ids of the cards to run on, separated by commas.
 DEVICES_ENV = "QEFF_ZOO_DEVICES"
-#: Where Qualcomm's installers put what programs are written with.
-_DEV = Path("/opt/qti-aic/dev")
+_DEV = SDK / "dev"
 
 
 def sdk() -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.prediction import device
+from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
@@ -26,7 +27,6 @@ from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import FileLayout
 
 _GRAPH, _DATA = "predicted.onnx", "predicted.data"
-_SMALL = 1 << 10  # bytes of a tensor that stays in its graph
 
 
 def numerics_of(graph: BoundGraph, options: Mapping[str, Any]) -> Numerics:
@@ -63,6 +63,9 @@ def open_program(
         numerics: Of the card.
         threads: CPU threads that compute one operator.
         choices: Let calls return what was chosen as well.
+
+    Raises:
+        StoreError: The disk has no room for weights as the card rounds them.
     """
     model = ops.with_host_bodies(lowered)
     external_data.place(model, layout)
@@ -74,27 +77,13 @@ def open_program(
     device.apply(model, numerics)
     path, data = folder / _GRAPH, folder / _DATA
     try:
-        _write_weights(model, data)
+        RoundedWeights(data).place(model)
         ir.save(model, path)
         session = open_graph(path, threads=threads)  # which maps its files
     finally:
         path.unlink(missing_ok=True)
         data.unlink(missing_ok=True)
     return PredictedProgram(session, program, choices=choices)
-
-
-def _write_weights(model: ir.Model, path: Path) -> None:
-    """Write what was rounded beyond float16, so that no graph is too large for its file."""
-    with path.open("wb") as file:
-        for name, value in model.graph.initializers.items():
-            tensor = value.const_value
-            if isinstance(tensor, ir.LazyTensor) and tensor.nbytes > _SMALL:
-                start = file.tell()
-                tensor.tofile(file)
-                value.const_value = ir.ExternalTensor(
-                    path.name, start, tensor.nbytes, tensor.dtype,
-                    shape=ir.Shape(tensor.shape), name=name, base_dir=path.parent,
-                )  # fmt: skip
 
 
 class PredictedProgram:

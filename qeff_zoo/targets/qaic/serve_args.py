@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vllm-qaic needs to serve a package of target `qaic`: its environment and its flags, as the package was compiled.
+"""What vllm-qaic needs to serve a package of Cloud AI 100: its environment and its flags, as the package was compiled.
 
 In: a package. Out: one command for each process. Names follow the ahead-of-time mode of qualcomm/vllm-qaic, as
 vllm_qaic/model_loader/qaic.py reads them at 0123c3cf; its qaic_disagg takes prefill and decode as two programs:
@@ -24,7 +24,8 @@ from qeff_zoo.package.manifest import source_in
 from qeff_zoo.targets.qaic.shapes import Compiled, refused
 from qeff_zoo.tasks import NAMES, find
 
-TARGET = "qaic"
+#: Whose packages hold QPCs: which SDK compiled one makes no difference to what runs it.
+TARGETS = ("qaic", "qnn-aic")
 _PROGRAM = "programqpc.bin"
 #: What roles are called besides.
 _OTHER_NAMES = {"target": "decoder", "vision": "vision_encoder", "embedding": "encoder"}
@@ -78,16 +79,16 @@ def serve_args(package: Package) -> ServeArgs:
     """Say how vllm-qaic serves a package.
 
     Args:
-        package: Of target `qaic`.
+        package: Of one of `TARGETS`.
 
     Raises:
         PackageError: It is of another target, or compiled in a way that vllm-qaic does not run.
     """
-    if package.target != TARGET:
+    if package.target not in TARGETS:
         raise refused(
             package,
-            f"is for target {package.target!r}; expected {TARGET!r}, which vllm-qaic serves. Run `qeff-zoo serve "
-            f"{shlex.quote(str(package.path))}`.",
+            f"is for target {package.target!r}; expected {' or '.join(map(repr, TARGETS))}, which vllm-qaic serves. "
+            f"Run `qeff-zoo serve {shlex.quote(str(package.path))}`.",
         )
     folders = _program_folders(package)
     arrange = _ARRANGEMENTS.get(frozenset(folders))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package of target `qaic` was compiled for, as flags of vllm-qaic.
+"""What a package of Cloud AI 100 was compiled for, as flags of vllm-qaic.
 
 In: a package. Out: its sizes, devices and precision, which are fixed in its QPCs.
 """
@@ -15,7 +15,7 @@ class Compiled:
     """What a package was compiled for, in vllm-qaic's words.
 
     Args:
-        package: Of target `qaic`.
+        package: Of target `qaic` or `qnn-aic`.
         folders: Role -> folder of its QPC.
     """
 
