@@ -51,7 +51,7 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
     )
     weights: str | None = choice(
         "quantization.weights",
-        f"{_either(numerics.WEIGHTS)} (default: {numerics.WEIGHTS[0]})",
+        f"{_either(numerics.WEIGHTS)} (default: {numerics.WEIGHTS[0]}; of target openvino int8)",
         allowed=numerics.WEIGHTS,
         default=numerics.WEIGHTS[0],
         short="",

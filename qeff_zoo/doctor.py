@@ -82,6 +82,7 @@ def examine(*, proc: Path = _PROC, sdk: Path = SDK) -> list[Finding]:
         _endpoint(),
         _token(),
         *(_sdk(sdk, part) for part in ("apps", "platform")),
+        _openvino(),
         _qnn(),
     ]
 
@@ -270,6 +271,13 @@ def _sdk(sdk: Path, part: str) -> Finding:
             advice="Install the SDK again.",
         )
     return Finding(name=name, status="ok", detail=found)
+
+
+def _openvino() -> Finding:
+    if found := _installed("openvino"):
+        return Finding(name="OpenVINO", status="ok", detail=found)
+    advice = "Run `pip install 'qeff-zoo[openvino]'` to read prompts faster on this CPU: --target openvino."
+    return Finding(name="OpenVINO", status="missing", detail="not installed", advice=advice)
 
 
 def _qnn() -> Finding:

@@ -302,7 +302,7 @@ def _choose_options(
 
 def _choose_weights(target: targets.Target, request: Request, choices: _Choices) -> None:
     """Choose how matrices are stored, and the blocks of integers."""
-    choices.first("weights", (request.weights, "user"), (CHOICES["weights"].default, "default"))
+    choices.first("weights", (request.weights, "user"), (target.weights[0], "default"))
     weights, known = choices.value["weights"], _check_member(choices, "weights")
     if known and weights not in target.weights:
         choices.problems.append(

@@ -2,20 +2,19 @@
 """The CPU, with OpenVINO for prompts and encoders and ONNX Runtime for what is decoded: one graph, which both read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.targets import Lowered, Resolved
-from qeff_zoo.targets import ort as onnx_runtime
+from qeff_zoo.targets.ort import OrtTarget
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.programs import ProgramPlan
-    from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
 
@@ -23,37 +22,29 @@ _ENGINE = "openvino"
 
 
 @dataclass(frozen=True)
-class OpenvinoTarget:
+class OpenvinoTarget(OrtTarget):
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "openvino"
     revision: int = 1
-    #: Without float32: OpenVINO's products of floats are not faster.
-    weights: tuple[str, ...] = ("int8", "int4")
-    level: str = "checkpoint"
-    keeps_weights: bool = True
-    ways: Mapping[str, str] = field(default_factory=lambda: onnx_runtime.WAYS)
-
-    def problems(
-        self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
-    ) -> list[str]:
-        """Return nothing: what OpenVINO cannot compute is known when the graph is lowered."""
-        return []
+    weights: tuple[str, ...] = ("int8", "int4")  # its products of floats are not faster
 
     def resolve(self, options: Mapping[str, Any]) -> Resolved:
         """Return both engines."""
-        version = installed(_ENGINE) or "absent"
-        runtime = onnx_runtime.TARGET.resolve(options)
+        version, other = installed(_ENGINE) or "absent", super().resolve(options)
         return Resolved(
-            toolchain={_ENGINE: version, **runtime.toolchain},
-            needs={_ENGINE: f">={version}", **runtime.needs},
+            toolchain={_ENGINE: version, **other.toolchain},
+            needs={_ENGINE: f">={version}", **other.needs},
         )
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one of ONNX Runtime's kernels, in place, if OpenVINO has them all."""
+        from onnx_ir.passes import common as onnx_passes
+
         from qeff_zoo.targets.openvino import obstacles
 
-        lowered = onnx_runtime.TARGET.lower(graph, program)
+        lowered = super().lower(graph, program)
+        onnx_passes.InlinePass()(lowered.model)  # OpenVINO knows no functions of a model
         if found := obstacles.of(lowered.model):
             raise CompileError(
                 f"Target {self.name!r} cannot run this model: {'; '.join(found)}. Expected caches of all keys that "
@@ -77,8 +68,14 @@ class OpenvinoTarget:
             )
         from qeff_zoo.targets.openvino import session
 
-        path = onnx_runtime.TARGET.compile(lowered, layout, folder, name, program)
-        session.convert(path)
+        path = super().compile(lowered, layout, folder, name, program)
+        try:
+            session.compiled(path, lowered.numerics.activation_block)
+        except RuntimeError as error:
+            raise CompileError(
+                f"OpenVINO cannot compile {path.name!r}: {session.reason(error)}. Expected operators that it has. "
+                f"Build it with --target ort."
+            ) from error
         return path
 
     def open(

@@ -17,11 +17,7 @@ _PASTS = slice(3, 5)
 
 
 def of(model: ir.Model) -> list[str]:
-    """Return what stands in the way, one phrase each.
-
-    Args:
-        model: Lowered for ONNX Runtime.
-    """
+    """Return what stands in the way in a graph lowered for ONNX Runtime, one phrase each."""
     contrib = [node for node in model.graph.all_nodes() if node.domain == _CONTRIB]
     attentions = [node for node in contrib if node.op_type == _ATTENTION]
     cached = {value for node in attentions for value in node.inputs[_PASTS]}

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import openvino
+from openvino import opset13 as ops
+from openvino.frontend import NodeContext
+from openvino.frontend.onnx import ConversionExtension
 
-from qeff_zoo.errors import CompileError, GenerationError, PackageError
+from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.program import Array, Tensor
@@ -20,24 +23,6 @@ from qeff_zoo.targets.ort import session as onnx_runtime
 
 #: Tokens of a row from which on OpenVINO is the faster.
 _MANY = 8
-
-
-def convert(path: Path) -> openvino.Model:
-    """Read a graph as OpenVINO does.
-
-    Args:
-        path: Of the ONNX file, beside its weights.
-
-    Raises:
-        CompileError: OpenVINO cannot read it.
-    """
-    try:
-        return openvino.Core().read_model(path)
-    except RuntimeError as error:
-        raise CompileError(
-            f"OpenVINO cannot read {str(path)!r}: {str(error).strip()}. Expected operators that it has. Build the model "
-            f"with --target ort."
-        ) from error
 
 
 def open_program(
@@ -52,41 +37,77 @@ def open_program(
         lean: For a few calls: leave ONNX Runtime's weights in the file.
 
     Raises:
-        GenerationError: There is no graph, or the KV cache does not fit into memory.
-        PackageError: OpenVINO cannot open it.
+        GenerationError: The KV cache does not fit into memory.
+        PackageError: The graph cannot be opened.
     """
     program = package.program(role)
     path = package.path / program.path
-    if not path.is_file():
-        raise GenerationError(
-            f"Cannot run {str(path.parent)!r}: it has no {path.name}. Expected the folder of a package for "
-            "target 'openvino'. Give the path that `qeff-zoo build` printed."
-        )
     few = None
     if program.states:
         few = onnx_runtime.open_program(package, role, threads=threads, lean=lean)
-    return OpenvinoProgram(program, _compiled(path, program, threads), few)
+    try:
+        many = compiled(path, program.numerics.activation_block, threads)
+    except RuntimeError as error:
+        raise PackageError(
+            f"OpenVINO cannot open {str(path)!r}: {reason(error)}. Expected a package as it was built. Run `qeff-zoo "
+            "inspect PACKAGE --verify`; where it is damaged, build or pull it again."
+        ) from error
+    return OpenvinoProgram(program, many, few)
 
 
-def _compiled(
-    path: Path, program: CompiledProgram, threads: int | None
-) -> openvino.CompiledModel:
+def reason(error: RuntimeError) -> str:
+    """Return what OpenVINO says last, after the places in its source."""
+    return str(error).strip().splitlines()[-1].rstrip(".")
+
+
+def compiled(path: Path, block: int | None, threads: int | None = None) -> openvino.CompiledModel:
+    """Compile a graph for this CPU, or raise OpenVINO's RuntimeError.
+
+    Args:
+        path: Of the ONNX file, beside its weights.
+        block: Columns that share a scale where products round their left side; None where none does.
+        threads: CPU threads that compute one operator; None for one per physical core.
+    """
+    core = openvino.Core()
+    core.add_extension(ConversionExtension("GatherBlockQuantized", "com.microsoft", _rows))
     options: dict[str, Any] = {
         # All that is not an integer is float32, as in ONNX Runtime, and left sides are rounded in the same blocks.
         "INFERENCE_PRECISION_HINT": "f32",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": program.numerics.activation_block or 0,
-        "PERFORMANCE_HINT": "LATENCY",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": block or 0,
         "ENABLE_CPU_PINNING": False,  # the cores are ONNX Runtime's too
     }
     if threads is not None:
         options["INFERENCE_NUM_THREADS"] = threads
-    try:
-        return openvino.Core().compile_model(path, "CPU", options)
-    except RuntimeError as error:
-        raise PackageError(
-            f"OpenVINO cannot open {str(path)!r}: {str(error).strip()}. Expected a package as it was built. Run "
-            "`qeff-zoo inspect PACKAGE --verify`; where it is damaged, build or pull it again."
-        ) from error
+    return core.compile_model(path, "CPU", options)
+
+
+def _rows(node: NodeContext) -> list[openvino.Output]:
+    """Look up rows of integers: OpenVINO 2026.4 fails at rows with an odd number of 4-bit zero points."""
+    data, indices, scales = (node.get_input(number) for number in range(3))
+    bits, block = node.get_attribute("bits"), node.get_attribute("block_size")
+    leading, last, first = ops.shape_of(indices), np.array([-1]), np.int64(0)
+    flat = ops.concat([leading, last], 0)
+
+    def numbers(table: openvino.Output) -> openvino.Node:
+        found = ops.convert(ops.gather(table, indices, first), "f32")
+        if bits == 8:
+            return found
+        high = ops.floor(ops.multiply(found, np.float32(1 / 16)))
+        low = ops.subtract(found, ops.multiply(high, np.float32(16)))
+        pairs = ops.concat([ops.unsqueeze(half, last) for half in (low, high)], -1)
+        return ops.reshape(pairs, flat, special_zero=False)
+
+    count = scales.get_partial_shape()[1].get_length()
+    blocks = ops.concat([leading, np.array([count, block])], 0)
+    values = ops.reshape(numbers(data), blocks, special_zero=False)
+    zeros: Any = np.float32(1 << bits - 1)
+    if node.get_input_size() > 3:
+        begin, end, step = (np.array([number]) for number in (0, count, 1))
+        kept = ops.slice(numbers(node.get_input(3)), begin, end, step, last)
+        zeros = ops.unsqueeze(kept, last)
+    scale = ops.unsqueeze(ops.gather(scales, indices, first), last)
+    found = ops.multiply(ops.subtract(values, zeros), scale)
+    return [*ops.reshape(found, flat, special_zero=False).outputs()]
 
 
 class OpenvinoProgram:
@@ -130,8 +151,7 @@ class OpenvinoProgram:
     def _row(self, inputs: Mapping[str, Array], row: int) -> dict[str, Array]:
         """Run the tokens of a row, without the padding after them."""
         positions = inputs["position_ids"][0]
-        count = int((positions >= 0).sum())
-        start = int(positions[0])
+        count, start = int((positions >= 0).sum()), int(positions[0])
         past = {state.name: self.memory[state.name][row : row + 1] for state in self.states}
         given = {name: array[:, :count] for name, array in inputs.items()}
         self._request.infer({**given, **past}, share_inputs=True)
