@@ -52,7 +52,7 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
     weights: str | None = choice(
         "quantization.weights",
         f"{_either(numerics.WEIGHTS)}, or {numerics.STORED}: as a quantized checkpoint has them "
-        f"(default: {numerics.STORED} of such a checkpoint, else {numerics.WEIGHTS[0]})",
+        f"(default: {numerics.STORED} of such a checkpoint, else {numerics.WEIGHTS[0]}; of target openvino int8)",
         allowed=(*numerics.WEIGHTS, numerics.STORED),
         default=numerics.WEIGHTS[0],
         short="",

@@ -84,6 +84,7 @@ def examine(*, proc: Path = _PROC, sdk: Path = SDK) -> list[Finding]:
         _token(),
         *(_sdk(sdk, part) for part in ("apps", "platform")),
         _qnn_sdk(),
+        _openvino(),
         _qnn(),
     ]
 
@@ -283,6 +284,13 @@ def _qnn_sdk() -> Finding:
         f"Install the QNN SDK and set {qnn.VARIABLE} to compile packages for target qnn-aic here."
     )
     return Finding(name=name, status="warn" if qnn.root() else "missing", detail=why, advice=advice)
+
+
+def _openvino() -> Finding:
+    if found := _installed("openvino"):
+        return Finding(name="OpenVINO", status="ok", detail=found)
+    advice = "Run `pip install 'qeff-zoo[openvino]'` to read prompts faster on this CPU: --target openvino."
+    return Finding(name="OpenVINO", status="missing", detail="not installed", advice=advice)
 
 
 def _qnn() -> Finding:

@@ -295,7 +295,7 @@ def _choose_weights(
         "weights",
         (request.weights, "user"),
         (STORED if quantized else None, "checkpoint"),
-        (CHOICES["weights"].default, "default"),
+        (target.weights[0], "default"),
     )
     if request.weights == STORED and not checkpoint.quantization:
         choices.problems.append(

@@ -12,7 +12,7 @@ from qeff_zoo.doctor import Finding, examine
 NAMES = [
     *("python", "qeff-zoo", "core packages", "extra run", "extra build", "processor", "memory"),
     *("store", "hub", "hub token", "Cloud AI apps SDK", "Cloud AI platform SDK"),
-    *("QNN SDK", "QNN"),
+    *("QNN SDK", "OpenVINO", "QNN"),
 ]
 SECRET = "hf_thisIsNoToken"
 XML = "<versions><ci_build><base_version>1.21.2</base_version><build_id>0</build_id></ci_build></versions>"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qeff_zoo.weights.layout import FileLayout, Slot
 
 #: Every target, the default first: a module of this package with a value `TARGET`, `-` written `_`.
-NAMES = ("ort", "qnn-htp", "qaic", "qnn-aic")
+NAMES = ("ort", "openvino", "qnn-htp", "qaic", "qnn-aic")
 
 
 @dataclass(frozen=True, kw_only=True)

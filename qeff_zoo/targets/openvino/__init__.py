@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU, with OpenVINO for prompts and encoders and ONNX Runtime for what is decoded: one graph, which both read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import CompileError
+from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.targets.ort import OrtTarget
+from qeff_zoo.versions import installed
+
+if TYPE_CHECKING:
+    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.package import Package
+    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.layout import FileLayout
+
+_ENGINE = "openvino"
+
+
+@dataclass(frozen=True)
+class OpenvinoTarget(OrtTarget):
+    """See `qeff_zoo.targets.Target`."""
+
+    name: str = "openvino"
+    revision: int = 1
+    weights: tuple[str, ...] = ("int8", "int4")  # its products of floats are not faster
+
+    def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
+        """Return both engines."""
+        version, other = installed(_ENGINE) or "absent", super().resolve(config, options)
+        return Resolved(
+            toolchain={_ENGINE: version, **other.toolchain},
+            needs={_ENGINE: f">={version}", **other.needs},
+        )
+
+    def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
+        """Turn a portable graph into one of ONNX Runtime's kernels, in place, if OpenVINO has them all."""
+        from onnx_ir.passes import common as onnx_passes
+
+        from qeff_zoo.targets.openvino import obstacles
+
+        lowered = super().lower(graph, program)
+        onnx_passes.InlinePass()(lowered.model)  # OpenVINO knows no functions of a model
+        if found := obstacles.of(lowered.model):
+            raise CompileError(
+                f"Target {self.name!r} cannot run this model: {'; '.join(found)}. Expected caches of all keys that "
+                f"plain attention reads, and operators that OpenVINO has. Build it with --target ort."
+            )
+        return lowered
+
+    def compile(
+        self,
+        lowered: Lowered,
+        layout: "FileLayout",
+        folder: Path,
+        name: str,
+        program: "ProgramPlan",
+    ) -> Path:
+        """Write the graph, and make sure that OpenVINO takes it."""
+        if installed(_ENGINE) is None:
+            raise CompileError(
+                f"Target {self.name!r} needs {_ENGINE}, which is not installed. Expected the extra `openvino`. Run "
+                f"`pip install 'qeff-zoo[openvino]'`."
+            )
+        from qeff_zoo.targets.openvino import session
+
+        path = super().compile(lowered, layout, folder, name, program)
+        try:
+            session.compiled(path, lowered.numerics)
+        except RuntimeError as error:
+            raise CompileError(
+                f"OpenVINO cannot compile {path.name!r}: {session.reason(error)}. Expected operators that it has. "
+                f"Build it with --target ort."
+            ) from error
+        return path
+
+    def open(
+        self,
+        package: "Package",
+        role: str,
+        *,
+        threads: int | None = None,
+        choices: bool = False,
+        lean: bool = False,
+    ) -> "Program":
+        """Open a program in both engines; one without states in OpenVINO alone."""
+        from qeff_zoo.targets.openvino import session
+
+        return session.open_program(package, role, threads=threads, lean=lean)
+
+
+TARGET = OpenvinoTarget()

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs in OpenVINO and ONNX Runtime.
+
+OpenVINO multiplies many rows by integers two to three times as fast, ONNX Runtime one row. The states are those of ONNX
+Runtime's program: OpenVINO reads them, and returns those of all tokens so far, of which the new ones are copied back.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+from openvino import opset13 as ops
+from openvino.frontend import NodeContext
+from openvino.frontend.onnx import ConversionExtension
+
+from qeff_zoo.errors import PackageError
+from qeff_zoo.numerics import Numerics
+from qeff_zoo.package import Package
+from qeff_zoo.package.programs import CompiledProgram
+from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.targets.ort import session as onnx_runtime
+
+#: Tokens of a row from which on OpenVINO is the faster.
+_MANY = 8
+
+
+def open_program(
+    package: Package, role: str, *, threads: int | None = None, lean: bool = False
+) -> "OpenvinoProgram":
+    """Open a program of a package.
+
+    Args:
+        package: For target `openvino`.
+        role: Of the program.
+        threads: CPU threads that compute one operator; None for one per physical core.
+        lean: For a few calls: leave ONNX Runtime's weights in the file.
+
+    Raises:
+        GenerationError: The KV cache does not fit into memory.
+        PackageError: The graph cannot be opened.
+    """
+    program = package.program(role)
+    path = package.path / program.path
+    # First, since it reads nothing outside the package; without states for that alone.
+    lean = lean or not program.states
+    few = onnx_runtime.open_program(package, role, threads=threads, lean=lean)
+    try:
+        many = compiled(path, program.numerics, threads)
+    except RuntimeError as error:
+        raise PackageError(
+            f"OpenVINO cannot open {str(path)!r}: {reason(error)}. Expected a package as it was built. Run `qeff-zoo "
+            "inspect PACKAGE --verify`; where it is damaged, build or pull it again."
+        ) from error
+    return OpenvinoProgram(program, many, few if program.states else None)
+
+
+def reason(error: RuntimeError) -> str:
+    """Return what OpenVINO says last, after the places in its source."""
+    return str(error).strip().splitlines()[-1].rstrip(".")
+
+
+def compiled(path: Path, numerics: Numerics, threads: int | None = None) -> openvino.CompiledModel:
+    """Compile a graph for this CPU, or raise OpenVINO's RuntimeError.
+
+    Args:
+        path: Of the ONNX file, beside its weights.
+        numerics: Of the program: all its products by integers are of one block size.
+        threads: CPU threads that compute one operator; None for one per physical core.
+    """
+    core = openvino.Core()
+    core.add_extension(ConversionExtension("GatherBlockQuantized", "com.microsoft", _rows))
+    blocks = {matrix.format.block for matrix in numerics.matrices if numerics.int8_activations}
+    options: dict[str, Any] = {
+        # All that is not an integer is float32, as in ONNX Runtime, and left sides are rounded in the same blocks.
+        "INFERENCE_PRECISION_HINT": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": max(blocks, default=0),
+        "ENABLE_CPU_PINNING": False,  # the cores are ONNX Runtime's too
+    }
+    if threads is not None:
+        options["INFERENCE_NUM_THREADS"] = threads
+    return core.compile_model(path, "CPU", options)
+
+
+def _rows(node: NodeContext) -> list[openvino.Output]:
+    """Look up rows of integers: OpenVINO 2026.4 fails at rows with an odd number of 4-bit zero points."""
+    data, indices, scales = (node.get_input(number) for number in range(3))
+    bits, block = node.get_attribute("bits"), node.get_attribute("block_size")
+    leading, last, first = ops.shape_of(indices), np.array([-1]), np.int64(0)
+    flat = ops.concat([leading, last], 0)
+
+    def numbers(table: openvino.Output) -> openvino.Node:
+        found = ops.convert(ops.gather(table, indices, first), "f32")
+        if bits == 8:
+            return found
+        high = ops.floor(ops.multiply(found, np.float32(1 / 16)))
+        low = ops.subtract(found, ops.multiply(high, np.float32(16)))
+        pairs = ops.concat([ops.unsqueeze(half, last) for half in (low, high)], -1)
+        return ops.reshape(pairs, flat, special_zero=False)
+
+    count = scales.get_partial_shape()[1].get_length()
+    blocks = ops.concat([leading, np.array([count, block])], 0)
+    values = ops.reshape(numbers(data), blocks, special_zero=False)
+    zeros: Any = np.float32(1 << bits - 1)
+    if node.get_input_size() > 3:
+        begin, end, step = (np.array([number]) for number in (0, count, 1))
+        kept = ops.slice(numbers(node.get_input(3)), begin, end, step, last)
+        zeros = ops.unsqueeze(kept, last)
+    scale = ops.unsqueeze(ops.gather(scales, indices, first), last)
+    found = ops.multiply(ops.subtract(values, zeros), scale)
+    return [*ops.reshape(found, flat, special_zero=False).outputs()]
+
+
+class OpenvinoProgram:
+    """A graph in both engines, see `qeff_zoo.runtime.program.Program`.
+
+    Args:
+        program: Of a package.
+        many: The graph in OpenVINO, for calls of many tokens.
+        few: The graph in ONNX Runtime with its states, for the others; None for a graph without states.
+    """
+
+    def __init__(
+        self,
+        program: CompiledProgram,
+        many: openvino.CompiledModel,
+        few: onnx_runtime.OrtProgram | None,
+    ) -> None:
+        self.specializations, self.states = program.specializations, program.states
+        self.inputs = Tensor.by_name(program.inputs)
+        self.outputs = Tensor.by_name(program.outputs)
+        self.memory: Mapping[str, Array] = few.memory if few else {}
+        self._request, self._few = many.create_infer_request(), few
+
+    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+        """Cut rows into those that one call can take."""
+        return self._few.together(starts, prefill=prefill) if self._few else [[*starts]]
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        """Run one call: many tokens row by row in OpenVINO, since its attention knows one length."""
+        if self._few is None:
+            self._request.infer(dict(inputs))
+            return {name: self._made(name).copy() for name in self.outputs}
+        if inputs["position_ids"].shape[1] < _MANY:
+            return self._few.run(inputs, rows)
+        parts = [
+            self._row({name: array[place : place + 1] for name, array in inputs.items()}, row)
+            for place, row in enumerate(rows)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
+
+    def _row(self, inputs: Mapping[str, Array], row: int) -> dict[str, Array]:
+        """Run the tokens of a row, without the padding after them."""
+        positions = inputs["position_ids"][0]
+        count, start = int((positions >= 0).sum()), int(positions[0])
+        past = {state.name: self.memory[state.name][row : row + 1] for state in self.states}
+        given = {name: array[:, :count] for name, array in inputs.items()}
+        self._request.infer({**given, **past}, share_inputs=True)
+        for state in self.states:
+            held = self._made(state.output)
+            self.memory[state.name][row, :, start : start + count] = held[0, :, start:]
+        return {name: self._made(name).copy() for name in self.outputs}
+
+    def _made(self, name: str) -> Array:
+        made: Array = self._request.get_tensor(name).data
+        return made

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Target `openvino`: OpenVINO computes what ONNX Runtime does, for prompts and encoders; what it lacks is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from fixtures_builds import Models
+from runnable_package import opened
+
+from qeff_zoo import load, pipeline
+from qeff_zoo.choices import Request
+from qeff_zoo.errors import CompileError, PackageError
+from qeff_zoo.package import Package
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.store import Store
+from qeff_zoo.targets.openvino import session
+
+ROWS = 3
+SIZES = {"weights": "int8", "ctx_len": 64, "prefill_seq_len": 16, "full_batch_size": ROWS}
+#: Of a row's length: both round left sides of products to int8, OpenVINO not those of the smallest.
+CLOSE = 0.06
+PROMPTS = [[7, 9, 11], [*range(20, 45)], [*range(60, 72)], [*range(100, 140)]]
+
+
+def built(models: Models, home: Path, target: str) -> Package:
+    return models.build(models.llama, home / target, target=target, **SIZES)
+
+
+def distance(got: Array, expected: Array) -> float:
+    """Return how far the farthest row is, relative to what is expected of it."""
+    off = np.linalg.norm(got - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    return float(off.max())
+
+
+def test_a_package_is_validated(models: Models, tmp_path: Path) -> None:
+    choices = Request(target="openvino", weights="int4", ctx_len=48, prefill_seq_len=16)
+    done = pipeline.build(str(models.llama), choices, store=Store(tmp_path))
+    assert done.package.validated == "checkpoint"
+
+
+def test_integers_are_the_default(models: Models, tmp_path: Path) -> None:
+    choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
+    done = pipeline.build(str(models.llama), choices, validate=False, store=Store(tmp_path))
+    assert done.package.manifest["spec"]["quantization"]["weights"] == "int8"
+
+
+def test_prompts_in_pieces_give_the_logits_of_onnx_runtime(models: Models, tmp_path: Path) -> None:
+    """Pieces of many tokens and of few, in rows of different lengths, as OpenVINO and ONNX Runtime share them."""
+    found = []
+    for target in ("ort", "openvino"):
+        decoder = Decoder(opened(built(models, tmp_path, target)))
+        logits = [decoder.prefill({row: Piece(PROMPTS[row][:16], 0) for row in range(ROWS)})]
+        logits.append(decoder.prefill({1: Piece(PROMPTS[1][16:], 16)}))
+        logits.append(decoder.decode({0: Piece([5], 3), 1: Piece([6], 25), 2: Piece([8], 12)}))
+        logits.append(decoder.prefill({2: Piece([*range(30, 40)], 13)}))
+        found.append(np.array([values for one in logits for _, values in sorted(one.items())]))
+    expected, got = found
+    assert distance(got, expected) <= CLOSE
+
+
+def test_slots_answer_as_one_request_at_a_time(models: Models, tmp_path: Path) -> None:
+    opened_once = load(built(models, tmp_path, "openvino").path, threads=1)
+
+    def answers(prompts: list[list[int]]) -> list[list[int]]:
+        outputs = opened_once.generate(prompts, generation_len=8, ignore_eos=True)
+        return [output.token_ids for output in outputs]
+
+    assert answers(PROMPTS) == [answers([prompt])[0] for prompt in PROMPTS]
+
+
+def test_an_encoder_embeds_as_in_onnx_runtime(models: Models, tmp_path: Path) -> None:
+    texts = ["the quick brown fox", "a text of words that are there twice"]
+    expected, got = (
+        load(
+            models.build(models.bert, tmp_path / target, target=target, weights="int8").path
+        ).embed(texts)
+        for target in ("ort", "openvino")
+    )
+    assert distance(np.array(got), np.array(expected)) <= CLOSE
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("gemma3_text", "ignores sliding_window_cache"),
+        ("gemma2", "ignores softcap"),
+        ("mamba", "is not a cache of an attention"),
+    ],
+)
+def test_what_openvino_lacks_is_named(
+    model_type: str, reason: str, models: Models, tmp_path: Path
+) -> None:
+    checkpoint = models.checkpoint(model_type, model_type)
+    choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
+    with pytest.raises(CompileError, match=rf"{reason}.*Build it with --target ort"):
+        pipeline.build(str(checkpoint), choices, validate=False, store=Store(tmp_path))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_with_an_odd_number_of_blocks_are_looked_up(bits: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows, blocks, block = 5, 3, 16
+    packed = blocks * block * bits // 8
+    tables = {
+        "data": rng.integers(0, 256, (rows, packed), np.uint8),
+        "scales": rng.random((rows, blocks), np.float32),
+        "zeros": rng.integers(0, 256, (rows, -(-blocks * bits // 8)), np.uint8),
+    }
+    node = onnx.helper.make_node(
+        "GatherBlockQuantized",
+        ["data", "indices", "scales", "zeros"],
+        ["found"],
+        domain="com.microsoft",
+        bits=bits,
+        block_size=block,
+        gather_axis=0,
+        quantize_axis=1,
+    )
+    indices = onnx.helper.make_tensor_value_info("indices", onnx.TensorProto.INT64, ["a", "b"])
+    result = onnx.helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, None)
+    weights = [onnx.numpy_helper.from_array(array, name) for name, array in tables.items()]
+    graph = onnx.helper.make_graph([node], "rows", [indices], [result], weights)
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)]
+    path = tmp_path / "graph.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    given = {"indices": np.array([[4, 0, 2], [1, 1, 3]])}
+    (expected,) = onnxruntime.InferenceSession(path).run(None, given)
+    (got,) = session.compiled(path, None)(given).values()
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_without_openvino_the_extra_is_named(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qeff_zoo.targets.openvino.installed", lambda _: None)
+    choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
+    with pytest.raises(CompileError, match=r"pip install 'qeff-zoo\[openvino\]'"):
+        pipeline.build(str(models.llama), choices, validate=False, store=Store(tmp_path))
+
+
+def test_a_damaged_graph_is_refused(models: Models, tmp_path: Path) -> None:
+    package = models.build(models.bert, tmp_path, target="openvino", weights="int8")
+    (program,) = package.programs
+    path = package.path / program.path
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(PackageError, match=r"OpenVINO cannot open .*inspect PACKAGE"):
+        opened(package)
