@@ -65,7 +65,7 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         default=numerics.BLOCK_SIZE,
     )
     format: tuple[str, ...] | None = choice(
-        "quantization.formats",
+        "quantization.format",
         f"PATTERN={'|'.join(numerics.WEIGHTS)}, of matrices whose name fits: *.down_proj=int8; the first that "
         "fits counts, for all others --weights; may be given several times",
     )

@@ -308,7 +308,7 @@ def _choose_weights(
         )
     asked = [one.rpartition("=") for one in request.format or ()]
     if asked:
-        choices.set("format", list(request.format or ()), "user")
+        choices.set("format", request.format, "user")
     taken = [name for name in WEIGHTS if name in target.weights]
     wrong = [pattern + sign + name for pattern, sign, name in asked if name not in taken]
     choices.problems += [

@@ -39,6 +39,8 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
     "task": ("text-generation", "text-generation"),
     "weights": ("int8", "int8"),
     "block_size": ("32", 32),
+    "format": ("lm_head=int8", ("lm_head=int8",)),
+    "kv_heads": ("8", 8),
     "profile": ("throughput", "throughput"),
     "pooling": ("cls", "cls"),
     "rope_factors": ("short", "short"),
@@ -56,12 +58,20 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
 }
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
 #: All that some choice is about.
-CONFIG = {"max_position_embeddings": 1024, "kv_lora_rank": 4, "rope_scaling": LONGROPE}
+CONFIG = {"max_position_embeddings": 1024, "rope_scaling": LONGROPE, "num_attention_heads": 8}
+#: What only some choices are about.
+LATENT, SHARED = {"kv_lora_rank": 4}, {"num_key_value_heads": 4}
 
 
 def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     recipe = find_recipe(model_type)
-    config = {**CONFIG, "model_type": model_type, "architectures": list(recipe.architectures[:1])}
+    own = SHARED if "kv_heads" in request else LATENT
+    config = {
+        **CONFIG,
+        **own,
+        "model_type": model_type,
+        "architectures": list(recipe.architectures[:1]),
+    }
     content = {"config.json": json.dumps(config).encode(), **tiny_checkpoint.weights()}
     tiny_checkpoint.write(folder, content)
     return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)
