@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from qeff_zoo import identity, registry, targets, tasks, transforms
+from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
@@ -254,13 +254,8 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: _Choices) -> N
             f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
             f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
         )
-    quantized = checkpoint.config.get("quantization_config") or {}
-    method = quantized.get("quant_method", "none")
-    if method not in recipe.quant_methods:
-        choices.problems.append(
-            f"{checkpoint.name!r} is quantized with {method!r}, but recipe {recipe.model_type!r} supports "
-            f"{', '.join(recipe.quant_methods)}. Use the unquantized checkpoint; `--weights int4` quantizes it."
-        )
+    if checkpoint.quantization and (problem := formats.problem_of(checkpoint.method)):
+        choices.problems.append(f"{checkpoint.name!r} is {problem}")
 
 
 def _choose_target(request: Request, choices: _Choices) -> targets.Target:

@@ -162,11 +162,11 @@ def test_a_wrong_token_is_told(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -
     ("removed", "added", "reason"),
     [
         (WEIGHTS, "pytorch_model.bin", "Reading a pickle can run code"),
-        (WEIGHTS, "model-Q4_0.gguf", "GGUF is not read yet"),
+        (WEIGHTS, "model-Q4_0.gguf", "only GGUF"),
         (WEIGHTS, "consolidated.safetensors", "only other safetensors"),
         (WEIGHTS, "notes.txt", "No weights in 'alice/tiny' on the Hub at revision"),
         ("config.json", "notes.txt", "No config.json in 'alice/tiny' on the Hub at revision"),
-        (f"config.json {WEIGHTS}", "model-Q4_0.gguf", "GGUF is not read yet"),
+        (f"config.json {WEIGHTS}", "model-Q4_0.gguf", "only GGUF"),
     ],
 )
 def test_refused_before_any_large_file(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qeff_zoo.formats.encoded import Encodings, Stored
 
 #: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
-METHODS: Mapping[str, str] = MappingProxyType({"awq": "awq", "gptq": "gptq"})
+METHODS: Mapping[str, str] = MappingProxyType({"awq": "awq", "gguf": "gguf", "gptq": "gptq"})
 #: Methods that are known and cannot be read, and what to do instead.
 REFUSED: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(

@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of GGUF's tensors -> those of the float model, and what llama.cpp's converters did to the values.
+
+They store rows of queries and keys of some models in another order, experts stacked, the three parts of a fused
+projection apart, some norms plus one. A model that is not in `LAYOUTS` is refused: nobody has said what was done to it.
+Source: https://github.com/ggml-org/llama.cpp, conversion/*.py
+"""
+
+import re
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+from qeff_zoo.checkpoint.files import some
+from qeff_zoo.checkpoint.rope import rope_scalings
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+from qeff_zoo.weights.expressions import Expression, concat, cut, reshape, stack, transpose
+
+#: What a tensor of the float model is, of one that is stored: its name, its shape, heads of queries, heads of keys.
+Move = Callable[[str, tuple[int, ...], int, int], Expression]
+#: The same of two that are joined: their names, and the shape of the first.
+Join = Callable[[str, str, tuple[int, ...]], Expression]
+
+#: Factors of RoPE, which the configuration says too.
+_ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+def _query_rows(name: str, shape: tuple[int, ...], heads: int, _: int) -> Expression:
+    """Put the halves of each head's rows one after the other again, which are stored in turns."""
+    rows, *columns = shape
+    pairs = reshape((heads, rows // heads // 2, 2, *columns), name)
+    return reshape(shape, transpose(1, 2, pairs))
+
+
+def _key_rows(name: str, shape: tuple[int, ...], _: int, key_heads: int) -> Expression:
+    return _query_rows(name, shape, key_heads, key_heads)
+
+
+def _fused_by_heads(name: str, shape: tuple[int, ...], heads: int, key_heads: int) -> Expression:
+    """Put queries, keys and values together again group by group, which are stored one after the other."""
+    rows, *columns = shape
+    size = max(1, rows // (heads + 2 * key_heads))
+    ends = (0, heads * size, (heads + key_heads) * size, rows)
+    parts = [
+        reshape((key_heads, (stop - start) // (size * key_heads), size, *columns), part)
+        for start, stop in pairwise(ends)
+        for part in [cut(0, start, stop, name)]
+    ]
+    return reshape(shape, concat(1, *parts))
+
+
+def _transposed(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+    return transpose(len(shape) - 2, len(shape) - 1, name)
+
+
+def _as_one_row(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+    return reshape((1, shape[-1]), name)
+
+
+def _as_kernel(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+    return reshape((shape[0], 1, shape[-1]), name)
+
+
+def _one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
+    return concat(1, gate, up)
+
+
+def _in_turns(gate: str, up: str, shape: tuple[int, ...]) -> Expression:
+    experts, rows, *columns = shape
+    both = reshape((experts, 2 * rows, *columns), stack(2, gate, up))
+    return transpose(1, 2, both) if columns else both
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How llama.cpp stores a model.
+
+    Args:
+        architecture: `general.architecture`.
+        names: GGUF's names without layer and `.weight` -> the float model's; "{}" is an expert's number. One with
+            `.weight` or `.bias` is for that alone, and its other name is whole.
+        layers: What "blk" is called.
+        moves: What is not only called otherwise, by name as above.
+        joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
+        plus_one: Norms are stored plus one.
+    """
+
+    architecture: str
+    names: Mapping[str, str]
+    layers: str = "model.layers"
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
+    plus_one: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """What the tensors of the float model are, over GGUF's names.
+
+    Args:
+        values: Expressions by name.
+        experts: By name, a stack and the number of an item of it.
+        changes: Of a stored tensor, what must be done to its values: "minus one", "logarithm".
+    """
+
+    values: Mapping[str, Expression]
+    experts: Mapping[str, tuple[str, int]]
+    changes: Mapping[str, str]
+
+
+_ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_ATTENTION = {
+    **{f"attn_{one}": f"self_attn.{one}_proj" for one in "qkv"},
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+}
+_MLP = {f"ffn_{one}": f"mlp.{one}_proj" for one in ("gate", "up", "down")}
+_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_LLAMA = {**_ENDS, **_ATTENTION, **_MLP, **_NORMS}
+_NORMS_AFTER = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GEMMA2 = {**_LLAMA, **_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    **{f"ffn_{one}_exps": f"mlp.experts.{{}}.{one}_proj" for one in ("gate", "up", "down")},
+}
+_MIXTRAL = {
+    **_LLAMA,
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+}
+_QWEN2_MOE = {
+    **_LLAMA,
+    **_EXPERTS,
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    **{f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
+}
+_GPT2 = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_BLOOM = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "token_embd_norm": "transformer.word_embeddings_layernorm",
+    "output": "lm_head",
+    **_NORMS,
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+_NEOX = {
+    **_BLOOM,
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "embed_out",
+    "attn_qkv": "attention.query_key_value",
+    "attn_output": "attention.dense",
+}
+_LFM2 = {
+    **_LLAMA,
+    "token_embd_norm": "model.embedding_norm",
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "ffn_norm": "ffn_norm",
+    **{f"attn_{one}_norm": f"self_attn.{one}_layernorm" for one in "qk"},
+    **{f"shortconv.{one}": f"conv.{one}" for one in ("conv", "in_proj", "out_proj")},
+    "ffn_gate": "feed_forward.w1",
+    "ffn_down": "feed_forward.w2",
+    "ffn_up": "feed_forward.w3",
+}
+_MAMBA = {
+    "token_embd": "backbone.embeddings",
+    "output_norm": "backbone.norm_f",
+    "output": "lm_head",
+    "attn_norm": "norm",
+    "ssm_a": "mixer.A_log",
+    "ssm_d": "mixer.D",
+    "ssm_dt": "mixer.dt_proj",
+    "ssm_conv1d": "mixer.conv1d",
+    "ssm_in": "mixer.in_proj",
+    "ssm_out": "mixer.out_proj",
+    "ssm_x": "mixer.x_proj",
+}
+_GPT_OSS = {
+    **_LLAMA,
+    "ffn_gate_inp": "mlp.router",
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_down_exps.weight": "mlp.experts.down_proj",
+    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+}
+_GRANITE_MOE = {
+    **_LLAMA,
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_down_exps": "block_sparse_moe.output_linear",
+}
+_ROTATED: Mapping[str, Move] = {"attn_q": _query_rows, "attn_k": _key_rows}
+
+
+def _layouts() -> dict[str, Layout]:
+    llama = Layout(architecture="llama", names=_LLAMA, moves=_ROTATED)
+    fused = {"attn_qkv": _fused_by_heads}
+    shared_gate = {"ffn_gate_inp_shexp.weight": _as_one_row}
+    by_head = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
+    fused_mlp = {"ffn_up": "mlp.gate_up_proj"}
+    return {
+        **dict.fromkeys(("llama", "mistral", "iquestcoder"), llama),
+        "mixtral": Layout(architecture="llama", names=_MIXTRAL, moves=_ROTATED),
+        **{
+            one: Layout(architecture=one, names=_LLAMA, moves=_ROTATED)
+            for one in ("arcee", "granite", "olmo", "smollm3")
+        },
+        **{
+            one: Layout(architecture=one, names=_LLAMA)
+            for one in ("qwen2", "qwen3", "seed_oss", "ernie4_5", "stablelm", "cohere2")
+        },
+        "cohere": Layout(architecture="command-r", names=_LLAMA),
+        "hunyuan_v1_dense": Layout(architecture="hunyuan-dense", names={**_LLAMA, **by_head}),
+        "olmo2": Layout(architecture="olmo2", names={**_LLAMA, **_NORMS_AFTER}),
+        "olmo3": Layout(architecture="olmo2", names={**_LLAMA, **_NORMS_AFTER}),
+        "exaone4": Layout(architecture="exaone4", names={**_LLAMA, **_NORMS_AFTER}),
+        "olmoe": Layout(architecture="olmoe", names={**_LLAMA, **_EXPERTS}),
+        "qwen3_moe": Layout(architecture="qwen3moe", names={**_LLAMA, **_EXPERTS}),
+        "qwen2_moe": Layout(architecture="qwen2moe", names=_QWEN2_MOE, moves=shared_gate),
+        "granitemoe": Layout(
+            architecture="granitemoe",
+            names=_GRANITE_MOE,
+            moves=_ROTATED,
+            joined={
+                "block_sparse_moe.input_linear.weight": (
+                    *("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+                    _one_after_the_other,
+                )
+            },
+        ),
+        "gpt_oss": Layout(
+            architecture="gpt-oss",
+            names=_GPT_OSS,
+            moves={"ffn_down_exps.weight": _transposed},
+            joined={
+                f"mlp.experts.gate_up_proj{end}": (
+                    *(f"ffn_gate_exps.{kind}", f"ffn_up_exps.{kind}"),
+                    _in_turns,
+                )
+                for end, kind in (("", "weight"), ("_bias", "bias"))
+            },
+        ),
+        "minimax_m2": Layout(
+            architecture="minimax-m2",
+            names={**_MIXTRAL, "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
+        ),
+        "gemma": Layout(architecture="gemma", names=_LLAMA, plus_one=True),
+        "gemma2": Layout(architecture="gemma2", names=_GEMMA2, plus_one=True),
+        "gemma3_text": Layout(architecture="gemma3", names=_GEMMA2, plus_one=True),
+        "nemotron": Layout(architecture="nemotron", names=_LLAMA, plus_one=True),
+        "glm4": Layout(
+            architecture="glm4",
+            names={
+                **_LLAMA,
+                **fused_mlp,
+                "post_attention_norm": "post_self_attn_layernorm",
+                "post_ffw_norm": "post_mlp_layernorm",
+            },
+        ),
+        "phi3": Layout(
+            architecture="phi3", names={**_LLAMA, **fused_mlp, "attn_qkv": "self_attn.qkv_proj"}
+        ),
+        "starcoder2": Layout(
+            architecture="starcoder2",
+            names={**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+        ),
+        "gpt2": Layout(
+            architecture="gpt2",
+            names=_GPT2,
+            layers="transformer.h",
+            moves=dict.fromkeys(
+                ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"),
+                _transposed,
+            ),
+        ),
+        "gpt_bigcode": Layout(architecture="starcoder", names=_GPT2, layers="transformer.h"),
+        "bloom": Layout(architecture="bloom", names=_BLOOM, layers="transformer.h", moves=fused),
+        "falcon": Layout(
+            architecture="falcon",
+            names={name: one for name, one in _BLOOM.items() if name != "ffn_norm"},
+            layers="transformer.h",
+            moves=fused,
+        ),
+        "gpt_neox": Layout(
+            architecture="gptneox", names=_NEOX, layers="gpt_neox.layers", moves=fused
+        ),
+        "lfm2": Layout(
+            architecture="lfm2", names=_LFM2, moves={"shortconv.conv.weight": _as_kernel}
+        ),
+        "mamba": Layout(
+            architecture="mamba",
+            names=_MAMBA,
+            layers="backbone.layers",
+            moves={"ssm_conv1d.weight": _as_kernel},
+        ),
+    }
+
+
+#: By `model_type`.
+LAYOUTS: Mapping[str, Layout] = MappingProxyType(_layouts())
+
+#: How configurations call their number of layers.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+_MOST_EXPERTS = 10_000
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+
+
+def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout:
+    """Find how a file's model is stored.
+
+    Args:
+        name: Of the checkpoint, for messages.
+        model_type: Of its configuration.
+        metadata: Of the file.
+
+    Raises:
+        CheckpointError: The configuration is of another architecture than the file.
+        UnsupportedModelError: The file is no model's, or nobody has said how it is stored.
+    """
+    architecture, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
+    if architecture == "clip" or kind != "model":
+        raise UnsupportedModelError(
+            f"{name!r} is a GGUF file of type {'mmproj' if architecture == 'clip' else kind!r}: a vision projector or "
+            "an adapter. Expected the language model's own file. Give that one."
+        )
+    layout = LAYOUTS.get(model_type)
+    if layout is None:
+        raise UnsupportedModelError(
+            f"{name!r} is GGUF of architecture {architecture!r}, model_type {model_type!r}. Expected one of "
+            f"{', '.join(sorted(LAYOUTS))}, of which the arrangement in GGUF is known. Use the safetensors checkpoint."
+        )
+    if architecture != layout.architecture:
+        raise CheckpointError(
+            f"{name!r} is GGUF of architecture {architecture!r}, but its configuration has model_type {model_type!r}, "
+            f"which is {layout.architecture!r}. Expected the configuration of the model that it was made from. Name "
+            "that with --config-from."
+        )
+    return layout
+
+
+def places_of(
+    name: str,
+    config: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+) -> Places:
+    """Find the place of every tensor in the float model.
+
+    Args:
+        name: Of the checkpoint, for messages.
+        config: config.json of the float model.
+        metadata: Of the file.
+        tensors: Of the file, by name.
+
+    Raises:
+        CheckpointError: The configuration, or a tensor's shape, does not fit.
+        UnsupportedModelError: A tensor has no place.
+    """
+    layout = layout_of(name, str(config["model_type"]), metadata)
+    _require_rope(name, config, tensors)
+    heads = _heads(name, layout.architecture, metadata)
+    layers = next((config[key] for key in _LAYERS if key in config), 0)
+    halves = {half: (place, *both) for place, both in layout.joined.items() for half in both[:2]}
+    values: dict[str, Expression] = {}
+    experts: dict[str, tuple[str, int]] = {}
+    changes: dict[str, str] = {}
+    lost: list[str] = []
+    for info in tensors.values():
+        if info.name in _ROPE:
+            continue
+        block = _BLOCK.fullmatch(info.name)
+        leaf, prefix = (block[2], f"{layout.layers}.{block[1]}.") if block else (info.name, "")
+        place = _name(leaf, layout.names)
+        inside = block is None or int(block[1]) < layers
+        if leaf in halves and inside:
+            place, *both, join = halves[leaf]
+            pair = [tensors.get(info.name.removesuffix(leaf) + half) for half in both]
+            if None in pair:
+                lost.append(info.name)
+            elif info is pair[0]:
+                values[prefix + place] = join(info.name, pair[1].name, info.shape)
+        elif place is None or not inside or prefix + place in values:
+            lost.append(info.name)
+        elif "{}" in place:
+            if len(info.shape) != 3 or info.shape[0] > _MOST_EXPERTS:
+                raise _misfit(
+                    name, f"tensor {info.name!r} is {list(info.shape)}", "a stack of matrices"
+                )
+            experts |= {prefix + place.format(i): (info.name, i) for i in range(info.shape[0])}
+        else:
+            move = layout.moves.get(leaf) or layout.moves.get(leaf.rpartition(".")[0])
+            values[prefix + place] = move(info.name, info.shape, *heads) if move else info.name
+            if layout.plus_one and place.endswith("norm.weight"):
+                changes[info.name] = "minus one"
+            elif leaf == "ssm_a":
+                changes[info.name] = "logarithm"
+    if lost:
+        raise UnsupportedModelError(
+            f"{name!r} has {len(lost)} tensors that model_type {config['model_type']!r} has no place for: "
+            f"{some(lost, 10)}. Expected every tensor to have one. Use the safetensors checkpoint."
+        )
+    return Places(values=values, experts=experts, changes=changes)
+
+
+def _name(leaf: str, names: Mapping[str, str]) -> str | None:
+    """Name in the float model what is called so within a layer, or outside of them."""
+    if leaf in names:
+        return names[leaf]
+    stem, dot, kind = leaf.rpartition(".")
+    return names[stem] + dot + kind if stem in names and kind in ("weight", "bias") else None
+
+
+def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many heads queries and keys have; 1 where the layers differ, or there are none."""
+    queries = metadata.get(f"{architecture}.attention.head_count", 1)
+    keys = metadata.get(f"{architecture}.attention.head_count_kv", queries)
+    heads = [1 if isinstance(one, array) else one for one in (queries, keys)]
+    if not all(
+        type(one) is int and (0 < one < 1 << 16 or architecture == "mamba") for one in heads
+    ):
+        raise _misfit(name, f"{heads} heads of queries and keys", "numbers of heads")
+    return heads[0], heads[1]
+
+
+def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
+    """Refuse factors of RoPE that the configuration does not say: nothing else would apply them."""
+    scaled = {"llama3", "longrope", "su", "yarn"}
+    types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
+    if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:
+        raise CheckpointError(
+            f"{name!r} has {found[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
+            "`rope_scaling` there. Name the original checkpoint, which has one, with --config-from."
+        )
+
+
+def _misfit(name: str, what: str, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name!r}, a GGUF file, has {what}. Expected {expected}. Get the file again from its source."
+    )
