@@ -159,7 +159,7 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
         UnsupportedModelError: They do not say all that a configuration does, or something that none says.
     """
     metadata, tensors = header.metadata, header.tensors
-    architecture = str(metadata.get("general.architecture"))
+    architecture = str(metadata.get("general.architecture"))[:64]
     kind, class_name, defaults = _TOLD.get(architecture, ("", "", {}))
     said = {
         key.removeprefix(f"{architecture}."): value

@@ -63,7 +63,7 @@ _NUMBERS = dict(
 )  # 7 is a bool
 _STRING, _ARRAY = 8, 9
 _MOST_HEADER = 100_000_000  # bytes; of a vocabulary of a million words it is a third
-_MOST_NAME = (1 << 16) - 1  # bytes; the limit of the format
+_MOST_NAME = 1024  # bytes; of tensors' names the format allows 64
 _MOST_RANK = 4
 _MOST_NESTED = 4
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -223,7 +223,7 @@ class _Cursor:
     def _text(self, most: int) -> str:
         length = self._count(1)
         if length > most:
-            raise _damaged(self.path, f"a name has {length:,} bytes, the format allows {most:,}")
+            raise _damaged(self.path, f"a name has {length:,} bytes, more than {most:,}")
         try:
             return self._bytes(length).decode()
         except UnicodeDecodeError as error:

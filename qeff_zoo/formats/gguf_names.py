@@ -341,7 +341,8 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
         CheckpointError: The configuration is of another architecture than the file.
         UnsupportedModelError: The file is no model's, or nobody has said how it is stored.
     """
-    architecture, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
+    architecture = str(metadata.get("general.architecture"))[:64]
+    kind = str(metadata.get("general.type", "model"))[:64]
     if architecture == "clip" or kind != "model":
         raise UnsupportedModelError(
             f"{name!r} is a GGUF file of type {'mmproj' if architecture == 'clip' else kind!r}: a vision projector or "
@@ -421,7 +422,7 @@ def places_of(
     if lost:
         raise UnsupportedModelError(
             f"{name!r} has {len(lost)} tensors that model_type {config['model_type']!r} has no place for: "
-            f"{some(lost, 10)}. Expected every tensor to have one. Use the safetensors checkpoint."
+            f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors checkpoint."
         )
     return Places(values=values, experts=experts, changes=changes)
 
