@@ -156,7 +156,6 @@ def _named(tensors: Mapping[str, Array], kind: str) -> dict[str, Array]:
 
 
 def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> Array:
-    layout = LAYOUTS[kind]
     if kind in ROTATED and any(f"{one}_proj." in name for one in "qk"):
         count = heads if "q_proj" in name else key_heads
         halves = value.reshape(count, 2, -1, *value.shape[1:])
@@ -174,7 +173,6 @@ def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> 
         return -np.exp(value)
     if name.endswith(("conv1d.weight", "conv.conv.weight")):
         return value.squeeze(1)
-    assert layout
     return value.squeeze(0) if name.endswith("shared_expert_gate.weight") else value
 
 

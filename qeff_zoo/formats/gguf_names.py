@@ -231,8 +231,9 @@ def _layouts() -> dict[str, Layout]:
         },
         **{
             one: Layout(architecture=one, names=_LLAMA)
-            for one in ("qwen2", "qwen3", "seed_oss", "ernie4_5", "stablelm", "cohere2")
+            for one in ("qwen2", "qwen3", "ernie4_5", "stablelm", "cohere2")
         },
+        "seed_oss": Layout(architecture="seed_oss", names={**_LLAMA, **_NORMS_AFTER}),
         "cohere": Layout(architecture="command-r", names=_LLAMA),
         "hunyuan_v1_dense": Layout(architecture="hunyuan-dense", names={**_LLAMA, **by_head}),
         "olmo2": Layout(architecture="olmo2", names={**_LLAMA, **_NORMS_AFTER}),
@@ -399,11 +400,12 @@ def places_of(
         inside = block is None or int(block[1]) < layers
         if leaf in halves and inside:
             place, *both, join = halves[leaf]
-            pair = [tensors.get(info.name.removesuffix(leaf) + half) for half in both]
-            if None in pair:
+            stem = info.name.removesuffix(leaf)
+            first, second = (tensors.get(stem + half) for half in both)
+            if first is None or second is None:
                 lost.append(info.name)
-            elif info is pair[0]:
-                values[prefix + place] = join(info.name, pair[1].name, info.shape)
+            elif info is first:
+                values[prefix + place] = join(first.name, second.name, first.shape)
         elif place is None or not inside or prefix + place in values:
             lost.append(info.name)
         elif "{}" in place:
@@ -422,7 +424,8 @@ def places_of(
     if lost:
         raise UnsupportedModelError(
             f"{name!r} has {len(lost)} tensors that model_type {config['model_type']!r} has no place for: "
-            f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors checkpoint."
+            f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors "
+            "checkpoint."
         )
     return Places(values=values, experts=experts, changes=changes)
 
