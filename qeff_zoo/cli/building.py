@@ -22,7 +22,7 @@ def _request(arguments: argparse.Namespace) -> Any:
     return Request(**choices_of(arguments))
 
 
-def _source(arguments: argparse.Namespace) -> dict[str, str | None]:
+def _source(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what says which checkpoint is meant, beside its name."""
     return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
 

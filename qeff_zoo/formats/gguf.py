@@ -161,27 +161,22 @@ def _nibbles(octets: Array) -> Array:
     return np.concatenate([octets & 15, octets >> 4], -1)
 
 
-def _by_fours(octets: Array, half: int, bits: int = 2) -> Array:
+def _by_place(octets: Array, run: int, bits: int = 2) -> Array:
     """Return the fields of octets by place: of each run of so many octets all that are lowest, and so on."""
-    runs = octets.reshape(*octets.shape[:-1], -1, 1, half)
+    runs = octets.reshape(*octets.shape[:-1], -1, 1, run)
     places = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     fields: Array = (runs >> places) & np.uint8((1 << bits) - 1)
     return fields.reshape(*octets.shape[:-1], -1)
 
 
 def _nibbles_of_runs(octets: Array, run: int) -> Array:
-    return _by_fours(octets, run, 4)
-
-
-def _bit(octets: Array) -> Array:
-    """Return bits, those of each octet from the lowest."""
-    return np.unpackbits(octets, axis=-1, bitorder="little")
+    return _by_place(octets, run, 4)
 
 
 def _fifth(bits_at: int, low_at: int) -> _Field:
     def field(blocks: Array) -> Array:
-        low, high = _nibbles(blocks[..., low_at:]), _bit(blocks[..., bits_at : bits_at + 4])
-        return low | (high << 4)
+        high = np.unpackbits(blocks[..., bits_at : bits_at + 4], axis=-1, bitorder="little")
+        return _joined(_nibbles(blocks[..., low_at:]), high, 4)
 
     return field
 
@@ -198,28 +193,35 @@ def _scaled(half: _Field, small: _Field) -> _Field:
     return lambda blocks: half(blocks) * small(blocks)
 
 
+def _joined(low: Array, high: Array, place: int) -> Array:
+    integers: Array = low | (high << place)
+    return integers
+
+
 def _q5_k(blocks: Array) -> Array:
-    return _nibbles_of_runs(blocks[..., 48:], 32) | (_by_fours(blocks[..., 16:48], 32, 1) << 4)
+    high = _by_place(blocks[..., 16:48], 32, 1)
+    return _joined(_nibbles_of_runs(blocks[..., 48:], 32), high, 4)
 
 
 def _q6_k(blocks: Array) -> Array:
-    return _nibbles_of_runs(blocks[..., :128], 64) | (_by_fours(blocks[..., 128:192], 32) << 4)
+    high = _by_place(blocks[..., 128:192], 32)
+    return _joined(_nibbles_of_runs(blocks[..., :128], 64), high, 4)
 
 
 def _q3_k(blocks: Array) -> Array:
-    return _by_fours(blocks[..., 32:96], 32) | (_by_fours(blocks[..., :32], 32, 1) << 2)
+    return _joined(_by_place(blocks[..., 32:96], 32), _by_place(blocks[..., :32], 32, 1), 2)
 
 
 def _q3_k_scales(blocks: Array) -> Array:
     octets = blocks[..., 96:108]
-    scales = _nibbles(octets[..., :8]) | (_by_fours(octets[..., 8:], 4) << 4)
+    scales = _joined(_nibbles(octets[..., :8]), _by_place(octets[..., 8:], 4), 4)
     return scales.astype(np.float32) - np.float32(32)
 
 
 def _iq4_xs_scales(blocks: Array) -> Array:
     low = (blocks[..., 4:8, None] >> np.array([0, 4], np.uint8)) & 15
     high = (blocks[..., 2:4, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3
-    scales = low.reshape(*low.shape[:-2], 8) | (high.reshape(*high.shape[:-2], 8) << 4)
+    scales = _joined(low.reshape(*low.shape[:-2], 8), high.reshape(*high.shape[:-2], 8), 4)
     return scales.astype(np.float32) - np.float32(32)
 
 
@@ -255,21 +257,25 @@ def _kinds() -> dict[str, _Kind]:
     def small(which: int) -> _Field:
         return lambda blocks: _k_six_bits(blocks, which)
 
-    k = {"scales": _scaled(_half(0), small(0)), "minima": _scaled(_half(2), small(1)), "zero": 0}
-    q2 = {
+    k: dict[str, Any] = {
+        "scales": _scaled(_half(0), small(0)),
+        "minima": _scaled(_half(2), small(1)),
+        "zero": 0,
+    }
+    q2: dict[str, Any] = {
         "scales": _scaled(_half(80), lambda b: (b[..., :16] & 15).astype(np.float32)),
         "minima": _scaled(_half(82), lambda b: (b[..., :16] >> 4).astype(np.float32)),
         "zero": 0,
     }
     q6_scales = _scaled(_half(208), lambda b: b[..., 192:208].view(np.int8).astype(np.float32))
-    one = {"minima": _half(2, -1), "zero": 0}
+    one: dict[str, Any] = {"minima": _half(2, -1), "zero": 0}
     return {
         "Q4_0": _kind("Q4_0", 4, 32, lambda b: _nibbles(b[..., 2:]), _half(0)),
         "Q4_1": _kind("Q4_1", 4, 32, lambda b: _nibbles(b[..., 4:]), _half(0), **one),
         "Q5_0": _kind("Q5_0", 5, 32, _fifth(2, 6), _half(0)),
         "Q5_1": _kind("Q5_1", 5, 32, _fifth(4, 8), _half(0), **one),
         "Q8_0": _kind("Q8_0", 8, 32, lambda b: b[..., 2:] ^ np.uint8(128), _half(0)),
-        "Q2_K": _kind("Q2_K", 2, 16, lambda b: _by_fours(b[..., 16:80], 32), **q2),
+        "Q2_K": _kind("Q2_K", 2, 16, lambda b: _by_place(b[..., 16:80], 32), **q2),
         "Q3_K": _kind("Q3_K", 3, 16, _q3_k, _scaled(_half(108), _q3_k_scales)),
         "Q4_K": _kind("Q4_K", 4, 32, lambda b: _nibbles_of_runs(b[..., 16:], 32), **k),
         "Q5_K": _kind("Q5_K", 5, 32, _q5_k, **k),
@@ -284,7 +290,7 @@ def _kinds() -> dict[str, _Kind]:
         ),
         "MXFP4": _kind("MXFP4", 8, 32, _looked_up(_E2M1, lambda b: _nibbles(b[..., 1:])), _power),
         "TQ1_0": _kind("TQ1_0", 2, 256, _tq1_0, _half(52), zero=1),
-        "TQ2_0": _kind("TQ2_0", 2, 256, lambda b: _by_fours(b[..., :64], 32), _half(64), zero=1),
+        "TQ2_0": _kind("TQ2_0", 2, 256, lambda b: _by_place(b[..., :64], 32), _half(64), zero=1),
     }
 
 
