@@ -229,8 +229,8 @@ def write(
         writer.add_vocab_size(config["vocab_size"])
         _add_tokenizer(writer, folder)
     for key, value in metadata.items():
-        add = writer.add_string if isinstance(value, str) else writer.add_float32
-        add(key.replace("__", "."), value)
+        adds = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32}
+        adds[type(value)](key.replace("__", "."), value)
     for name, value in {**stored(folder), **(extra or {})}.items():
         value = np.ascontiguousarray(value, np.float32)
         ends = {"": kinds} if isinstance(kinds, str) else kinds

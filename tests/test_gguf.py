@@ -236,6 +236,7 @@ def test_a_file_in_a_folder_by_its_name_and_the_config_beside_it(
     assert "No GGUF file other.gguf" in refusal(str(folder), gguf_file="other.gguf")
     assert "No GGUF file" in refusal(str(folder), gguf_file="../both/model-Q8_0.gguf")
     assert "--config-from" in refusal(str(folder), config_from=str(folder))
+    assert "No GGUF file gone.gguf" in refusal("gone.gguf")
 
 
 def test_a_split_checkpoint_is_read_whole(models: Models, tmp_path: Path) -> None:
@@ -314,6 +315,16 @@ def test_what_a_configuration_would_not_say_needs_the_original(
     message = refusal(str(file))
     assert named in message
     assert "--config-from" in message
+
+
+def test_a_tokenizer_that_begins_texts_otherwise_needs_the_original(
+    home: Path, tmp_path: Path
+) -> None:
+    said = {"tokenizer__ggml__add_bos_token": True}
+    file = write(tmp_path / "model.gguf", EXAMPLE, tokens=True, **said)
+    assert "add_bos_token True" in refusal(str(file))
+    assert open_checkpoint(str(file), config_from=str(EXAMPLE)).model_type == "llama"
+    assert not (home / "companions").exists()
 
 
 # --- packages -----------------------------------------------------------------------------------

@@ -323,7 +323,7 @@ def open_checkpoint(
         (4, 2048)
     """
     path = _as_path(model)
-    if gguf_file is not None or (path and path.suffix == ".gguf"):
+    if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
         from qeff_zoo.checkpoint.gguf import open_gguf
 
         return open_gguf(model, path, gguf_file, config_from, revision)
@@ -364,7 +364,8 @@ def _as_path(model: str) -> Path | None:
         path = path.expanduser()
         if path.exists():
             return path
-    return path if model.startswith((".", "/", "~")) or model.count("/") > 1 else None
+    is_file = "/" not in model and model.endswith(".gguf")
+    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
 
 
 def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:

@@ -137,14 +137,35 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     if folder := store.companions(key):
         return folder
     with store.stage("companions") as staged:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(paths[0].parent, gguf_file=paths[0].name)
-        tokenizer.save_pretrained(staged)
+        _tokenizer(paths[0], header.metadata).save_pretrained(staged)
         ids = {name: config[name] for name in _TOKENS.values() if name in config}
         for name, content in (("config.json", config), ("generation_config.json", ids)):
             (staged / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         return store.promote_companions(staged, key)
+
+
+def _tokenizer(path: Path, metadata: Mapping[str, Any]) -> Any:
+    """Make transformers' tokenizer of a file; refuse one that would not begin and end texts as the file says."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        ids = tokenizer("a")["input_ids"]
+    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"transformers cannot make a tokenizer of {path.name!r}: {error}. Expected one that it knows. Name the "
+            "checkpoint that it was made from with --config-from."
+        ) from error
+    for which, place in (("bos", 0), ("eos", -1)):
+        wanted = metadata.get(f"tokenizer.ggml.add_{which}_token")
+        added = bool(ids) and ids[place] == getattr(tokenizer, f"{which}_token_id")
+        if wanted is not None and bool(wanted) != added:
+            raise UnsupportedModelError(
+                f"{path.name!r} says add_{which}_token {bool(wanted)}, which the tokenizer that transformers makes of "
+                "it does not do. Expected the tokenizer's own files. Name the checkpoint that it was made from with "
+                "--config-from."
+            )
+    return tokenizer
 
 
 def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
