@@ -12,7 +12,7 @@ import libggml
 import numpy as np
 from safetensors.numpy import load_file
 
-from qeff_zoo.formats.gguf_names import LAYOUTS
+from qeff_zoo.formats.gguf_names import layouts
 
 Array = np.ndarray[Any, Any]
 
@@ -81,7 +81,7 @@ def stored(folder: Path) -> dict[str, Array]:
     """Give the tensors of a checkpoint as llama.cpp's converters store them, in float32, under their names."""
     config = json.loads((folder / "config.json").read_text())
     kind = config["model_type"]
-    architecture = LAYOUTS[kind].architecture
+    architecture = layouts()[kind].architecture
     names = gguf.get_tensor_name_map(_arch(architecture), layers_of(config))
     heads = config.get("num_attention_heads") or config.get("n_head")
     key_heads = config.get("num_key_value_heads") or heads
@@ -210,7 +210,7 @@ def write(
         metadata: Beside what the configuration says; `__` stands for a dot.
     """
     config = json.loads((folder / "config.json").read_text())
-    architecture = LAYOUTS[config["model_type"]].architecture
+    architecture = layouts()[config["model_type"]].architecture
     writer = gguf.GGUFWriter(target, architecture)
     heads = config.get("num_attention_heads") or config.get("n_head")
     if heads:

@@ -577,9 +577,9 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
         "--pooling does not apply to text-classification",
     ),
     "quantized": (
-        {**LLAMA, "quantization_config": {"quant_method": "awq", "bits": 4}},
+        {**LLAMA, "quantization_config": {"quant_method": "aqlm"}},
         {},
-        "is quantized with 'awq', but recipe 'llama' supports none",
+        "is quantized with 'aqlm'; awq, ",
     ),
 }
 
@@ -596,7 +596,7 @@ def test_conflict(opened: Open, name: str) -> None:
 def test_all_conflicts_are_reported_at_once(opened: Open) -> None:
     checkpoint = opened(
         architectures=["LlamaForTokenClassification"],
-        quantization_config={"quant_method": "gptq"},
+        quantization_config={"quant_method": "spqr"},
     )
     found = problems(
         checkpoint,
@@ -615,7 +615,7 @@ def test_all_conflicts_are_reported_at_once(opened: Open) -> None:
     assert len(found) == len(set(found)) == 12
     for word in (
         "--task",
-        *("LlamaForTokenClassification", "gptq", "tpu", "int3", "fast", "9000", "--seq-lens"),
+        *("LlamaForTokenClassification", "spqr", "tpu", "int3", "fast", "9000", "--seq-lens"),
         *("--prefill-seq-len", "exclude", "--pooling", "--normalize"),
     ):
         assert sum(word in problem for problem in found) >= 1, word

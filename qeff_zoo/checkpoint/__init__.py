@@ -324,9 +324,7 @@ def open_checkpoint(
     """
     path = _as_path(model)
     if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
-        from qeff_zoo.checkpoint.gguf import open_gguf
-
-        return open_gguf(model, path, gguf_file, config_from, revision)
+        return _gguf(model, path, gguf_file, config_from, revision)
     if config_from is not None:
         raise CheckpointError(
             f"--config-from {config_from!r} was given with {model!r}, which has a configuration of its own. Expected "
@@ -346,8 +344,38 @@ def open_checkpoint(
     return checkpoint
 
 
-def require_no_revision(path: Path, revision: str | None) -> None:
-    """Refuse a revision of a local path."""
+def _gguf(
+    model: str,
+    path: Path | None,
+    gguf_file: str | None,
+    config_from: str | None,
+    revision: str | None,
+) -> Checkpoint:
+    """Open a GGUF checkpoint; of files that are here, check that every tensor has a place in the model."""
+    from qeff_zoo.checkpoint import gguf
+    from qeff_zoo.formats import gguf_names
+
+    if path is not None:
+        _require_no_revision(path, revision)
+    found = gguf.find(model, path, gguf_file, config_from, revision)
+    original = open_checkpoint(found.original, need_weights=False)
+    checkpoint = replace(
+        original,
+        name=found.name,
+        model_id=found.model_id,
+        revision=found.revision,
+        folder=found.files.folder,
+        config={**original.config, "quantization_config": {"quant_method": "gguf"}},
+        files=found.files,
+        gguf=found.file,
+    )
+    if all((checkpoint.folder / name).is_file() for name in checkpoint.weight_files):
+        header = checkpoint.gguf_header
+        gguf_names.places_of(found.name, checkpoint.config, header.metadata, header.tensors)
+    return checkpoint
+
+
+def _require_no_revision(path: Path, revision: str | None) -> None:
     if revision is not None:
         raise CheckpointError(
             f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
@@ -369,7 +397,7 @@ def _as_path(model: str) -> Path | None:
 
 
 def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
-    require_no_revision(path, revision)
+    _require_no_revision(path, revision)
     path = path.absolute()
     if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
         raise CheckpointError(

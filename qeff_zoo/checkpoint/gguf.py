@@ -4,12 +4,10 @@
 import json
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint, require_no_revision
 from qeff_zoo.checkpoint.files import Files, LocalFiles, is_wanted, some
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
@@ -19,15 +17,6 @@ from qeff_zoo.versions import installed
 
 #: Raised when the same file comes to give another configuration or tokenizer.
 _REVISION = 1
-#: Architectures whose metadata say all that their configuration does: `model_type`, class, and what nobody says.
-_TOLD: Mapping[str, tuple[str, str, Mapping[str, Any]]] = MappingProxyType(
-    {
-        "llama": ("llama", "LlamaForCausalLM", {}),
-        "qwen2": ("qwen2", "Qwen2ForCausalLM", {}),
-        "qwen3": ("qwen3", "Qwen3ForCausalLM", {}),
-        "qwen3moe": ("qwen3_moe", "Qwen3MoeForCausalLM", {"norm_topk_prob": True}),
-    }
-)
 #: Metadata of the architecture -> configuration.
 _KEYS = {
     "context_length": "max_position_embeddings",
@@ -54,14 +43,35 @@ _TOKENS = {
 }
 
 
-def open_gguf(
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Where a GGUF checkpoint is.
+
+    Args:
+        name: For display.
+        model_id: `org/name` of a Hub model; None for a local one.
+        revision: Commit of a Hub model; None for a local one.
+        files: Where its files come from.
+        file: Name of one of its GGUF files.
+        original: What its configuration and tokenizer are taken from: a path, or a Hub id.
+    """
+
+    name: str
+    model_id: str | None
+    revision: str | None
+    files: Files
+    file: str
+    original: str
+
+
+def find(
     model: str,
     path: Path | None,
     gguf_file: str | None,
     config_from: str | None,
     revision: str | None,
-) -> Checkpoint:
-    """Open a GGUF checkpoint; of files that are here, check that every tensor has a place in the model.
+) -> Found:
+    """Find a GGUF checkpoint and what its configuration is taken from.
 
     Args:
         model: As the user named it.
@@ -71,15 +81,14 @@ def open_gguf(
         revision: Of a Hub model.
 
     Raises:
-        CheckpointError: A file is missing or damaged, or the configuration is not that of the weights.
-        UnsupportedModelError: The model, or a type of its tensors, cannot be read.
+        CheckpointError: A file is missing or damaged.
+        UnsupportedModelError: There is no configuration, and none can be made of the file.
     """
     if path is None:
         snapshot = open_snapshot(model, revision, is_wanted, need_config=False)
         files: Files = snapshot
         name, pinned, file = model, snapshot.revision, str(gguf_file)
     else:
-        require_no_revision(path, revision)
         path = path.absolute()
         name, pinned, file = path.stem, None, path.name
         if gguf_file is not None:
@@ -87,22 +96,14 @@ def open_gguf(
         there = [one for one in shards_of(file) if (path.parent / one).is_file()]
         files = LocalFiles(path.parent, frozenset(there))
     _require_files(files, file)
-    here = all((files.folder / one).is_file() for one in shards_of(file))
-    original = _original(config_from, files, file, here=here)
-    checkpoint = replace(
-        original,
+    return Found(
         name=name,
         model_id=model if path is None else None,
         revision=pinned,
-        folder=files.folder,
-        config={**original.config, "quantization_config": {"quant_method": "gguf"}},
         files=files,
-        gguf=file,
+        file=file,
+        original=config_from or _original(files, file),
     )
-    if here:
-        header = checkpoint.gguf_header
-        gguf_names.places_of(name, checkpoint.config, header.metadata, header.tensors)
-    return checkpoint
 
 
 def _require_files(files: Files, file: str) -> None:
@@ -115,16 +116,13 @@ def _require_files(files: Files, file: str) -> None:
         )
 
 
-def _original(config_from: str | None, files: Files, file: str, *, here: bool) -> Checkpoint:
-    """Open what the configuration and the tokenizer are taken from."""
-    if config_from is not None:
-        return open_checkpoint(config_from, need_weights=False)
+def _original(files: Files, file: str) -> str:
+    """Find a configuration beside a file, or make one of it."""
     if (files.folder / "config.json").is_file():
-        return open_checkpoint(str(files.folder), need_weights=False)
-    if not here:
-        files.fetch(shards_of(file))  # nothing else says what the model is
+        return str(files.folder)
+    files.fetch(shards_of(file))  # nothing else says what the model is
     paths = [files.folder / one for one in shards_of(file)]
-    return open_checkpoint(str(_from_metadata(paths, read_shards(paths))), need_weights=False)
+    return str(_from_metadata(paths, read_shards(paths)))
 
 
 def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
@@ -181,7 +179,14 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     """
     metadata, tensors = header.metadata, header.tensors
     architecture = str(metadata.get("general.architecture"))[:64]
-    kind, class_name, defaults = _TOLD.get(architecture, ("", "", {}))
+    kind, alone = next(
+        (
+            (kind, one.alone)
+            for kind, one in gguf_names.layouts().items()
+            if one.architecture == architecture and one.alone is not None
+        ),
+        ("", {}),
+    )
     said = {
         key.removeprefix(f"{architecture}."): value
         for key, value in metadata.items()
@@ -200,7 +205,9 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
             f"{name!r} is GGUF of architecture {architecture!r}, and no configuration can be made of it alone: {why}. "
             "Expected the checkpoint that it was made from beside it. Name that with --config-from."
         )
-    config: dict[str, Any] = {"model_type": kind, "architectures": [class_name], **defaults}
+    config: dict[str, Any] = {"model_type": kind}
+    for key, value in alone.items():
+        config[key] = value["has"] in tensors if isinstance(value, dict) else value
     for key, value in said.items():
         value = float(f"{value:.7g}") if isinstance(value, float) else value  # float32 in the file
         if config.setdefault(_KEYS[key], value) != value:
@@ -215,7 +222,4 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     }
     if "token_embd.weight" in tensors:
         config.setdefault("vocab_size", tensors["token_embd.weight"].shape[0])
-    if kind == "llama":
-        config["attention_bias"] = "blk.0.attn_q.bias" in tensors
-        config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
     return config | {short: metadata[key] for key, short in _TOKENS.items() if key in metadata}

@@ -2,15 +2,19 @@
 """The names of GGUF's tensors -> those of the float model, and what llama.cpp's converters did to the values.
 
 They store rows of queries and keys of some models in another order, experts stacked, the three parts of a fused
-projection apart, some norms plus one. A model that is not in `LAYOUTS` is refused: nobody has said what was done to it.
+projection apart, some norms plus one. A model that gguf_layouts.json does not have is refused: nobody
+has said what was done to it.
 Source: https://github.com/ggml-org/llama.cpp, conversion/*.py
 """
 
+import json
 import re
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -87,6 +91,8 @@ class Layout:
         moves: What is not only called otherwise, by name as above.
         joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
         plus_one: Norms are stored plus one.
+        alone: Of a model whose metadata say all that its configuration does, what all of them have in common there; a
+            value `{"has": name}` is whether there is a tensor of that name. None for others.
     """
 
     architecture: str
@@ -95,6 +101,7 @@ class Layout:
     moves: Mapping[str, Move] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
     plus_one: bool = False
+    alone: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,217 +119,42 @@ class Places:
     changes: Mapping[str, str]
 
 
-_ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_ATTENTION = {
-    **{f"attn_{one}": f"self_attn.{one}_proj" for one in "qkv"},
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
+_MOVES: Mapping[str, Move] = {
+    "query rows": _query_rows,
+    "key rows": _key_rows,
+    "fused by heads": _fused_by_heads,
+    "transposed": _transposed,
+    "as one row": _as_one_row,
+    "as kernel": _as_kernel,
 }
-_MLP = {f"ffn_{one}": f"mlp.{one}_proj" for one in ("gate", "up", "down")}
-_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-_LLAMA = {**_ENDS, **_ATTENTION, **_MLP, **_NORMS}
-_NORMS_AFTER = {
-    "post_attention_norm": "post_attention_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-_GEMMA2 = {**_LLAMA, **_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
-_EXPERTS = {
-    "ffn_gate_inp": "mlp.gate",
-    **{f"ffn_{one}_exps": f"mlp.experts.{{}}.{one}_proj" for one in ("gate", "up", "down")},
-}
-_MIXTRAL = {
-    **_LLAMA,
-    "ffn_gate_inp": "block_sparse_moe.gate",
-    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
-    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
-    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
-}
-_QWEN2_MOE = {
-    **_LLAMA,
-    **_EXPERTS,
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-    **{f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
-}
-_GPT2 = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "attn_norm": "ln_1",
-    "attn_qkv": "attn.c_attn",
-    "attn_output": "attn.c_proj",
-    "ffn_norm": "ln_2",
-    "ffn_up": "mlp.c_fc",
-    "ffn_down": "mlp.c_proj",
-}
-_BLOOM = {
-    "token_embd": "transformer.word_embeddings",
-    "output_norm": "transformer.ln_f",
-    "token_embd_norm": "transformer.word_embeddings_layernorm",
-    "output": "lm_head",
-    **_NORMS,
-    "attn_qkv": "self_attention.query_key_value",
-    "attn_output": "self_attention.dense",
-    "ffn_up": "mlp.dense_h_to_4h",
-    "ffn_down": "mlp.dense_4h_to_h",
-}
-_NEOX = {
-    **_BLOOM,
-    "token_embd": "gpt_neox.embed_in",
-    "output_norm": "gpt_neox.final_layer_norm",
-    "output": "embed_out",
-    "attn_qkv": "attention.query_key_value",
-    "attn_output": "attention.dense",
-}
-_LFM2 = {
-    **_LLAMA,
-    "token_embd_norm": "model.embedding_norm",
-    "attn_norm": "operator_norm",
-    "attn_output": "self_attn.out_proj",
-    "ffn_norm": "ffn_norm",
-    **{f"attn_{one}_norm": f"self_attn.{one}_layernorm" for one in "qk"},
-    **{f"shortconv.{one}": f"conv.{one}" for one in ("conv", "in_proj", "out_proj")},
-    "ffn_gate": "feed_forward.w1",
-    "ffn_down": "feed_forward.w2",
-    "ffn_up": "feed_forward.w3",
-}
-_MAMBA = {
-    "token_embd": "backbone.embeddings",
-    "output_norm": "backbone.norm_f",
-    "output": "lm_head",
-    "attn_norm": "norm",
-    "ssm_a": "mixer.A_log",
-    "ssm_d": "mixer.D",
-    "ssm_dt": "mixer.dt_proj",
-    "ssm_conv1d": "mixer.conv1d",
-    "ssm_in": "mixer.in_proj",
-    "ssm_out": "mixer.out_proj",
-    "ssm_x": "mixer.x_proj",
-}
-_GPT_OSS = {
-    **_LLAMA,
-    "ffn_gate_inp": "mlp.router",
-    "post_attention_norm": "post_attention_layernorm",
-    "attn_sinks.weight": "self_attn.sinks",
-    "ffn_down_exps.weight": "mlp.experts.down_proj",
-    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
-}
-_GRANITE_MOE = {
-    **_LLAMA,
-    "ffn_gate_inp": "block_sparse_moe.router.layer",
-    "ffn_down_exps": "block_sparse_moe.output_linear",
-}
-_ROTATED: Mapping[str, Move] = {"attn_q": _query_rows, "attn_k": _key_rows}
+_JOINS: Mapping[str, Join] = {"one after the other": _one_after_the_other, "in turns": _in_turns}
 
 
-def _layouts() -> dict[str, Layout]:
-    llama = Layout(architecture="llama", names=_LLAMA, moves=_ROTATED)
-    fused = {"attn_qkv": _fused_by_heads}
-    shared_gate = {"ffn_gate_inp_shexp.weight": _as_one_row}
-    by_head = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
-    fused_mlp = {"ffn_up": "mlp.gate_up_proj"}
-    return {
-        **dict.fromkeys(("llama", "mistral", "iquestcoder"), llama),
-        "mixtral": Layout(architecture="llama", names=_MIXTRAL, moves=_ROTATED),
-        **{
-            one: Layout(architecture=one, names=_LLAMA, moves=_ROTATED)
-            for one in ("arcee", "granite", "olmo", "smollm3")
-        },
-        **{
-            one: Layout(architecture=one, names=_LLAMA)
-            for one in ("qwen2", "qwen3", "ernie4_5", "stablelm", "cohere2")
-        },
-        "seed_oss": Layout(architecture="seed_oss", names={**_LLAMA, **_NORMS_AFTER}),
-        "cohere": Layout(architecture="command-r", names=_LLAMA),
-        "hunyuan_v1_dense": Layout(architecture="hunyuan-dense", names={**_LLAMA, **by_head}),
-        "olmo2": Layout(architecture="olmo2", names={**_LLAMA, **_NORMS_AFTER}),
-        "olmo3": Layout(architecture="olmo2", names={**_LLAMA, **_NORMS_AFTER}),
-        "exaone4": Layout(architecture="exaone4", names={**_LLAMA, **_NORMS_AFTER}),
-        "olmoe": Layout(architecture="olmoe", names={**_LLAMA, **_EXPERTS}),
-        "qwen3_moe": Layout(architecture="qwen3moe", names={**_LLAMA, **_EXPERTS}),
-        "qwen2_moe": Layout(architecture="qwen2moe", names=_QWEN2_MOE, moves=shared_gate),
-        "granitemoe": Layout(
-            architecture="granitemoe",
-            names=_GRANITE_MOE,
-            moves=_ROTATED,
-            joined={
-                "block_sparse_moe.input_linear.weight": (
-                    *("ffn_gate_exps.weight", "ffn_up_exps.weight"),
-                    _one_after_the_other,
-                )
-            },
-        ),
-        "gpt_oss": Layout(
-            architecture="gpt-oss",
-            names=_GPT_OSS,
-            moves={"ffn_down_exps.weight": _transposed},
-            joined={
-                f"mlp.experts.gate_up_proj{end}": (
-                    *(f"ffn_gate_exps.{kind}", f"ffn_up_exps.{kind}"),
-                    _in_turns,
-                )
-                for end, kind in (("", "weight"), ("_bias", "bias"))
-            },
-        ),
-        "minimax_m2": Layout(
-            architecture="minimax-m2",
-            names={**_MIXTRAL, "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
-        ),
-        "gemma": Layout(architecture="gemma", names=_LLAMA, plus_one=True),
-        "gemma2": Layout(architecture="gemma2", names=_GEMMA2, plus_one=True),
-        "gemma3_text": Layout(architecture="gemma3", names=_GEMMA2, plus_one=True),
-        "nemotron": Layout(architecture="nemotron", names=_LLAMA, plus_one=True),
-        "glm4": Layout(
-            architecture="glm4",
-            names={
-                **_LLAMA,
-                **fused_mlp,
-                "post_attention_norm": "post_self_attn_layernorm",
-                "post_ffw_norm": "post_mlp_layernorm",
-            },
-        ),
-        "phi3": Layout(
-            architecture="phi3", names={**_LLAMA, **fused_mlp, "attn_qkv": "self_attn.qkv_proj"}
-        ),
-        "starcoder2": Layout(
-            architecture="starcoder2",
-            names={**_LLAMA, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
-        ),
-        "gpt2": Layout(
-            architecture="gpt2",
-            names=_GPT2,
-            layers="transformer.h",
-            moves=dict.fromkeys(
-                ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"),
-                _transposed,
-            ),
-        ),
-        "gpt_bigcode": Layout(architecture="starcoder", names=_GPT2, layers="transformer.h"),
-        "bloom": Layout(architecture="bloom", names=_BLOOM, layers="transformer.h", moves=fused),
-        "falcon": Layout(
-            architecture="falcon",
-            names={name: one for name, one in _BLOOM.items() if name != "ffn_norm"},
-            layers="transformer.h",
-            moves=fused,
-        ),
-        "gpt_neox": Layout(
-            architecture="gptneox", names=_NEOX, layers="gpt_neox.layers", moves=fused
-        ),
-        "lfm2": Layout(
-            architecture="lfm2", names=_LFM2, moves={"shortconv.conv.weight": _as_kernel}
-        ),
-        "mamba": Layout(
-            architecture="mamba",
-            names=_MAMBA,
-            layers="backbone.layers",
-            moves={"ssm_conv1d.weight": _as_kernel},
-        ),
-    }
+@cache
+def layouts() -> Mapping[str, Layout]:
+    """Return the layouts that are known, by `model_type`: those of gguf_layouts.json."""
+    said = json.loads(Path(__file__).with_name("gguf_layouts.json").read_text(encoding="utf-8"))
+    return MappingProxyType(
+        {kind: _layout(said["groups"], **one) for kind, one in said["models"].items()}
+    )
 
 
-#: By `model_type`.
-LAYOUTS: Mapping[str, Layout] = MappingProxyType(_layouts())
+def _layout(
+    known: Mapping[str, Mapping[str, str]],
+    groups: Sequence[str],
+    names: Mapping[str, str] = MappingProxyType({}),
+    moves: Mapping[str, str] = MappingProxyType({}),
+    joined: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    **rest: Any,
+) -> Layout:
+    """Make a layout of its entry: groups of names, its own, and others' functions by their names."""
+    return Layout(
+        names={**{name: one for group in groups for name, one in known[group].items()}, **names},
+        moves={name: _MOVES[move] for name, move in moves.items()},
+        joined={name: (one, two, _JOINS[join]) for name, (one, two, join) in joined.items()},
+        **rest,
+    )
+
 
 #: How configurations call their number of layers.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
@@ -349,11 +181,12 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
             f"{name!r} is a GGUF file of type {'mmproj' if architecture == 'clip' else kind!r}: a vision projector or "
             "an adapter. Expected the language model's own file. Give that one."
         )
-    layout = LAYOUTS.get(model_type)
+    layout = layouts().get(model_type)
     if layout is None:
         raise UnsupportedModelError(
             f"{name!r} is GGUF of architecture {architecture!r}, model_type {model_type!r}. Expected one of "
-            f"{', '.join(sorted(LAYOUTS))}, of which the arrangement in GGUF is known. Use the safetensors checkpoint."
+            f"{', '.join(sorted(layouts()))}, of which the arrangement in GGUF is known. Use the safetensors "
+            "checkpoint."
         )
     if architecture != layout.architecture:
         raise CheckpointError(
@@ -442,10 +275,8 @@ def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[i
     """Return how many heads queries and keys have; 1 where the layers differ, or there are none."""
     queries = metadata.get(f"{architecture}.attention.head_count", 1)
     keys = metadata.get(f"{architecture}.attention.head_count_kv", queries)
-    heads = [1 if isinstance(one, array) else one for one in (queries, keys)]
-    if not all(
-        type(one) is int and (0 < one < 1 << 16 or architecture == "mamba") for one in heads
-    ):
+    heads = [1 if isinstance(one, array) else one or 1 for one in (queries, keys)]
+    if not all(type(one) is int and 0 < one < 1 << 16 for one in heads):
         raise _misfit(name, f"{heads} heads of queries and keys", "numbers of heads")
     return heads[0], heads[1]
 
