@@ -317,11 +317,27 @@ def test_what_a_configuration_would_not_say_needs_the_original(
     assert "--config-from" in message
 
 
-def test_a_tokenizer_that_begins_texts_otherwise_needs_the_original(
-    home: Path, tmp_path: Path
-) -> None:
-    said = {"tokenizer__ggml__add_bos_token": False}
+@pytest.mark.parametrize("begins", [True, False])
+def test_texts_begin_as_the_file_says(home: Path, tmp_path: Path, begins: bool) -> None:
+    from transformers import AutoTokenizer
+
+    said = {"tokenizer__ggml__add_bos_token": begins}
     file = write(tmp_path / "model.gguf", EXAMPLE, tokens=True, **said)
+    made = open_checkpoint(str(file)).companions["tokenizer.json"].parent
+    ids = AutoTokenizer.from_pretrained(made)("a")["input_ids"]
+    assert (ids[0] == 0) is begins
+
+
+def test_a_tokenizer_that_begins_texts_otherwise_needs_the_original(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoTokenizer
+
+    file = write(
+        tmp_path / "model.gguf", EXAMPLE, tokens=True, tokenizer__ggml__add_bos_token=False
+    )
+    beginning = AutoTokenizer.from_pretrained(EXAMPLE)  # with a token that the file does not want
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: beginning)
     assert "add_bos_token False" in refusal(str(file))
     assert open_checkpoint(str(file), config_from=str(EXAMPLE)).model_type == "llama"
     assert not (home / "companions").exists()
