@@ -19,6 +19,8 @@ def build(
     model: str | os.PathLike[str],
     *,
     revision: str | None = None,
+    config_from: str | os.PathLike[str] | None = None,
+    gguf_file: str | None = None,
     validate: bool = True,
     output: str | os.PathLike[str] | None = None,
     **choices: Any,
@@ -26,8 +28,10 @@ def build(
     """Build a validated package, or find it in the store.
 
     Args:
-        model: Hub id (`org/name`) or folder of a checkpoint.
+        model: Hub id (`org/name`) or folder of a checkpoint, or a GGUF file.
         revision: Branch, tag or commit of a Hub model.
+        config_from: Of GGUF, the checkpoint that it was made from: its configuration and tokenizer are used.
+        gguf_file: Name of a GGUF file in the folder or Hub repository.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
         **choices: Fields of `qeff_zoo.choices.Request`, which are the flags of `qeff-zoo build`.
@@ -47,7 +51,13 @@ def build(
     destination = None if output is None else Path(output)
     request = Request(**choices)
     built = pipeline.build(
-        os.fspath(model), request, revision=revision, validate=validate, output=destination
+        os.fspath(model),
+        request,
+        revision=revision,
+        config_from=None if config_from is None else os.fspath(config_from),
+        gguf_file=gguf_file,
+        validate=validate,
+        output=destination,
     )
     return built.package
 

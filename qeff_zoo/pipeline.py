@@ -50,10 +50,18 @@ class Built:
 
 
 def make_plan(
-    model: str, request: Request, *, revision: str | None = None, store: Store | None = None
+    model: str,
+    request: Request,
+    *,
+    revision: str | None = None,
+    config_from: str | None = None,
+    gguf_file: str | None = None,
+    store: Store | None = None,
 ) -> tuple[Checkpoint, Plan]:
     """Open a checkpoint and make every choice, before anything large is downloaded."""
-    checkpoint = open_checkpoint(model, revision=revision)
+    checkpoint = open_checkpoint(
+        model, revision=revision, config_from=config_from, gguf_file=gguf_file
+    )
     # What is refused is refused before the weights are hashed, which takes long for a large model.
     plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
@@ -80,6 +88,8 @@ def build(
     request: Request = Request(),
     *,
     revision: str | None = None,
+    config_from: str | None = None,
+    gguf_file: str | None = None,
     validate: bool = True,
     level: str | None = None,
     output: Path | None = None,
@@ -89,9 +99,11 @@ def build(
     """Turn a checkpoint into a validated package.
 
     Args:
-        model: Hub id or folder.
+        model: Hub id, folder or GGUF file.
         request: What is asked for beyond the recipe.
         revision: Branch, tag or commit of a Hub model.
+        config_from: See `open_checkpoint`.
+        gguf_file: See `open_checkpoint`.
         validate: Compare with Hugging Face before the package is promoted; without, it says "none".
         level: What the comparison is called: "tiny" for a recipe's tiny model, with weights made up; None for what it
             proves: "predicted" where this machine cannot run the package, else what the target's packages prove.
@@ -104,15 +116,22 @@ def build(
     """
     store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
-        checkpoint, plan = make_plan(model, request, revision=revision, store=store)
+        checkpoint, plan = make_plan(
+            model,
+            request,
+            revision=revision,
+            config_from=config_from,
+            gguf_file=gguf_file,
+            store=store,
+        )
         if output is not None:
             existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
         package = store.lookup(plan.build_key)
     hit = package is not None and _will_do(package, store, validate=validate)
     if package is None or not hit:
         package = _build(checkpoint, plan, store, watch, level, validate=validate)
-    if checkpoint.model_id is None:
-        store.remember_source(plan.build_key, checkpoint.folder)
+    if checkpoint.model_id is None or checkpoint.gguf:
+        store.remember_source(plan.build_key, checkpoint.folder / checkpoint.gguf)
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
@@ -311,6 +330,8 @@ def prepare(
     *,
     request: Request = Request(),
     revision: str | None = None,
+    config_from: str | None = None,
+    gguf_file: str | None = None,
     validate: bool = True,
     store: Store | None = None,
     reporter: Reporter | None = None,
@@ -318,10 +339,12 @@ def prepare(
     """Turn a checkpoint into all that a package is compiled from, where the compiler is on another machine.
 
     Args:
-        model: Hub id or folder.
+        model: Hub id, folder or GGUF file.
         output: A folder that is new or empty.
         request: What is asked for beyond the recipe.
         revision: Branch, tag or commit of a Hub model.
+        config_from: See `open_checkpoint`.
+        gguf_file: See `open_checkpoint`.
         validate: Compare what will be compiled with Hugging Face, in the device's numerics.
         store: Where graphs are kept; None for the one `QEFF_HOME` names.
         reporter: Shows progress.
@@ -334,7 +357,14 @@ def prepare(
     """
     store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
-        checkpoint, plan = make_plan(model, request, revision=revision, store=store)
+        checkpoint, plan = make_plan(
+            model,
+            request,
+            revision=revision,
+            config_from=config_from,
+            gguf_file=gguf_file,
+            store=store,
+        )
     target = targets.find(plan.target)
     if not isinstance(target, targets.Preparing):
         raise CompileError(

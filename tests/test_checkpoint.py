@@ -139,10 +139,10 @@ REFUSED: dict[str, tuple[Changes, str]] = {
     "sharded pickle": ({**WEIGHTS, "pytorch_model-00001-of-1.bin": b"x"}, "are pickle"),
     "torch file": ({**WEIGHTS, "model.pt": b"x"}, "are pickle"),
     "lightning checkpoint": ({**WEIGHTS, "last.ckpt": b"x"}, "are pickle"),
-    "gguf": ({**WEIGHTS, "model-Q4_K_M.gguf": b"x"}, "GGUF is not read yet"),
+    "gguf": ({**WEIGHTS, "model-Q4_K_M.gguf": b"x"}, "only GGUF"),
     "gguf without config": (
         {**WEIGHTS, "config.json": None, "model.gguf": b"x"},
-        "GGUF is not read yet",
+        "only GGUF",
     ),
     "adapter": (
         {**WEIGHTS, "adapter_model.safetensors": b"x", "adapter_config.json": b"{}"},

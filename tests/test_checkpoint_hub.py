@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of the Hub, by the genuine client against a Hub on the loopback."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import gguf
+import numpy as np
 import pytest
 import tiny_checkpoint as tiny
 from local_hub import LocalHub
@@ -162,11 +165,11 @@ def test_a_wrong_token_is_told(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -
     ("removed", "added", "reason"),
     [
         (WEIGHTS, "pytorch_model.bin", "Reading a pickle can run code"),
-        (WEIGHTS, "model-Q4_0.gguf", "GGUF is not read yet"),
+        (WEIGHTS, "model-Q4_0.gguf", "only GGUF"),
         (WEIGHTS, "consolidated.safetensors", "only other safetensors"),
         (WEIGHTS, "notes.txt", "No weights in 'alice/tiny' on the Hub at revision"),
         ("config.json", "notes.txt", "No config.json in 'alice/tiny' on the Hub at revision"),
-        (f"config.json {WEIGHTS}", "model-Q4_0.gguf", "GGUF is not read yet"),
+        (f"config.json {WEIGHTS}", "model-Q4_0.gguf", "only GGUF"),
     ],
 )
 def test_refused_before_any_large_file(
@@ -262,3 +265,42 @@ def test_a_hub_that_is_not_reached_is_named(hub: LocalHub) -> None:
     with pytest.raises(CheckpointError, match=reason) as caught, hub_errors(MODEL, "main"):
         raise LocalEntryNotFoundError("no connection")
     assert isinstance(caught.value.__cause__, LocalEntryNotFoundError)
+
+
+def test_a_file_of_a_repository_is_named_and_its_original_too(
+    hub: LocalHub, tmp_path: Path, go_offline: GoOffline
+) -> None:
+    content = {"model-Q8_0.gguf": gguf_file(tmp_path / "model.gguf"), "README.md": b"# quantized"}
+    commit = hub.commit("org/quantized", {**content, ".gitattributes": b""})
+    original = tmp_path / "config.json"
+    original.write_text(json.dumps({**tiny.CONFIG, "num_hidden_layers": 1}))
+    named = {"gguf_file": "model-Q8_0.gguf", "config_from": str(original)}
+
+    checkpoint = open_checkpoint("org/quantized", **named)
+
+    assert (checkpoint.model_id, checkpoint.revision) == ("org/quantized", commit)
+    assert not hub.requests("_content")
+    before = checkpoint.weights_digest()
+    checkpoint.fetch()
+    assert checkpoint.read("output_norm.weight").tolist() == [1.0] * 8
+    go_offline()
+    offline = open_checkpoint("org/quantized", **named)
+    assert offline.weights_digest() == before
+    assert "model.norm.weight" in offline.logical
+    assert "other.gguf" in str(refused_file("other.gguf"))
+
+
+def gguf_file(path: Path) -> bytes:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("output_norm.weight", np.ones(8, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+def refused_file(name: str) -> CheckpointError:
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint("org/quantized", gguf_file=name)
+    return caught.value

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From recipes and models to packages: `list`, `show`, `plan`, `build`, `adopt`, `export`, `predict`."""
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,26 @@ def _add_plan(commands: Any) -> None:
         commands, "plan", "show every choice of a build, and who made it, without building"
     )
     add_choices(parser)
+    _add_gguf(parser)
+
+
+def _add_gguf(parser: argparse.ArgumentParser) -> None:
+    """Add what says which GGUF checkpoint is meant."""
+    parser.add_argument(
+        "--gguf-file", metavar="NAME", help="GGUF file in the folder or Hub repository MODEL"
+    )
+    parser.add_argument(
+        "--config-from",
+        metavar="ORIGINAL",
+        help="of GGUF, the checkpoint that it was made from (Hub id, folder or config.json): its configuration and "
+        "tokenizer are used",
+    )
 
 
 def _add_build(commands: Any) -> None:
     parser = command(commands, "build", "turn a checkpoint into a validated package")
     add_choices(parser)
+    _add_gguf(parser)
     parser.add_argument(
         "--no-validate", action="store_true", help="do not compare with Hugging Face"
     )

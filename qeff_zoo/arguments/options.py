@@ -22,7 +22,7 @@ def command(commands: Any, name: str, text: str, group: str = "") -> argparse.Ar
 def add_choices(parser: argparse.ArgumentParser) -> None:
     """Add a model and the choices of a build."""
     parser.add_argument(
-        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint, or a GGUF file"
     )
     add_axes(parser)
 

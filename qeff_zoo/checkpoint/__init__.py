@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any checkpoint: a model id or a path in; configuration, companions, tensors, identity out.
 
-Opening reads small files only. Weights are safetensors, fetched by `Checkpoint.fetch` and read without a copy. Pickle
-is refused: reading one can run code. Needs neither torch nor transformers.
+Opening reads small files only. Weights are safetensors or GGUF, fetched by `Checkpoint.fetch` and read without a copy.
+Pickle is refused: reading one can run code. Needs neither torch nor transformers.
 """
 
 import os
@@ -26,6 +26,7 @@ from qeff_zoo.checkpoint.files import (
     read_json,
     some,
 )
+from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.checkpoint.sentence_transformers import dense_files
@@ -55,6 +56,7 @@ class Checkpoint:
         generation_config: generation_config.json as it stands; empty without one.
         companions: Configuration, tokenizer and documents: local path by relative path.
         files: Where the files come from.
+        gguf: Name of the GGUF file of the weights, or of the first of several; nothing for safetensors.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Checkpoint:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     companions: Mapping[str, Path]
     files: Files = field(repr=False)
+    gguf: str = ""
 
     @property
     def model_type(self) -> str:
@@ -89,7 +92,9 @@ class Checkpoint:
 
     @cached_property
     def weight_files(self) -> tuple[str, ...]:
-        """Relative paths of the safetensors files, sorted."""
+        """Relative paths of the files of weights, sorted."""
+        if self.gguf:
+            return shards_of(self.gguf)
         shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
         return tuple(sorted({*shards, *dense_files(self.companions).values()}))
 
@@ -145,8 +150,15 @@ class Checkpoint:
         self.files.fetch(self.weight_files, progress)
 
     @cached_property
+    def gguf_header(self) -> GgufHeader:
+        """What the GGUF files say of themselves, checked; they must have been fetched."""
+        return read_shards([self.folder / name for name in self.weight_files])
+
+    @cached_property
     def stored(self) -> Mapping[str, TensorInfo]:
         """Every tensor of the files by name, from checked headers; the weights must have been fetched."""
+        if self.gguf:
+            return self.gguf_header.tensors
         behind = dense_files(self.companions)
         tensors = index_tensors(
             self.folder / name for name in self.weight_files if name not in behind.values()
@@ -184,10 +196,11 @@ class Checkpoint:
 
         if not self.quantization:
             return Encodings(encoded={})
+        said = {"model": self.config, "metadata": self.gguf_header.metadata} if self.gguf else {}
         return formats.find(
             Stored(
                 name=self.name,
-                config=self.quantization,
+                config={**self.quantization, **said},
                 tensors=self.stored,
                 read=self._reader.read,
             )
@@ -284,14 +297,22 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    model: str, *, revision: str | None = None, need_weights: bool = True
+    model: str,
+    *,
+    revision: str | None = None,
+    need_weights: bool = True,
+    config_from: str | None = None,
+    gguf_file: str | None = None,
 ) -> Checkpoint:
     """Open a checkpoint; downloads its small files if it is on the Hub, and no weights.
 
     Args:
-        model: A folder, a config.json, or a Hub `org/name`. A path that exists wins.
+        model: A folder, a GGUF file, a config.json, or a Hub `org/name`. A path that exists wins.
         revision: Branch, tag or commit of a Hub model; None for its default branch.
         need_weights: Refuse a checkpoint without usable weights.
+        config_from: Of GGUF, the checkpoint that it was made from: a folder, a config.json, or a Hub `org/name`. Its
+            configuration and tokenizer are used. None for a config.json beside the file, else for what the file says.
+        gguf_file: Name of a GGUF file in the folder or repository; None for safetensors.
 
     Raises:
         CheckpointError: No such model, or it cannot be used as it is.
@@ -302,7 +323,15 @@ def open_checkpoint(
         >>> checkpoint.read("model.embed_tokens.weight", 0, 4).shape
         (4, 2048)
     """
-    if path := _as_path(model):
+    path = _as_path(model)
+    if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
+        return _gguf(model, path, gguf_file, config_from, revision)
+    if config_from is not None:
+        raise CheckpointError(
+            f"--config-from {config_from!r} was given with {model!r}, which has a configuration of its own. Expected "
+            "it with a GGUF file. Leave it out, or name the file with --gguf-file."
+        )
+    if path:
         checkpoint = _open_path(path, revision, need_weights)
     else:
         snapshot = open_snapshot(model, revision, is_wanted)
@@ -316,6 +345,45 @@ def open_checkpoint(
     return checkpoint
 
 
+def _gguf(
+    model: str,
+    path: Path | None,
+    gguf_file: str | None,
+    config_from: str | None,
+    revision: str | None,
+) -> Checkpoint:
+    """Open a GGUF checkpoint; of files that are here, check that every tensor has a place in the model."""
+    from qeff_zoo.checkpoint import gguf
+    from qeff_zoo.formats import gguf_names
+
+    if path is not None:
+        _require_no_revision(path, revision)
+    found = gguf.find(model, path, gguf_file, config_from, revision)
+    original = open_checkpoint(found.original, need_weights=False)
+    checkpoint = replace(
+        original,
+        name=found.name,
+        model_id=found.model_id,
+        revision=found.revision,
+        folder=found.files.folder,
+        config={**original.config, "quantization_config": {"quant_method": "gguf"}},
+        files=found.files,
+        gguf=found.file,
+    )
+    if all((checkpoint.folder / name).is_file() for name in checkpoint.weight_files):
+        header = checkpoint.gguf_header
+        gguf_names.places_of(found.name, checkpoint.config, header.metadata, header.tensors)
+    return checkpoint
+
+
+def _require_no_revision(path: Path, revision: str | None) -> None:
+    if revision is not None:
+        raise CheckpointError(
+            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
+            "model id with a revision. Leave the revision out."
+        )
+
+
 def _as_path(model: str) -> Path | None:
     """Treat as a path what exists, or cannot be a model id."""
     if not model:
@@ -325,15 +393,12 @@ def _as_path(model: str) -> Path | None:
         path = path.expanduser()
         if path.exists():
             return path
-    return path if model.startswith((".", "/", "~")) or model.count("/") > 1 else None
+    is_file = "/" not in model and model.endswith(".gguf")
+    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
 
 
 def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
-    if revision is not None:
-        raise CheckpointError(
-            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
-            "model id with a revision. Leave the revision out."
-        )
+    _require_no_revision(path, revision)
     path = path.absolute()
     if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
         raise CheckpointError(

@@ -30,7 +30,7 @@ def copy(checkpoint: Checkpoint, folder: Path) -> None:
     if _needs_conversion(checkpoint):
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.companions["config.json"].parent)
         tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
 
 

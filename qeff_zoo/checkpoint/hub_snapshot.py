@@ -126,7 +126,11 @@ class HubSnapshot:
 
 
 def open_snapshot(
-    model_id: str, revision: str | None, wanted: Callable[[str], bool]
+    model_id: str,
+    revision: str | None,
+    wanted: Callable[[str], bool],
+    *,
+    need_config: bool = True,
 ) -> HubSnapshot:
     """Pin a revision, list its files, and fetch the wanted small ones.
 
@@ -134,6 +138,7 @@ def open_snapshot(
         model_id: `org/name`.
         revision: Branch, tag or commit; None for the default branch.
         wanted: Which files to fetch now.
+        need_config: Of a repository without config.json, only list the files.
 
     Raises:
         CheckpointError: No such repository, revision or permission; or offline and not in the
@@ -152,9 +157,15 @@ def open_snapshot(
                 local_files_only=offline(),
             )
         except errors.RemoteEntryNotFoundError:
-            info = HfApi().model_info(model_id, revision=revision)
-            names = frozenset(file.rfilename for file in info.siblings or ())
-            return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
+            if need_config:
+                info = HfApi().model_info(model_id, revision=revision)
+                names = frozenset(file.rfilename for file in info.siblings or ())
+                return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
+            config = _any_file(model_id, revision)
+        except errors.LocalEntryNotFoundError:
+            if need_config:
+                raise
+            config = _any_file(model_id, revision)
         folder = Path(config).parent
         if offline():
             return _cached_snapshot(model_id, folder, wanted)
@@ -176,6 +187,20 @@ def open_snapshot(
         )
         _fetch_companions(snapshot, wanted)
     return snapshot
+
+
+def _any_file(model_id: str, revision: str | None) -> str:
+    """Return a path in the folder of a revision, which has no config.json, and note its branch's commit."""
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(
+        model_id,
+        revision=revision,
+        allow_patterns=[".gitattributes", "README.md"],
+        local_files_only=offline(),
+    )
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return str(Path(folder) / "config.json")
 
 
 def _fetch_companions(snapshot: HubSnapshot, wanted: Callable[[str], bool]) -> None:

@@ -60,7 +60,7 @@ class TensorInfo:
 
     Args:
         name: Name in the checkpoint.
-        dtype: Safetensors dtype: "F32", "BF16", "F8_E4M3", …
+        dtype: Safetensors dtype: "F32", "BF16", "F8_E4M3", …; of GGUF's blocks their type: "Q4_K", …
         shape: Lengths of the axes; empty for a scalar.
         path: File that holds it.
         offset: First byte, counted from the start of the file.
@@ -252,15 +252,15 @@ class TensorReader:
 
         Returns:
             A read-only view. BF16 is seen as uint16 and 8-bit floats as uint8, of the tensor's
-            shape; smaller floats as uint8 with the bytes of a row on the last axis.
+            shape; smaller floats, and GGUF's blocks, as uint8 with the bytes of a row on the last axis.
         """
         import numpy as np
 
         info = self._info(name)
         dtype = np.dtype(_NUMPY.get(info.dtype, "u1"))
         shape = info.shape
-        if (bits := DTYPE_BITS[info.dtype]) < 8:
-            shape = _byte_shape(info, bits)
+        if DTYPE_BITS.get(info.dtype, 0) < 8:
+            shape = _byte_shape(info)
         offset = info.offset
         if start is not None or stop is not None:
             if not shape:
@@ -315,11 +315,11 @@ class TensorReader:
         return self._maps[path]
 
 
-def _byte_shape(info: TensorInfo, bits: int) -> tuple[int, ...]:
-    *rows, last = info.shape or (1,)
-    if last * bits % 8:
+def _byte_shape(info: TensorInfo) -> tuple[int, ...]:
+    rows = math.prod(info.shape[:-1])
+    if rows and info.nbytes % rows:
         raise CheckpointError(
-            f"Tensor {info.name!r}, {info.dtype} {list(info.shape)}, has rows of {last * bits} "
+            f"Tensor {info.name!r}, {info.dtype} {list(info.shape)}, has rows of {info.nbytes * 8 // rows} "
             "bits. Expected whole bytes. Use a checkpoint whose last axis fills bytes."
         )
-    return (*rows, last * bits // 8)
+    return (*info.shape[:-1], info.nbytes // rows if rows else 0)

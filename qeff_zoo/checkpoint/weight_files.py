@@ -58,8 +58,8 @@ def no_weights(files: Files) -> CheckpointError:
         )
     if found := [name for name in names if name.endswith(".gguf")]:
         return CheckpointError(
-            f"No safetensors in {files}, only GGUF: {some(found)}. {expected} GGUF is not read "
-            "yet; give the safetensors checkpoint that it was made from."
+            f"No safetensors in {files}, only GGUF: {some(found)}. {expected} Name one of the GGUF files with "
+            "--gguf-file, or give the safetensors checkpoint that it was made from."
         )
     if found := [name for name in names if name.endswith(_PICKLES)]:
         return CheckpointError(

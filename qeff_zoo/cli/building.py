@@ -22,12 +22,17 @@ def _request(arguments: argparse.Namespace) -> Any:
     return Request(**choices_of(arguments))
 
 
+def _source(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what says which checkpoint is meant, beside its name."""
+    return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
+
+
 def plan_command(arguments: argparse.Namespace) -> None:
     """Print every choice of a build and who made it."""
     from qeff_zoo.pipeline import commands_of, make_plan
 
     with saying_warnings():
-        _, plan = make_plan(arguments.model, _request(arguments), revision=arguments.revision)
+        _, plan = make_plan(arguments.model, _request(arguments), **_source(arguments))
     commands = commands_of(plan)
     if arguments.json:
         answer = {"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec}
@@ -52,7 +57,7 @@ def build_command(arguments: argparse.Namespace) -> None:
         built = pipeline.build(
             arguments.model,
             _request(arguments),
-            revision=arguments.revision,
+            **_source(arguments),
             validate=not arguments.no_validate,
             output=arguments.output,
             reporter=reporter(arguments),
@@ -106,7 +111,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
             arguments.model,
             arguments.output,
             request=_request(arguments),
-            revision=arguments.revision,
+            **_source(arguments),
             validate=not arguments.no_validate,
             reporter=reporter(arguments),
         )

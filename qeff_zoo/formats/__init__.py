@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qeff_zoo.formats.encoded import Encodings, Stored
 
 # In one text: core names no recipe, and one is called as a method is.
-_METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gptq hqq mxfp4 torchao"
+_METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
 #: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
 METHODS: Mapping[str, str] = MappingProxyType(
     {**{method: method.replace("-", "_") for method in _METHODS.split()}, "fbgemm_fp8": "fp8"}

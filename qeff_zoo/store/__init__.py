@@ -8,6 +8,7 @@ locks: each process works in a folder of its own, and finishing is one rename.
     graphs/<key>/           traced graphs               failed/    evidence of failed validations
     used/                   when each was last used     digests/   of checkpoint files
     sources/                where local checkpoints lie
+    companions/             configurations and tokenizers made of GGUF files
     partials/               unfinished downloads
     remotes/                what remotes said last
 """
@@ -202,22 +203,50 @@ class Store:
         self._layout.touch(key)
         return final
 
-    def remember_source(self, build_key: str, folder: Path) -> None:
-        """Note where a package's checkpoint lies on this machine; packages themselves hold no paths."""
-        if self.source(build_key) == folder.resolve():
+    def companions(self, key: str) -> Path | None:
+        """Find a folder of a checkpoint's small files that were made here.
+
+        Args:
+            key: Of what they were made of.
+        """
+        folder = self._layout.companions / _checked(key)
+        return folder if folder.is_dir() else None
+
+    def promote_companions(self, folder: Path, key: str) -> Path:
+        """Make a staged folder the store's companions of its key; another's is adopted.
+
+        Args:
+            folder: From `stage`.
+            key: As for `companions`.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        final = self._layout.companions / _checked(key)
+        try:
+            publish(folder, final, self._layout.staging, lambda: self.companions(key) is not None)
+        except OSError as error:
+            raise refused("keep a configuration in", final, error) from error
+        return final
+
+    def remember_source(self, build_key: str, place: Path) -> None:
+        """Note where a package's checkpoint lies on this machine: a folder, or a GGUF file; packages hold no paths."""
+        # The Hub's cache links a file to another name.
+        place = place.parent.resolve() / place.name if place.is_file() else place.resolve()
+        if self.source(build_key) == place:
             return
         note = self._layout.sources / _checked(build_key)
         with suppress(OSError):  # a store that can only be read still serves packages
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(note, os.fsencode(folder.resolve()))
+            write_durably(note, os.fsencode(place))
 
     def source(self, build_key: str) -> Path | None:
-        """Find where a package's checkpoint lay when it was built here, if that folder still exists."""
+        """Find where a package's checkpoint lay when it was built here, if that folder or file still exists."""
         try:
-            folder = Path(os.fsdecode((self._layout.sources / _checked(build_key)).read_bytes()))
+            place = Path(os.fsdecode((self._layout.sources / _checked(build_key)).read_bytes()))
         except FileNotFoundError:
             return None
-        return folder if folder.is_dir() else None
+        return place if place.exists() else None
 
     def origin(self, build_key: str) -> Provenance | None:
         """Find where a package is from; None where nobody knows."""

@@ -94,6 +94,10 @@ class Layout:
         return self.root / "sources"
 
     @property
+    def companions(self) -> Path:
+        return self.root / "companions"
+
+    @property
     def partials(self) -> Path:
         return self.root / "partials"
 

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of GGUF's tensors -> those of the float model, and what llama.cpp's converters did to the values.
+
+They store rows of queries and keys of some models in another order, experts stacked, the three parts of a fused
+projection apart, some norms plus one. A model that gguf_layouts.json does not have is refused: nobody
+has said what was done to it.
+Source: https://github.com/ggml-org/llama.cpp, conversion/*.py
+"""
+
+import json
+import re
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from qeff_zoo.checkpoint.files import some
+from qeff_zoo.checkpoint.rope import rope_scalings
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+from qeff_zoo.weights.expressions import Expression, concat, cut, reshape, stack, transpose
+
+#: What a tensor of the float model is, of one that is stored: its name, its shape, heads of queries, heads of keys.
+Move = Callable[[str, tuple[int, ...], int, int], Expression]
+#: The same of two that are joined: their names, and the shape of the first.
+Join = Callable[[str, str, tuple[int, ...]], Expression]
+
+#: Factors of RoPE, which the configuration says too.
+_ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+def _query_rows(name: str, shape: tuple[int, ...], heads: int, _: int) -> Expression:
+    """Put the halves of each head's rows one after the other again, which are stored in turns."""
+    rows, *columns = shape
+    pairs = reshape((heads, rows // heads // 2, 2, *columns), name)
+    return reshape(shape, transpose(1, 2, pairs))
+
+
+def _key_rows(name: str, shape: tuple[int, ...], _: int, key_heads: int) -> Expression:
+    return _query_rows(name, shape, key_heads, key_heads)
+
+
+def _fused_by_heads(name: str, shape: tuple[int, ...], heads: int, key_heads: int) -> Expression:
+    """Put queries, keys and values together again group by group, which are stored one after the other."""
+    rows, *columns = shape
+    size = max(1, rows // (heads + 2 * key_heads))
+    ends = (0, heads * size, (heads + key_heads) * size, rows)
+    parts = [
+        reshape((key_heads, (stop - start) // (size * key_heads), size, *columns), part)
+        for start, stop in pairwise(ends)
+        for part in [cut(0, start, stop, name)]
+    ]
+    return reshape(shape, concat(1, *parts))
+
+
+def _transposed(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+    return transpose(len(shape) - 2, len(shape) - 1, name)
+
+
+def _as_one_row(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+    return reshape((1, shape[-1]), name)
+
+
+def _as_kernel(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+    return reshape((shape[0], 1, shape[-1]), name)
+
+
+def _one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
+    return concat(1, gate, up)
+
+
+def _in_turns(gate: str, up: str, shape: tuple[int, ...]) -> Expression:
+    experts, rows, *columns = shape
+    both = reshape((experts, 2 * rows, *columns), stack(2, gate, up))
+    return transpose(1, 2, both) if columns else both
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How llama.cpp stores a model.
+
+    Args:
+        architecture: `general.architecture`.
+        names: GGUF's names without layer and `.weight` -> the float model's; "{}" is an expert's number. One with
+            `.weight` or `.bias` is for that alone, and its other name is whole.
+        layers: What "blk" is called.
+        moves: What is not only called otherwise, by name as above.
+        joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
+        plus_one: Norms are stored plus one.
+        alone: Of a model whose metadata say all that its configuration does, what all of them have in common there; a
+            value `{"has": name}` is whether there is a tensor of that name. None for others.
+    """
+
+    architecture: str
+    names: Mapping[str, str]
+    layers: str = "model.layers"
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
+    plus_one: bool = False
+    alone: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """What the tensors of the float model are, over GGUF's names.
+
+    Args:
+        values: Expressions by name.
+        experts: By name, a stack and the number of an item of it.
+        changes: Of a stored tensor, what must be done to its values: "minus one", "logarithm".
+    """
+
+    values: Mapping[str, Expression]
+    experts: Mapping[str, tuple[str, int]]
+    changes: Mapping[str, str]
+
+
+_MOVES: Mapping[str, Move] = {
+    "query rows": _query_rows,
+    "key rows": _key_rows,
+    "fused by heads": _fused_by_heads,
+    "transposed": _transposed,
+    "as one row": _as_one_row,
+    "as kernel": _as_kernel,
+}
+_JOINS: Mapping[str, Join] = {"one after the other": _one_after_the_other, "in turns": _in_turns}
+
+
+@cache
+def layouts() -> Mapping[str, Layout]:
+    """Return the layouts that are known, by `model_type`: those of gguf_layouts.json."""
+    said = json.loads(Path(__file__).with_name("gguf_layouts.json").read_text(encoding="utf-8"))
+    return MappingProxyType(
+        {kind: _layout(said["groups"], **one) for kind, one in said["models"].items()}
+    )
+
+
+def _layout(
+    known: Mapping[str, Mapping[str, str]],
+    groups: Sequence[str],
+    names: Mapping[str, str] = MappingProxyType({}),
+    moves: Mapping[str, str] = MappingProxyType({}),
+    joined: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    **rest: Any,
+) -> Layout:
+    """Make a layout of its entry: groups of names, its own, and others' functions by their names."""
+    return Layout(
+        names={**{name: one for group in groups for name, one in known[group].items()}, **names},
+        moves={name: _MOVES[move] for name, move in moves.items()},
+        joined={name: (one, two, _JOINS[join]) for name, (one, two, join) in joined.items()},
+        **rest,
+    )
+
+
+#: How configurations call their number of layers.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+_MOST_EXPERTS = 10_000
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+
+
+def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout:
+    """Find how a file's model is stored.
+
+    Args:
+        name: Of the checkpoint, for messages.
+        model_type: Of its configuration.
+        metadata: Of the file.
+
+    Raises:
+        CheckpointError: The configuration is of another architecture than the file.
+        UnsupportedModelError: The file is no model's, or nobody has said how it is stored.
+    """
+    architecture = str(metadata.get("general.architecture"))[:64]
+    kind = str(metadata.get("general.type", "model"))[:64]
+    if architecture == "clip" or kind != "model":
+        raise UnsupportedModelError(
+            f"{name!r} is a GGUF file of type {'mmproj' if architecture == 'clip' else kind!r}: a vision projector or "
+            "an adapter. Expected the language model's own file. Give that one."
+        )
+    layout = layouts().get(model_type)
+    if layout is None:
+        raise UnsupportedModelError(
+            f"{name!r} is GGUF of architecture {architecture!r}, model_type {model_type!r}. Expected one of "
+            f"{', '.join(sorted(layouts()))}, of which the arrangement in GGUF is known. Use the safetensors "
+            "checkpoint."
+        )
+    if architecture != layout.architecture:
+        raise CheckpointError(
+            f"{name!r} is GGUF of architecture {architecture!r}, but its configuration has model_type {model_type!r}, "
+            f"which is {layout.architecture!r}. Expected the configuration of the model that it was made from. Name "
+            "that with --config-from."
+        )
+    return layout
+
+
+def places_of(
+    name: str,
+    config: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+) -> Places:
+    """Find the place of every tensor in the float model.
+
+    Args:
+        name: Of the checkpoint, for messages.
+        config: config.json of the float model.
+        metadata: Of the file.
+        tensors: Of the file, by name.
+
+    Raises:
+        CheckpointError: The configuration, or a tensor's shape, does not fit.
+        UnsupportedModelError: A tensor has no place.
+    """
+    layout = layout_of(name, str(config["model_type"]), metadata)
+    _require_rope(name, config, tensors)
+    heads = _heads(name, layout.architecture, metadata)
+    layers = next((config[key] for key in _LAYERS if key in config), 0)
+    halves = {half: (place, *both) for place, both in layout.joined.items() for half in both[:2]}
+    values: dict[str, Expression] = {}
+    experts: dict[str, tuple[str, int]] = {}
+    changes: dict[str, str] = {}
+    lost: list[str] = []
+    for info in tensors.values():
+        if info.name in _ROPE:
+            continue
+        block = _BLOCK.fullmatch(info.name)
+        leaf, prefix = (block[2], f"{layout.layers}.{block[1]}.") if block else (info.name, "")
+        place = _name(leaf, layout.names)
+        inside = block is None or int(block[1]) < layers
+        if leaf in halves and inside:
+            place, *both, join = halves[leaf]
+            stem = info.name.removesuffix(leaf)
+            first, second = (tensors.get(stem + half) for half in both)
+            if first is None or second is None:
+                lost.append(info.name)
+            elif info is first:
+                values[prefix + place] = join(first.name, second.name, first.shape)
+        elif place is None or not inside or prefix + place in values:
+            lost.append(info.name)
+        elif "{}" in place:
+            if len(info.shape) != 3 or info.shape[0] > _MOST_EXPERTS:
+                raise _misfit(
+                    name, f"tensor {info.name!r} is {list(info.shape)}", "a stack of matrices"
+                )
+            experts |= {prefix + place.format(i): (info.name, i) for i in range(info.shape[0])}
+        else:
+            move = layout.moves.get(leaf) or layout.moves.get(leaf.rpartition(".")[0])
+            values[prefix + place] = move(info.name, info.shape, *heads) if move else info.name
+            if layout.plus_one and place.endswith("norm.weight"):
+                changes[info.name] = "minus one"
+            elif leaf == "ssm_a":
+                changes[info.name] = "logarithm"
+    if lost:
+        raise UnsupportedModelError(
+            f"{name!r} has {len(lost)} tensors that model_type {config['model_type']!r} has no place for: "
+            f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors "
+            "checkpoint."
+        )
+    return Places(values=values, experts=experts, changes=changes)
+
+
+def _name(leaf: str, names: Mapping[str, str]) -> str | None:
+    """Name in the float model what is called so within a layer, or outside of them."""
+    if leaf in names:
+        return names[leaf]
+    stem, dot, kind = leaf.rpartition(".")
+    return names[stem] + dot + kind if stem in names and kind in ("weight", "bias") else None
+
+
+def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many heads queries and keys have; 1 where the layers differ, or there are none."""
+    queries = metadata.get(f"{architecture}.attention.head_count", 1)
+    keys = metadata.get(f"{architecture}.attention.head_count_kv", queries)
+    heads = [1 if isinstance(one, array) else one or 1 for one in (queries, keys)]
+    if not all(type(one) is int and 0 < one < 1 << 16 for one in heads):
+        raise _misfit(name, f"{heads} heads of queries and keys", "numbers of heads")
+    return heads[0], heads[1]
+
+
+def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
+    """Refuse factors of RoPE that the configuration does not say: nothing else would apply them."""
+    scaled = {"llama3", "longrope", "su", "yarn"}
+    types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
+    if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:
+        raise CheckpointError(
+            f"{name!r} has {found[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
+            "`rope_scaling` there. Name the original checkpoint, which has one, with --config-from."
+        )
+
+
+def _misfit(name: str, what: str, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name!r}, a GGUF file, has {what}. Expected {expected}. Get the file again from its source."
+    )

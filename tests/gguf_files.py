@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GGUF files made of tiny checkpoints as llama.cpp makes them, and ggml's own quantizers by ctypes."""
+
+import ctypes
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import libggml
+import numpy as np
+from safetensors.numpy import load_file
+
+from qeff_zoo.formats.gguf_names import layouts
+
+Array = np.ndarray[Any, Any]
+
+_BASE = ctypes.CDLL(str(next(Path(libggml.__file__).parent.rglob("libggml-base.so"))))
+
+
+class _Traits(ctypes.Structure):  # struct ggml_type_traits
+    _fields_ = (
+        ("type_name", ctypes.c_char_p),
+        ("block", ctypes.c_int64),
+        ("interleaved", ctypes.c_int64),
+        ("nbytes", ctypes.c_size_t),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", ctypes.c_void_p),
+        ("from_float", ctypes.c_void_p),
+    )
+
+
+_BASE.ggml_get_type_traits.restype = ctypes.POINTER(_Traits)
+_BASE.ggml_quantize_chunk.restype = ctypes.c_size_t
+_BASE.ggml_quantize_chunk.argtypes = [
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
+    *[ctypes.c_int64] * 3,
+    ctypes.c_void_p,
+]
+
+
+def quantize(matrix: Array, name: str) -> Array:
+    """Quantize (…, columns) float32 to (…, bytes of a row) uint8, as ggml does."""
+    kind = gguf.GGMLQuantizationType[name]
+    if name in ("F16", "BF16"):
+        return gguf.quants.quantize(matrix, kind)
+    matrix = np.ascontiguousarray(matrix, np.float32)
+    columns = matrix.shape[-1]
+    block, nbytes = gguf.GGML_QUANT_SIZES[kind]
+    out = np.zeros((*matrix.shape[:-1], columns // block * nbytes), np.uint8)
+    weights = np.ones(columns, np.float32)  # some types need to know what matters
+    _BASE.ggml_quantize_chunk(
+        *(int(kind), matrix.ctypes.data, out.ctypes.data, 0),
+        *(matrix.size // columns, columns, weights.ctypes.data),
+    )
+    return out
+
+
+def dequantize(blocks: Array, name: str) -> Array:
+    """Dequantize (rows, bytes) uint8 by ggml's reference code."""
+    kind = int(gguf.GGMLQuantizationType[name])
+    traits = _BASE.ggml_get_type_traits(kind).contents
+    blocks = np.ascontiguousarray(blocks)
+    out = np.empty((len(blocks), blocks.shape[1] // traits.nbytes * traits.block), np.float32)
+    to_float = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    to_float(traits.to_float)(blocks.ctypes.data, out.ctypes.data, out.size)
+    return out
+
+
+def original(folder: Path) -> dict[str, Array]:
+    """Read a checkpoint's tensors in float32."""
+    return {
+        name: value.astype(np.float32)
+        for file in folder.glob("*.safetensors")
+        for name, value in load_file(file).items()
+    }
+
+
+def stored(folder: Path) -> dict[str, Array]:
+    """Give the tensors of a checkpoint as llama.cpp's converters store them, in float32, under their names."""
+    config = json.loads((folder / "config.json").read_text())
+    kind = config["model_type"]
+    architecture = layouts()[kind].architecture
+    names = gguf.get_tensor_name_map(_arch(architecture), layers_of(config))
+    heads = config.get("num_attention_heads") or config.get("n_head")
+    key_heads = config.get("num_key_value_heads") or heads
+    made: dict[str, Array] = {}
+    stacks: dict[str, list[Array]] = {}
+    for name, value in _named(original(folder), kind).items():
+        parts = name.split(".")
+        if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
+            del parts[parts.index("experts") + 1]
+            stacks.setdefault(_as_mlp(".".join(parts)), []).append(value)
+        else:
+            made[name] = _changed(value, name, kind, heads, key_heads)
+    made |= {name: np.stack(items) for name, items in stacks.items()}
+    found = {}
+    for name, value in made.items():
+        place = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert place is not None, name
+        found[place] = value
+    return found
+
+
+def _arch(architecture: str) -> Any:
+    return next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+
+
+def layers_of(config: Mapping[str, Any]) -> int:
+    return int(config.get("num_hidden_layers") or config.get("n_layer") or config["num_layers"])
+
+
+def _as_mlp(name: str) -> str:
+    """Call the matrices of experts as converters do before they look up the name."""
+    place = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
+    for one, other in place.items():
+        name = name.replace(one, other)
+    return name.replace("block_sparse_moe", "mlp")
+
+
+def _named(tensors: Mapping[str, Array], kind: str) -> dict[str, Array]:
+    """Take apart what is stored apart, and name what converters name otherwise before they look it up."""
+    if kind == "bloom":
+        return {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    if kind not in ("gpt_oss", "granitemoe", "minimax_m2"):
+        return dict(tensors)
+    made = {}
+    for name, value in tensors.items():
+        if name.endswith("e_score_correction_bias"):
+            made[name.replace("e_score_correction_bias", "e_score_correction.bias")] = value
+        elif name.endswith("sinks"):
+            made[f"{name}.weight"] = value
+        elif "gate_up_proj" in name:
+            end = "bias" if name.endswith("bias") else "weight"
+            stem = name.removesuffix("_bias").removesuffix("gate_up_proj")
+            turned = value if end == "bias" else value.swapaxes(1, 2)
+            made[f"{stem}gate_proj.{end}"] = turned[:, ::2]
+            made[f"{stem}up_proj.{end}"] = turned[:, 1::2]
+        elif name.endswith("experts.down_proj"):
+            made[f"{name}.weight"] = value.swapaxes(1, 2)
+        elif name.endswith("experts.down_proj_bias"):
+            made[name.replace("_bias", ".bias")] = value
+        elif name.endswith("input_linear.weight"):
+            half = value.shape[1] // 2
+            stem = name.removesuffix("input_linear.weight")
+            made[f"{stem.replace('block_sparse_moe', 'mlp')}experts.gate_proj.weight"] = value[
+                :, :half
+            ]
+            made[f"{stem.replace('block_sparse_moe', 'mlp')}experts.up_proj.weight"] = value[
+                :, half:
+            ]
+        else:
+            made[name] = value
+    return made
+
+
+def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> Array:
+    if kind in ROTATED and any(f"{one}_proj." in name for one in "qk"):
+        count = heads if "q_proj" in name else key_heads
+        halves = value.reshape(count, 2, -1, *value.shape[1:])
+        return halves.swapaxes(1, 2).reshape(value.shape)
+    if "query_key_value" in name:
+        queries = heads // key_heads
+        groups = value.reshape(key_heads, queries + 2, -1, *value.shape[1:])
+        parts = (groups[:, :queries], groups[:, queries], groups[:, queries + 1])
+        return np.concatenate([part.reshape(-1, *value.shape[1:]) for part in parts])
+    if kind in ("gemma", "gemma2", "gemma3_text", "nemotron") and name.endswith("norm.weight"):
+        return value + np.float32(1)
+    if kind == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
+        return value.T
+    if name.endswith("A_log"):
+        return -np.exp(value)
+    if name.endswith(("conv1d.weight", "conv.conv.weight")):
+        return value.squeeze(1)
+    return value.squeeze(0) if name.endswith("shared_expert_gate.weight") else value
+
+
+#: Models whose rows of queries and keys converters put into another order.
+ROTATED = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "iquestcoder",
+    "arcee",
+    "granite",
+    "granitemoe",
+    "olmo",
+    "smollm3",
+)
+
+
+def write(
+    target: Path,
+    folder: Path,
+    kinds: Mapping[str, str] | str = "F32",
+    *,
+    tokens: bool = False,
+    extra: Mapping[str, Array] | None = None,
+    **metadata: Any,
+) -> Path:
+    """Write a GGUF file of a checkpoint.
+
+    Args:
+        target: The file.
+        folder: The checkpoint.
+        kinds: Type of all matrices, or of those whose names end so.
+        tokens: With the tokenizer.
+        extra: Further tensors, in float32.
+        metadata: Beside what the configuration says; `__` stands for a dot.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    architecture = layouts()[config["model_type"]].architecture
+    writer = gguf.GGUFWriter(target, architecture)
+    heads = config.get("num_attention_heads") or config.get("n_head")
+    if heads:
+        writer.add_head_count(heads)
+        writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+    writer.add_block_count(layers_of(config))
+    writer.add_embedding_length(config.get("hidden_size") or config["n_embd"])
+    if tokens:
+        writer.add_context_length(config["max_position_embeddings"])
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+        writer.add_rope_dimension_count(config["head_dim"])
+        writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+        writer.add_vocab_size(config["vocab_size"])
+        _add_tokenizer(writer, folder)
+    for key, value in metadata.items():
+        adds = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32}
+        adds[type(value)](key.replace("__", "."), value)
+    for name, value in {**stored(folder), **(extra or {})}.items():
+        value = np.ascontiguousarray(value, np.float32)
+        ends = {"": kinds} if isinstance(kinds, str) else kinds
+        kind = next((one for end, one in ends.items() if name.endswith(end)), "F32")
+        if kind == "F32" or value.ndim < 2 or "norm" in name:
+            writer.add_tensor(name, value)
+        else:
+            writer.add_tensor(
+                name, quantize(value, kind), raw_dtype=gguf.GGMLQuantizationType[kind]
+            )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def _add_tokenizer(writer: Any, folder: Path) -> None:
+    said = json.loads((folder / "tokenizer.json").read_text())
+    special = {one["content"]: one["id"] for one in said["added_tokens"]}
+    vocabulary = sorted({**said["model"]["vocab"], **special}.items(), key=lambda pair: pair[1])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([token for token, _ in vocabulary])
+    writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
+    writer.add_token_merges(
+        [one if isinstance(one, str) else " ".join(one) for one in said["model"]["merges"]]
+    )
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_pad_token_id(2)
