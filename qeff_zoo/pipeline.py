@@ -196,7 +196,7 @@ def _build(
             return store.promote(folder, plan.build_key)
         with watch.stage("validate", unit="step") as advance:
             record = validation.validate(
-                package, checkpoint.folder, level=level or target.level, progress=advance
+                package, checkpoint, level=level or target.level, progress=advance
             )
             record.save_evidence(folder)
             proved = record.level if record.passed else "none"
@@ -236,7 +236,7 @@ def _predict(
     with watch.stage("predict", unit="step") as advance:
         record = validation.validate(
             package,
-            checkpoint.folder,
+            checkpoint,
             level=level or "predicted",
             progress=advance,
             opening=opening,

@@ -315,7 +315,7 @@ def test_hugging_face_reads_the_same_of_fp8(models: Models, tmp_path: Path) -> N
     expected = AutoModelForCausalLM.from_pretrained(
         folder, quantization_config=FineGrainedFP8Config(dequantize=True), dtype=torch.bfloat16
     )
-    found = dict(load_model(folder, TEXT_GENERATION, None).named_parameters())
+    found = dict(load_model({"checkpoint": folder}, TEXT_GENERATION, None).named_parameters())
     for name, parameter in expected.named_parameters():
         assert found[name].dtype == torch.float32
         assert torch.equal(found[name].to(parameter.dtype), parameter), name
@@ -335,7 +335,7 @@ def test_hugging_face_reads_the_same_of_gpt_oss(tmp_path: Path) -> None:
     expected = AutoModelForCausalLM.from_pretrained(
         folder, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.bfloat16
     )
-    found = dict(load_model(folder, TEXT_GENERATION, None).named_parameters())
+    found = dict(load_model({"checkpoint": folder}, TEXT_GENERATION, None).named_parameters())
     for name, parameter in expected.named_parameters():
         assert torch.equal(found[name].to(parameter.dtype), parameter), name
 
@@ -347,7 +347,7 @@ def test_a_weight_that_is_not_there_is_noticed(models: Models, tmp_path: Path) -
     del tensors["model.norm.weight"]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"has no \['model.norm.weight'\]"):
-        load_model(folder, TEXT_GENERATION, None)
+        load_model({"checkpoint": folder}, TEXT_GENERATION, None)
 
 
 def test_a_tensor_of_an_unknown_use_is_noticed(models: Models, tmp_path: Path) -> None:
@@ -360,10 +360,10 @@ def test_a_tensor_of_an_unknown_use_is_noticed(models: Models, tmp_path: Path) -
         "mtp.norm": torch.ones(2),
     }
     save_file(tensors | extra, folder / "model.safetensors")
-    load_model(folder, TEXT_GENERATION, None)
+    load_model({"checkpoint": folder}, TEXT_GENERATION, None)
     save_file(tensors | {f"{path}.weight_zeros": torch.ones(2)}, folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"q_proj\.weight_zeros"):
-        load_model(folder, TEXT_GENERATION, None)
+        load_model({"checkpoint": folder}, TEXT_GENERATION, None)
 
 
 def test_an_unknown_method_is_refused(tmp_path: Path) -> None:

@@ -128,9 +128,11 @@ def test_parameters_are_those_of_the_model(tmp_path: Path, model_type: str) -> N
     folder = tiny(tmp_path / "c", model_type)
     path = convert(folder, ARCHITECTURES[model_type])
     (folder / "model.safetensors").rename(tmp_path / "away.safetensors")
-    found = dict(load_model(folder, TEXT_GENERATION, None, [str(path)]).named_parameters())
+    found = dict(
+        load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None).named_parameters()
+    )
     (tmp_path / "away.safetensors").rename(folder / "model.safetensors")
-    expected = dict(load_model(folder, TEXT_GENERATION, None).named_parameters())
+    expected = dict(load_model({"checkpoint": folder}, TEXT_GENERATION, None).named_parameters())
     assert found.keys() == expected.keys()
     differs = 0
     for name, value in expected.items():
@@ -146,11 +148,11 @@ def test_what_is_left_over_is_noticed(tmp_path: Path) -> None:
     folder = tiny(tmp_path / "c", "qwen3")
     path = convert(folder, "qwen3", extra=True)
     with pytest.raises(ValueError, match=r"what these are for: \['blk.0.nextn.weight'\]"):
-        load_model(folder, TEXT_GENERATION, None, [str(path)])
+        load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None)
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     folder = tiny(tmp_path / "c", "qwen3")
     path = convert(folder, "rwkv7")
     with pytest.raises(ValueError, match="cannot undo what was done to 'rwkv7'; it knows llama"):
-        load_model(folder, TEXT_GENERATION, None, [str(path)])
+        load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None)

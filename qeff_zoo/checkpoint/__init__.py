@@ -149,6 +149,15 @@ class Checkpoint:
         """
         self.files.fetch(self.weight_files, progress)
 
+    @property
+    def located(self) -> dict[str, Any]:
+        """Where it is for who reads it by code of their own: the folder of config.json, and GGUF files, as text."""
+        files = self.weight_files if self.gguf else ()
+        return {
+            "checkpoint": str(self.companions["config.json"].parent.absolute()),
+            "gguf": [str((self.folder / name).absolute()) for name in files],
+        }
+
     @cached_property
     def gguf_header(self) -> GgufHeader:
         """What the GGUF files say of themselves, checked; they must have been fetched."""

@@ -146,7 +146,7 @@ class Subject:
         told = self.plan.spec.get("task", {})
         rounded = Numerics() if numerics is None else Numerics(matrices=self.matrices(numerics))
         request = {
-            "checkpoint": str(self.checkpoint.folder.absolute()),
+            **self.checkpoint.located,
             "task": self._program.task,
             "sequences": self.texts.sequences,
             "positions": self.texts.positions,

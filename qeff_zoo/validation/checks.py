@@ -104,7 +104,7 @@ def _check_package(
     source = source_of(package, checkpoint)
     with watch.stage("validate", unit="step") as advance:
         level = targets.find(package.target).level
-        found = validation.validate(package, source.folder, level=level, progress=advance)
+        found = validation.validate(package, source, level=level, progress=advance)
     return Outcome(
         subject=package.name,
         level=found.level,
@@ -125,13 +125,20 @@ def source_of(package: Package, given: str | None) -> Checkpoint:
         CheckpointError: It is not to be found, or is another one.
     """
     store, spec = Store(), source_in(package.manifest)
-    known = given or spec.get("model_id") or store.source(package.build_key)
+    here = store.source(package.build_key)
+    in_gguf = here is not None and here.suffix == ".gguf"  # of which a repository may have several
+    known = given or (here if in_gguf else spec.get("model_id") or here)
     if known is None:
         raise CheckpointError(
             f"Where the checkpoint of {package.name!r} lies is not known on this machine. Expected a package that was "
             f"built here, or from the Hub. Name the folder with --checkpoint."
         )
-    checkpoint = open_checkpoint(str(known), revision=None if given else spec.get("revision"))
+    in_gguf = str(known).endswith(".gguf")
+    checkpoint = open_checkpoint(
+        str(known),
+        revision=None if given or in_gguf else spec.get("revision"),
+        config_from=str(package.path / "config.json") if in_gguf else None,
+    )
     checkpoint.fetch()
     if (digest := checkpoint.weights_digest(store.file_digest)) != spec["weights"]:
         raise CheckpointError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo import targets
+from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
@@ -39,7 +40,7 @@ _TOP = 16  # logits of a position that are kept as evidence
 
 def validate(
     package: Package,
-    checkpoint: Path,
+    checkpoint: Checkpoint | Path,
     *,
     level: str = "checkpoint",
     threads: int | None = None,
@@ -50,7 +51,7 @@ def validate(
 
     Args:
         package: Any that can run here.
-        checkpoint: Folder of the checkpoint that it was built from.
+        checkpoint: That it was built from, or the folder of it.
         level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
         progress: Told of every step.
@@ -88,11 +89,16 @@ def validate(
 
 
 def _request(
-    package: Package, checkpoint: Path, trial: Trial, rounding: Numerics
+    package: Package, checkpoint: Checkpoint | Path, trial: Trial, rounding: Numerics
 ) -> dict[str, Any]:
     """Write down what the reference is asked: see `qeff_zoo.validation.reference`."""
+    located = (
+        {"checkpoint": str(checkpoint.absolute())}
+        if isinstance(checkpoint, Path)
+        else checkpoint.located
+    )
     return {
-        "checkpoint": str(checkpoint.absolute()),
+        **located,
         "task": package.task,
         "sequences": trial.sequences,
         "positions": trial.positions,

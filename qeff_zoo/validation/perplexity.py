@@ -22,6 +22,7 @@ import numpy as np
 from tabulate import tabulate
 
 from qeff_zoo import pipeline
+from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.export import graphs
@@ -189,7 +190,7 @@ def compare(
     ctx_len = DecoderSizes.read(specializations).ctx_len
     scores = {}
     with watch.stage("hugging-face", unit="call") as step:
-        scores["hugging-face"] = score_reference(scoring, source.folder, factors, step)
+        scores["hugging-face"] = score_reference(scoring, source, factors, step)
     if graph:
         with tempfile.TemporaryDirectory() as name, watch.stage("graph", unit="call") as step:
             folder = Path(name, "graph")
@@ -259,18 +260,18 @@ def prepare(
 
 
 def score_reference(
-    scoring: Scoring, checkpoint: Path, rope_factors: str | None, step: Progress
+    scoring: Scoring, checkpoint: Checkpoint, rope_factors: str | None, step: Progress
 ) -> Score:
     """Score with Hugging Face's unpatched model in float32, in a process of its own.
 
     Args:
         scoring: What to score.
-        checkpoint: Its folder.
+        checkpoint: With its weights.
         rope_factors: Of longrope, those of the package; None of other models.
         step: Told of every call.
     """
     request = {
-        "checkpoint": str(checkpoint.absolute()),
+        **checkpoint.located,
         "rope_factors": rope_factors,
         "tokens": list(scoring.tokens),
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],

@@ -72,12 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
     told = request["told"]
-    model = load_model(
-        Path(request["checkpoint"]),
-        request["task"],
-        told.get("rope_factors"),
-        request.get("gguf", ()),
-    )
+    model = load_model(request, request["task"], told.get("rope_factors"))
     answers = answers_of(model, request)
     with np.load(arguments[2], allow_pickle=False) as chosen:
         choices = Choices(request["runs"], dict(chosen), **request["noise"])

@@ -19,18 +19,18 @@ from qeff_zoo.validation.reference_formats import Weights, open_weights, stored_
 _ENDLESS = 1 << 40  # tokens
 
 
-def load_model(folder: Path, task: str, rope_factors: str | None, gguf: Sequence[str] = ()) -> Any:
+def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) -> Any:
     """Load a checkpoint in float32; every weight that answers depend on must be there.
 
     A quantized one is decoded by code of the reference's own: transformers rounds what it decodes, or cannot without a
     GPU.
 
     Args:
-        folder: Of the checkpoint, or where only the configuration is.
+        request: With `checkpoint` and `gguf`, as `Checkpoint.located` says them.
         task: Hub pipeline tag.
         rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
-        gguf: Paths of the weights where they are in GGUF files.
     """
+    folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     auto = tasks.auto_class(task, config)
     weights = None if gguf else decoded_weights(folder)

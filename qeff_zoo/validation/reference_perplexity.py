@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
-    model = load_model(Path(request["checkpoint"]), TEXT_GENERATION, request["rope_factors"])
+    model = load_model(request, TEXT_GENERATION, request["rope_factors"])
     tokens = torch.tensor(request["tokens"])
     losses = [
         loss

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads(Path(arguments[0]).read_bytes())
     torch.set_grad_enabled(False)
     factors = request["told"].get("rope_factors")
-    model = load_model(Path(request["checkpoint"]), request["task"], factors)
+    model = load_model(request, request["task"], factors)
     device, matrices = request.get("device"), Numerics.from_dict(request["numerics"]).matrices
     with computing_as(model, DeviceNumerics(**device), matrices) if device else nullcontext():
         found = answers_of(model, request).alone()
