@@ -11,14 +11,23 @@ Which scheme a module has follows from its tensors, not from the patterns of `co
 sizes its tensors have. Source: https://github.com/vllm-project/compressed-tensors, `compressors`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.formats.encoded import Array, Encoded, Encodings, Integers, Part, Stored, of_integers
+from qeff_zoo.formats.encoded import (
+    Array,
+    Encoded,
+    Encodings,
+    Integers,
+    Order,
+    Part,
+    Stored,
+    of_integers,
+)
 from qeff_zoo.formats.fields import (
     FLOATS,
     POWER,
@@ -215,7 +224,7 @@ def _ordered(
     return of_integers(shape, tuple(names), found)
 
 
-def _sorted(integers: Part, order: Callable[[Read], Array]) -> Part:
+def _sorted(integers: Part, order: Order) -> Part:
     def part(read: Read, start: int, stop: int) -> Array:
         return np.ascontiguousarray(integers(read, start, stop)[..., order(read)])
 

@@ -17,6 +17,23 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Part: TypeAlias = Callable[[Read, int, int], Array]
 
 
+@dataclass(frozen=True)
+class Order:
+    """Which input column each stored column is multiplied with.
+
+    Args:
+        find: Reads it, (columns,) int64.
+        digest: The same for the same order.
+    """
+
+    find: Callable[[Read], Array]
+    digest: str
+
+    def __call__(self, read: Read) -> Array:
+        """Read it."""
+        return self.find(read)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Integers:
     """A tensor (…, rows, columns) of small integers, groups of columns of which share a scale.
@@ -30,7 +47,7 @@ class Integers:
         scales: (…, rows, groups) float32.
         zeros: (…, rows, groups) uint8; None for the middle, `2 ** (bits - 1)`.
         minima: (…, rows, groups) float32; None for none.
-        order: Reads which input column the k-th integer is multiplied with, (columns,) int64; None for the k-th.
+        order: Which input column the k-th integer is multiplied with; None for the k-th.
     """
 
     bits: int
@@ -39,7 +56,7 @@ class Integers:
     scales: Part
     zeros: Part | None = None
     minima: Part | None = None
-    order: Callable[[Read], Array] | None = None
+    order: Order | None = None
 
     def values(self, read: Read, start: int, stop: int) -> Array:
         """Decode items `start:stop` of the first axis to float32."""

@@ -8,13 +8,23 @@ Version 1 stores zero points less one, subtracted from the whole 32-bit word, bo
 https://github.com/ModelCloud/GPTQModel, `BaseQuantLinear`, `convert_gptq_v1_to_v2_format`.
 """
 
+import hashlib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from qeff_zoo.formats.encoded import Array, Encoded, Encodings, Integers, Part, Stored, of_integers
+from qeff_zoo.formats.encoded import (
+    Array,
+    Encoded,
+    Encodings,
+    Integers,
+    Order,
+    Part,
+    Stored,
+    of_integers,
+)
 from qeff_zoo.formats.fields import FLOATS, float_columns, unpack, unpack_some
 from qeff_zoo.weights.expressions import Read
 
@@ -103,8 +113,8 @@ def matrix(stored: Stored, path: str, version: int) -> Encoded:
     return of_integers((rows, columns), tuple(names), integers)
 
 
-def order_of_groups(stored: Stored, name: str, columns: int, group: int) -> "partial[Array] | None":
-    """Return what reads the columns sorted by their group; None where they lie so.
+def order_of_groups(stored: Stored, name: str, columns: int, group: int) -> Order | None:
+    """Return the columns sorted by their group; None where they lie so.
 
     Args:
         stored: The checkpoint.
@@ -126,14 +136,15 @@ def order_of_groups(stored: Stored, name: str, columns: int, group: int) -> "par
         raise stored.wrong(
             f"{name!r} makes groups of {sorted(set(counts.tolist()))[:5]} columns", f"{group} each"
         )
-    return partial(_order, name)
+    digest = hashlib.sha256(np.ascontiguousarray(index, np.int64).tobytes()).hexdigest()
+    return Order(partial(_order, name), digest)
 
 
 def _order(name: str, read: Read) -> Array:
     return np.argsort(read(name, None, None), kind="stable")
 
 
-def _integers(name: str, bits: int, order: "partial[Array] | None") -> Part:
+def _integers(name: str, bits: int, order: Order | None) -> Part:
     """Return what reads rows of a matrix that is stored word by word of its columns."""
 
     def part(read: Read, start: int, stop: int) -> Array:

@@ -64,6 +64,8 @@ class Matrices:
     rounded: dict[str, RoundedMatrix] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
+    #: What several products make of one value, by that value and a name.
+    _made: dict[tuple[ir.Value, str], ir.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Take the portable graph's weights out; the lowered ones get their names."""

@@ -11,6 +11,7 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.numerics import FLOAT32, RoundedMatrix
 from qeff_zoo.weights.expressions import sources_of
+from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 from qeff_zoo.weights.quantization import block_count
 
@@ -49,17 +50,31 @@ class Products(Matrices):
         sizes = {"K": columns, "N": rows, "bits": format.bits, "block_size": format.block}
         tape = Tape()
         if format.ordered:
-            order = self.tensor(slot, [columns], f"{slot.name}.order", "I32")
-            x = tape.op("Gather", [x, order], {"axis": -1})
+            x = self._in_order(tape, x, slot, columns)
         y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
         if format.minima:
             minima = self.tensor(slot, [rows, blocks], f"{slot.name}.minima")
-            last = tape.op("Constant", [], {"value_ints": [-1]})
-            by_blocks = by_block(tape, x, blocks, format.block)
-            sums = tape.op("ReduceSum", [by_blocks, last], {"keepdims": 0})
+            sums = self._block_sums(tape, x, blocks, format.block)
             less = tape.op("FusedMatMul", [sums, minima], {"transB": 1}, domain=CONTRIB)
             tape.op("Sub", [y, less])
         return list(tape.nodes)
+
+    def _in_order(self, tape: Tape, x: ir.Value, slot: Slot, columns: int) -> ir.Value:
+        """Take columns in the order of a matrix; those of products of one value often have the same."""
+        key = x, self.storage.order_of(slot.expression)
+        if key not in self._made:
+            order = self.tensor(slot, [columns], f"{slot.name}.order", "I32")
+            self._made[key] = tape.op("Gather", [x, order], {"axis": -1})
+        return self._made[key]
+
+    def _block_sums(self, tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
+        """Sum each block of columns."""
+        key = x, f"sums of {block}"
+        if key not in self._made:
+            last = tape.op("Constant", [], {"value_ints": [-1]})
+            blocked = by_block(tape, x, blocks, block)
+            self._made[key] = tape.op("ReduceSum", [blocked, last], {"keepdims": 0})
+        return self._made[key]
 
     def used_matrices(self) -> tuple[RoundedMatrix, ...]:
         """Return the matrices of integers that the finished graph reads."""

@@ -45,6 +45,11 @@ class Storage:
         patterns = (pattern for pattern, _ in self.named)
         return next((one for one in patterns if any(fnmatchcase(it, one) for it in names)), None)
 
+    def order_of(self, value: Expression) -> str:
+        """Return the digest of the order of a matrix's columns; nothing if they are in their own."""
+        integers = self.encoded[sources_of(value)[0]].integers
+        return integers.order.digest if integers and integers.order else ""
+
     def of(
         self, name: str, value: Expression, takes: Callable[[Format], bool]
     ) -> tuple[Format, bool]:
