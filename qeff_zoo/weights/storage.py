@@ -2,9 +2,10 @@
 """How a package stores each matrix: as the checkpoint does where a kernel takes that, else rounded, else in floats."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import TYPE_CHECKING
 
 from qeff_zoo.numerics import FLOAT32, NEAREST, Format
@@ -70,31 +71,31 @@ class Storage:
         if not integers:
             return NEAREST, False
         together = len(integers) == len(sources) and _moves_rows(value, self.encoded)
-        format = _joined(integers, found[0].shape[-1]) if together else None
-        if format is None or not takes(format):
-            return FLOAT32, False
-        return format, True
+        formats = _joined(integers, found[0].shape[-1]) if together else iter(())
+        format = next(filter(takes, formats), None)
+        return (FLOAT32, False) if format is None else (format, True)
 
 
-def _joined(every: "list[Integers]", columns: int) -> Format | None:
-    """Return the format of rows of several matrices; None if they have none in common, or blocks of no kernel."""
+def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
+    """Yield formats that hold rows of several matrices, the smallest first; none if they have none in common."""
     kinds = {
         (one.bits, one.group, one.zeros is None, one.minima is None, one.order is None)
         for one in every
     }
     first = every[0]
-    block = next((size for size in _BLOCKS if first.group % size == 0), None)
-    if first.group >= columns and columns % (block or _BY_ROWS):
-        block = _BY_ROWS
-    if len(kinds) > 1 or block is None or (first.order and len(every) > 1):
-        return None
-    return Format(
-        bits=next(bits for bits in _BITS if bits >= first.bits),
-        block=block,
-        zero_points=first.zeros is not None and first.minima is None,
-        minima=first.minima is not None,
-        ordered=first.order is not None,
-    )
+    blocks = [size for size in _BLOCKS if first.group % size == 0]
+    if first.group >= columns and columns % (blocks or [_BY_ROWS])[0]:
+        blocks = [_BY_ROWS]
+    if len(kinds) > 1 or (first.order and len(every) > 1):
+        return
+    for bits, block in product([bits for bits in _BITS if bits >= first.bits], blocks):
+        yield Format(
+            bits=bits,
+            block=block,
+            zero_points=first.zeros is not None and first.minima is None,
+            minima=first.minima is not None,
+            ordered=first.order is not None,
+        )
 
 
 def _moves_rows(e: Expression, tensors: "Mapping[str, Encoded]") -> bool:

@@ -29,7 +29,7 @@ from qeff_zoo.weights.storage import Storage
 _CONTRIB = products.CONTRIB
 _INT8_ACTIVATIONS = 4
 _ACCURACY_LEVEL = _INT8_ACTIVATIONS  # the fast kernels
-_NARROW = 2  # bits, of which no rows are looked up
+_NARROW, _NARROW_BLOCKS = 2, (64, 128)  # bits, of which no rows are looked up
 
 
 def lower(
@@ -86,8 +86,8 @@ class _Lowering(products.Products):
     """Weights as ONNX Runtime's kernels take them."""
 
     def takes(self, format: Format) -> bool:
-        """Take integers as every checkpoint stores them: of 2, 4 and 8 bits, in blocks of 16 and more."""
-        return True
+        """Take what its fast kernels do; of 2 bits others are 200 times as slow."""
+        return format.bits != _NARROW or format.block in _NARROW_BLOCKS
 
     def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Multiply by a weight matrix as it is stored."""
