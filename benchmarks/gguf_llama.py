@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of `random_llama.py` as a GGUF file for llama.cpp, quantized to q4_0 by llama.cpp itself.
+"""A checkpoint of `random_llama.py` as a GGUF file for llama.cpp, quantized by llama.cpp itself.
 
-    python gguf_llama.py CHECKPOINT FILE
+    python gguf_llama.py CHECKPOINT FILE [q4_0|q4_k_m]
 
 For a Python with `gguf` and `llama-cpp-python`. llama.cpp's own converter knows no tokenizer of 256 bytes; this file
 has none at all. As llama.cpp does by default, the output matrix is stored as q6_K.
@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
-import llama_cpp
 import numpy as np
 
-_Q4_0 = 2  # of llama_ftype
+_KINDS = {"q4_0": 2, "q4_k_m": 15}  # of llama_ftype
 _LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -32,13 +30,16 @@ _LAYER = {
 _MODEL = {"embed_tokens": "token_embd", "norm": "output_norm"}
 
 
-def main(checkpoint: Path, target: Path) -> None:
+def main(checkpoint: Path, target: Path, kind: str = "q4_0") -> None:
     """Write the file, complete whenever it exists."""
+    import gguf
+    import llama_cpp
+
     whole, unfinished = target.with_suffix(".bf16"), target.with_suffix(".unfinished")
     config = json.loads((checkpoint / "config.json").read_bytes())
     writer = gguf.GGUFWriter(whole, "llama")
     _write_config(writer, config)
-    for name, values in _tensors(checkpoint):
+    for name, values in tensors(checkpoint):
         if values.ndim == 1:
             writer.add_tensor(_renamed(name), _as_float32(values))
         else:
@@ -50,7 +51,7 @@ def main(checkpoint: Path, target: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     parameters = llama_cpp.llama_model_quantize_default_params()
-    parameters.ftype = _Q4_0
+    parameters.ftype = _KINDS[kind]
     if llama_cpp.llama_model_quantize(str(whole).encode(), str(unfinished).encode(), parameters):
         raise RuntimeError(f"llama.cpp could not quantize {whole}.")
     whole.unlink()
@@ -71,7 +72,7 @@ def _write_config(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_tokenizer_model("none")
 
 
-def _tensors(checkpoint: Path) -> Iterator[tuple[str, Any]]:
+def tensors(checkpoint: Path) -> Iterator[tuple[str, Any]]:
     """Yield names and bf16 values, as 16-bit integers, of all shards."""
     for path in sorted(checkpoint.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -107,4 +108,4 @@ def _as_float32(values: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claim: a quantized checkpoint is as fast as our own int4 of the float model.
+
+Rounds a Llama of random weights to AWQ and to GPTQ with columns in an order of their own (groups of 128), and, given a
+Python with `gguf` and `llama-cpp-python`, to GGUF of q4_0 and q4_k_m by llama.cpp. Builds each with its integers as
+they are, and lets packages and llama.cpp generate in turns. The output matrix of AWQ and GPTQ, which is not quantized, is
+int4 here as in our own int4. Prints JSON: medians, ratios to our own int4, seconds of CPU
+of each build.
+
+    python benchmarks/quantized.py [--sizes 160m] [--repeat 5] [--peers PYTHON]
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf_llama import tensors
+from measuring import machine, measure
+from random_llama import SIZES, make
+from run import Contender, summary, take_turns
+from safetensors.numpy import save_file
+
+_GROUP = 128
+_OURS, _LLAMA_CPP = "qeff-zoo", "llama.cpp"
+_PACKAGES = ("qeff-zoo", "onnxruntime", "numpy")
+_AWQ_PLACES = [0, 2, 4, 6, 1, 3, 5, 7]
+#: As little of our own int4's speed as a checkpoint may reach.
+_LIMITS = {"awq": 0.95, "gptq": 0.95, "q4_k_m": 0.8}
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def main() -> None:
+    """Measure and print the figures."""
+    arguments = _parser().parse_args()
+    cases = {size: compare(arguments, size) for size in arguments.sizes}
+    json.dump({"machine": machine(_PACKAGES), "cases": cases}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--sizes", nargs="+", choices=["160m", "1.2b"], default=["160m"])
+    add("--repeat", type=int, default=5, metavar="N", help="turns of each engine")
+    add("--threads", type=int, default=2, metavar="N")
+    add("--prompt-len", type=int, default=128, metavar="N")
+    add("--generation-len", type=int, default=64, metavar="N")
+    add("--peers", metavar="PYTHON", help="a Python with gguf and llama-cpp-python")
+    default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
+    add("--cache", type=Path, default=default, metavar="DIR", help="keeps models and packages")
+    return parser
+
+
+def compare(arguments: argparse.Namespace, size: str) -> dict[str, Any]:
+    """Build and run every format of one size."""
+    cache = arguments.cache
+    source = make(cache / f"llama-{size}-0", SIZES[size], 0)
+    head = ("--format", "lm_head=int4") if not SIZES[size].tied else ()
+    models: dict[str, tuple[Path, tuple[str, ...]]] = {"int4": (source, ("--weights", "int4"))}
+    for name, pack in (("awq", awq), ("gptq", gptq)):
+        models[name] = quantized(source, cache / f"llama-{size}-{name}", name, pack), head
+    field, built = [], {}
+    for kind in ("q4_0", "q4_k_m") if arguments.peers else ():
+        file = cache / f"llama-{size}-{kind}.gguf"
+        if not file.is_file():
+            script = str(Path(__file__).with_name("gguf_llama.py"))
+            command = [arguments.peers, script, str(source), str(file), kind]
+            subprocess.run(command, check=True, stdout=sys.stderr)
+        models[kind] = file, ("--config-from", str(source))
+        field.append(
+            Contender(
+                name=f"{_LLAMA_CPP} {kind}",
+                engine=_LLAMA_CPP,
+                model=str(file),
+                python=arguments.peers,
+            )
+        )
+    for name, (model, choices) in reversed(models.items()):
+        path, built[name] = build(cache, model, choices)
+        field.insert(0, Contender(name=name, engine=_OURS, model=path))
+    turns = take_turns(arguments, SIZES[size], field)
+    found = {name: summary(answers, arguments, float("nan")) for name, answers in turns.items()}
+    own = found["int4"]
+    ratios = {
+        name: {
+            "decode": round(one["decode_tokens_per_s"] / own["decode_tokens_per_s"], 3),
+            "prefill": round(own["ttft_s"] / one["ttft_s"], 3),
+        }
+        for name, one in found.items()
+    }
+    limits = {
+        name: {"least": least, "kept": ratios[name]["decode"] >= least}
+        for name, least in _LIMITS.items()
+        if name in ratios
+    }
+    return {"build": built, "engines": found, "ratios_to_int4": ratios, "limits": limits}
+
+
+def build(cache: Path, model: Path, choices: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Build a package twice, the second time with the traced graph at hand; return its folder, and what that took."""
+    command = [sys.executable, "-m", "qeff_zoo", "build", str(model), "--no-validate"]
+    command += [*choices, "--ctx-len", "512", "--prefill-seq-len", "128"]
+    store = cache / "quantized-store"
+    environment = {**os.environ, "QEFF_HOME": str(store)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, text=True)
+    folder = Path(done.stdout.strip().splitlines()[-1])
+    shutil.rmtree(store / "packages", ignore_errors=True)
+    taken = measure(command, environment)
+    figures = {
+        "cpu_s": round(taken.cpu_seconds, 2),
+        "wall_s": round(taken.wall_seconds, 2),
+        "peak_anonymous_bytes": taken.peak_anonymous_bytes,
+    }
+    kept = cache / "quantized-packages" / folder.name
+    if not kept.is_dir():
+        shutil.copytree(folder, kept)
+    return str(kept), figures
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def quantized(
+    source: Path, target: Path, method: str, pack: Callable[[Array, Array], Mapping[str, Array]]
+) -> Path:
+    """Round the matrices of a checkpoint's layers to 4 bits, once."""
+    if target.is_dir():
+        return target
+    unfinished = target.with_name(f".{target.name}.{time.time_ns()}")
+    unfinished.mkdir()
+    for path in source.iterdir():
+        if path.suffix != ".safetensors" and "index" not in path.name:
+            shutil.copy(path, unfinished)
+    generator, orders = np.random.default_rng(0), {}
+    found: dict[str, Array] = {}
+    for name, raw in tensors(source):
+        values = (raw.astype(np.uint32) << 16).view(np.float32)
+        if "layers" not in name or values.ndim == 1:
+            found[name] = values.astype(np.float16)
+            continue
+        module = name.removesuffix(".weight")
+        # Products of one value have one order, as GPTQ gives them.
+        last = module.endswith(("o_proj", "down_proj"))
+        kind = module.rpartition(".")[0] + ("out" if last else "in")
+        if kind not in orders:
+            orders[kind] = generator.permutation(values.shape[1])
+        for part, array in pack(values, orders[kind]).items():
+            found[f"{module}.{part}"] = array
+    save_file(found, unfinished / "model.safetensors")
+    config = json.loads((source / "config.json").read_bytes())
+    config["quantization_config"] = {
+        "quant_method": method,
+        "bits": 4,
+        "group_size": _GROUP,
+        "desc_act": method == "gptq",
+        "version": "gemm",
+    }
+    (unfinished / "config.json").write_text(json.dumps(config))
+    unfinished.rename(target)
+    return target
+
+
+def awq(values: Array, order: Array) -> dict[str, Array]:
+    """Round to AWQ's layout."""
+    integers, zeros, scales = _rounded(values)
+    return {
+        "qweight": _words(integers.T, _AWQ_PLACES),
+        "qzeros": _words(zeros.T, _AWQ_PLACES),
+        "scales": np.ascontiguousarray(scales.T),
+    }
+
+
+def gptq(values: Array, order: Array) -> dict[str, Array]:
+    """Round to GPTQ's layout, the groups of columns in an order of their own."""
+    integers, zeros, scales = _rounded(values[:, order])
+    back = np.argsort(order)
+    return {
+        "qweight": np.ascontiguousarray(_words(integers[:, back]).T),
+        "qzeros": _words((zeros.T - np.uint8(1)) & np.uint8(15)),
+        "scales": np.ascontiguousarray(scales.T),
+        "g_idx": (back // _GROUP).astype(np.int32),
+    }
+
+
+def _rounded(values: Array) -> tuple[Array, Array, Array]:
+    """Round each group of columns to 4 bits with a zero point."""
+    groups = values.reshape(len(values), -1, _GROUP)
+    low, high = np.minimum(groups.min(-1), 0), np.maximum(groups.max(-1), 0)
+    scales = ((high - low) / 15).astype(np.float16)
+    wide = scales.astype(np.float32)
+    zeros = np.clip(np.rint(-low / wide), 1, 15)
+    integers = np.clip(np.rint(groups / wide[..., None]) + zeros[..., None], 0, 15)
+    return integers.reshape(values.shape).astype(np.uint8), zeros.astype(np.uint8), scales
+
+
+def _words(fields: Array, places: list[int] | None = None) -> Array:
+    """Pack eight fields of the last axis in a word, in an order."""
+    eight = fields.reshape(*fields.shape[:-1], -1, 8)[..., places or list(range(8))]
+    shifts = 4 * np.arange(8, dtype=np.uint32)
+    words: Array = np.bitwise_or.reduce(eight.astype(np.uint32) << shifts, -1).view(np.int32)
+    return words
+
+
+if __name__ == "__main__":
+    main()
