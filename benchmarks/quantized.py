@@ -3,9 +3,8 @@
 
 Rounds a Llama of random weights to AWQ and to GPTQ with columns in an order of their own (groups of 128), and, given a
 Python with `gguf` and `llama-cpp-python`, to GGUF of q4_0 and q4_k_m by llama.cpp. Builds each with its integers as
-they are, and lets packages and llama.cpp generate in turns. The output matrix of AWQ and GPTQ, which is not quantized, is
-int4 here as in our own int4. Prints JSON: medians, ratios to our own int4, seconds of CPU
-of each build.
+they are, and lets packages and llama.cpp generate in turns. The output matrix of AWQ and GPTQ, which is not quantized,
+is int4 here as in our own int4. Prints JSON: medians, ratios to our own int4, seconds of CPU of each build.
 
     python benchmarks/quantized.py [--sizes 160m] [--repeat 5] [--peers PYTHON]
 """

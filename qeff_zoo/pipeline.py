@@ -424,22 +424,32 @@ def export(
     *,
     request: Request = Request(),
     revision: str | None = None,
+    config_from: str | None = None,
+    gguf_file: str | None = None,
     graph_only: bool = False,
     reporter: Reporter | None = None,
 ) -> Exported:
     """Write the portable graph of a model, and its weights beside it unless told otherwise.
 
     Args:
-        model: Hub id or folder; with `graph_only` a config.json is enough.
+        model: Hub id, folder or GGUF file; with `graph_only` a config.json is enough.
         output: A folder that is new or empty.
         request: Of its fields, those matter that change the graph: continuous batching, pooling.
         revision: Branch, tag or commit of a Hub model.
+        config_from: See `open_checkpoint`.
+        gguf_file: See `open_checkpoint`.
         graph_only: Leave out the weights.
         reporter: Shows progress.
     """
     store, watch = Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
-        checkpoint = open_checkpoint(model, revision=revision, need_weights=not graph_only)
+        checkpoint = open_checkpoint(
+            model,
+            revision=revision,
+            need_weights=not graph_only,
+            config_from=config_from,
+            gguf_file=gguf_file,
+        )
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
         (program,) = plan.programs
     with new_folder(output) as folder, watch.stage("graph"):

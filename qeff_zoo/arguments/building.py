@@ -89,6 +89,7 @@ def _add_adopt(commands: Any) -> None:
 def _add_export(commands: Any) -> None:
     parser = command(commands, "export", "write the portable ONNX graph of a model")
     add_choices(parser)
+    _add_gguf(parser)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
     )

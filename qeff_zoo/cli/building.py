@@ -187,7 +187,7 @@ def export_command(arguments: argparse.Namespace) -> None:
         arguments.model,
         arguments.output,
         request=_request(arguments),
-        revision=arguments.revision,
+        **_source(arguments),
         graph_only=arguments.graph_only,
         reporter=reporter(arguments),
     )

@@ -195,7 +195,12 @@ def compare(
         with tempfile.TemporaryDirectory() as name, watch.stage("graph", unit="call") as step:
             folder = Path(name, "graph")
             choices = Request(task=TEXT_GENERATION, ctx_len=ctx_len, rope_factors=factors)
-            pipeline.export(str(source.folder), folder, request=choices)
+            pipeline.export(
+                str(source.folder / source.gguf),
+                folder,
+                request=choices,
+                config_from=str(source.companions["config.json"]) if source.gguf else None,
+            )
             program = open_portable(folder / graphs.GRAPH, specializations)
             scores["graph"] = score(scoring, Decoder(program), step)
     for name, package in packages.items():
