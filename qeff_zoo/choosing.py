@@ -3,7 +3,10 @@
 
 from typing import Any
 
-from qeff_zoo.choices import CHOICES
+from qeff_zoo import formats, targets
+from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
 
 
 class Chosen:
@@ -39,3 +42,80 @@ class Chosen:
         if expected:
             self.problems.append(f"{one.flag} is {value!r}, expected {expected}.")
         return not expected
+
+
+def choose_weights(
+    target: targets.Target, checkpoint: Checkpoint, request: Request, choices: Chosen
+) -> dict[str, Any]:
+    """Choose how matrices are stored, and the blocks of integers.
+
+    Returns:
+        `weights`, `stored` and `named` of programs; of no use where there are problems.
+    """
+    quantized = bool(checkpoint.quantization) and STORED in target.weights
+    choices.first(
+        "weights",
+        (request.weights, "user"),
+        (STORED if quantized else None, "checkpoint"),
+        (target.weights[0], "default"),
+    )
+    if request.weights == STORED and not checkpoint.quantization:
+        choices.problems.append(
+            f"--weights is {STORED!r}, but {checkpoint.name!r} is not quantized. Leave it out, or choose int8 or int4."
+        )
+    weights, known = choices.value["weights"], choices.check("weights")
+    if known and weights not in target.weights:
+        choices.problems.append(
+            f"--weights is {weights!r}, but target {target.name!r} takes {', '.join(target.weights)}. Choose one."
+        )
+    named = _choose_formats(target, request, choices)
+    if not known:
+        return {}
+    every = [weights, *named.values()]
+    block_size = BLOCK_SIZE
+    if any(not format_of(name).is_float for name in every):
+        choices.first(
+            "block_size", (request.block_size, "user"), (CHOICES["block_size"].default, "default")
+        )
+        if choices.check("block_size"):
+            block_size = choices.value["block_size"]
+    elif request.block_size is not None:
+        choices.problems.append(
+            f"--block-size applies to quantized weights only, and --weights is {weights}. Leave it out, or choose "
+            "int8 or int4."
+        )
+    return {
+        "weights": format_of(weights, block_size),
+        "stored": weights == STORED,
+        "named": tuple((pattern, format_of(name, block_size)) for pattern, name in named.items()),
+    }
+
+
+def _choose_formats(target: targets.Target, request: Request, choices: Chosen) -> dict[str, str]:
+    """Choose what single matrices become, by patterns of their names."""
+    if not request.format:
+        return {}
+    choices.set("format", request.format, "user")
+    taken = [name for name in WEIGHTS if name in target.weights]
+    named: dict[str, str] = {}
+    for one in request.format:
+        pattern, _, name = one.rpartition("=")
+        if pattern and name in taken:
+            named.setdefault(pattern, name)
+        else:
+            choices.problems.append(
+                f"--format is {one!r}, expected PATTERN={'|'.join(taken)}, such as '*.down_proj={taken[-1]}'. Correct "
+                "it."
+            )
+    return named
+
+
+def rounded_floats(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Say of matrices in small floats what becomes of them."""
+    floats = formats.floats_of(checkpoint.quantization)
+    if not floats:
+        return ()
+    text = f"{checkpoint.name!r} stores matrices in {floats}, of which no kernel computes products"
+    return (
+        f"{text}: they are rounded to int8 in blocks of 32, by about 0.6 %. --weights fp32 is exact.",
+    )

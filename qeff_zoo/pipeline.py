@@ -66,7 +66,7 @@ def make_plan(
     plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
     plan = plans.resolve(checkpoint, request, digest)
-    for text in plan.resolved.warnings:
+    for text in plan.warnings:
         warnings.warn(text, stacklevel=3)
     return checkpoint, plan
 

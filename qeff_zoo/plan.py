@@ -14,9 +14,8 @@ from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.choosing import Chosen
+from qeff_zoo.choosing import Chosen, choose_weights, rounded_floats
 from qeff_zoo.errors import PlanError, UnsupportedModelError
-from qeff_zoo.numerics import BLOCK_SIZE, STORED, WEIGHTS, Format, format_of
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.targets import Resolved
@@ -43,6 +42,7 @@ class Plan:
         resolved: What the target adds.
         spec: All that identifies the build, in JSON values; its digest is the build key.
         why: For every chosen field of the spec, by its path there, who set it.
+        warnings: What may go wrong, or is not as somebody might think, one sentence each.
     """
 
     recipe: Recipe = field(repr=False)
@@ -50,6 +50,7 @@ class Plan:
     resolved: Resolved
     spec: Mapping[str, Any]
     why: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
     @property
     def build_key(self) -> str:
@@ -121,7 +122,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     served = [tasks.find(component.task) for component in tasks.components_of(recipe)]
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
-    named = _choose_weights(target, checkpoint, request, choices)
+    storage = choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
@@ -142,12 +143,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             shape=shape,
             variant={**task.variant(checkpoint, shape, choices.value), **factors},
             specializations=task.specializations(shape),
-            weights=format_of(
-                choices.value["weights"], choices.value.get("block_size", BLOCK_SIZE)
-            ),
-            stored=choices.value["weights"] == STORED,
-            named=named,
             flags=options,
+            **storage,
         )
         for component, task in zip(tasks.components_of(recipe), served, strict=True)
     )
@@ -179,7 +176,15 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
     }
     why = {str(CHOICES[name].path): by for name, by in choices.why.items()}
-    return Plan(recipe=recipe, programs=programs, resolved=resolved, spec=spec, why=why)
+    rounded = rounded_floats(checkpoint) if storage["stored"] else ()
+    return Plan(
+        recipe=recipe,
+        programs=programs,
+        resolved=resolved,
+        spec=spec,
+        why=why,
+        warnings=(*resolved.warnings, *rounded),
+    )
 
 
 def spec_of(recipe: Recipe) -> dict[str, Any]:
@@ -284,51 +289,6 @@ def _choose_options(
         choices.check(name)
         options[name] = value
     return {name: value for name, value in options.items() if value is not False}
-
-
-def _choose_weights(
-    target: targets.Target, checkpoint: Checkpoint, request: Request, choices: Chosen
-) -> tuple[tuple[str, Format], ...]:
-    """Choose how matrices are stored, and the blocks of integers; return what those become that have patterns."""
-    quantized = bool(checkpoint.quantization) and STORED in target.weights
-    choices.first(
-        "weights",
-        (request.weights, "user"),
-        (STORED if quantized else None, "checkpoint"),
-        (target.weights[0], "default"),
-    )
-    if request.weights == STORED and not checkpoint.quantization:
-        choices.problems.append(
-            f"--weights is {STORED!r}, but {checkpoint.name!r} is not quantized. Leave it out, or choose int8 or int4."
-        )
-    weights, known = choices.value["weights"], choices.check("weights")
-    if known and weights not in target.weights:
-        choices.problems.append(
-            f"--weights is {weights!r}, but target {target.name!r} takes {', '.join(target.weights)}. Choose one."
-        )
-    asked = [one.rpartition("=") for one in request.format or ()]
-    if asked:
-        choices.set("format", request.format, "user")
-    taken = [name for name in WEIGHTS if name in target.weights]
-    wrong = [pattern + sign + name for pattern, sign, name in asked if name not in taken]
-    choices.problems += [
-        f"--format is {one!r}, expected PATTERN={'|'.join(taken)}, such as '*.down_proj={taken[-1]}'. Correct it."
-        for one in wrong
-    ]
-    formats_asked = [weights, *(name for *_, name in asked)] if known and not wrong else ["int4"]
-    block_size = BLOCK_SIZE
-    if any(not format_of(name).is_float for name in formats_asked):
-        choices.first(
-            "block_size", (request.block_size, "user"), (CHOICES["block_size"].default, "default")
-        )
-        if choices.check("block_size"):
-            block_size = choices.value["block_size"]
-    elif request.block_size is not None:
-        choices.problems.append(
-            f"--block-size applies to quantized weights only, and --weights is {weights}. Leave it out, or choose "
-            "int8 or int4."
-        )
-    return tuple((pattern, format_of(name, block_size)) for pattern, _, name in asked if not wrong)
 
 
 def _choose_shape(

@@ -902,3 +902,23 @@ def test_a_plan_cannot_be_changed(opened: Open) -> None:
     plan = resolve(opened(), Request(), WEIGHTS)
     with pytest.raises(AttributeError):
         plan.programs = ()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "8-bit floats"),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            "nf4",
+        ),
+        ({"quant_method": "awq", "bits": 4}, ""),
+    ],
+)
+def test_small_floats_are_said_to_be_rounded(
+    opened: Open, config: Mapping[str, Any], said: str
+) -> None:
+    checkpoint = opened({**LLAMA, "quantization_config": config})
+    warnings = resolve(checkpoint, Request(), WEIGHTS).warnings
+    assert [f"in {said}, of which" in text for text in warnings] == [True] * bool(said)
+    assert resolve(checkpoint, Request(weights="fp32"), WEIGHTS).warnings == ()

@@ -2,8 +2,8 @@
 """Quantized checkpoints: which tensors of the float model they store in fewer bits, and what those bits are.
 
 The module of a method has a function `encodings(stored)`. What it returns is read row by row, so that no more than a
-piece of a matrix is ever decoded. Where some of a method cannot be read, a function `problem(config)` says so. Nothing
-here imports torch or transformers.
+piece of a matrix is ever decoded. Where some of a method cannot be read, a function `problem(config)` says so, and
+where it has small floats in place of integers, `floats(config)`. Nothing here imports torch or transformers.
 """
 
 import importlib
@@ -71,6 +71,16 @@ def problem_of(config: Mapping[str, Any], exceptions: Collection[str] = ()) -> s
     if problem and (found := problem(config)):
         return f"{found}. Use the unquantized checkpoint, or another of the model."
     return ""
+
+
+def floats_of(config: Mapping[str, Any]) -> str:
+    """Say which small floats, of which no kernel computes products, a checkpoint stores matrices in; nothing for none.
+
+    Args:
+        config: `quantization_config`.
+    """
+    floats = getattr(_module(str(config["quant_method"])), "floats", None)
+    return str(floats(config)) if floats else ""
 
 
 def _module(method: str) -> ModuleType:

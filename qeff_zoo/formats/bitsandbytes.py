@@ -24,6 +24,11 @@ _STATE = ".quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")
 
 
+def floats(config: Mapping[str, Any]) -> str:
+    """Say what matrices are stored in, if not in integers."""
+    return f"{config.get('bnb_4bit_quant_type', 'fp4')}" if config.get("load_in_4bit") else ""
+
+
 def encodings(stored: Stored) -> Encodings:
     """Find the tensors of a bitsandbytes checkpoint."""
     encoded = {f"{path}.weight": _rows(stored, path) for path in stored.modules("SCB")}

@@ -85,6 +85,13 @@ def problem(config: Mapping[str, Any]) -> str:
     return ""
 
 
+def floats(config: Mapping[str, Any]) -> str:
+    """Say what some matrices are stored in, if not in integers; E2M1, twice as large, is one."""
+    told = [group.get("weights") for group in _groups(config)]
+    found = [one for one in told if isinstance(one, dict) and one.get("type") == "float"]
+    return "8-bit floats" if any(one.get("num_bits") == 8 for one in found) else ""
+
+
 def _groups(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     groups = config.get("config_groups")
     return (

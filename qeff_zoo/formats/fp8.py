@@ -41,6 +41,11 @@ def problem(config: Mapping[str, Any]) -> str:
     return f"FP8 in blocks of {block!r}; two lengths, or none, can be read"
 
 
+def floats(config: Mapping[str, Any]) -> str:
+    """Say what matrices are stored in."""
+    return "8-bit floats"
+
+
 def encodings(stored: Stored) -> Encodings:
     """Find the tensors of an FP8 checkpoint."""
     encoded = {}

@@ -23,6 +23,11 @@ _FLOATS = "Float8Tensor"
 _PLAIN = "Tensor"
 
 
+def floats(config: dict[str, Any]) -> str:
+    """Say what matrices are stored in, if not in integers."""
+    return "8-bit floats" if "Float8" in str(config.get("quant_type")) else ""
+
+
 def encodings(stored: Stored) -> Encodings:
     """Find the tensors of a torchao checkpoint."""
     encoded = {}
