@@ -87,7 +87,9 @@ def choose(units: Sequence[Unit], bits: float) -> dict[str, Scheme]:
         left -= more
 
 
-def squared_errors(weights: Tensor, schemes: Sequence[Scheme], dtype: torch.dtype) -> dict[Scheme, tuple[float, Tensor]]:
+def squared_errors(
+    weights: Tensor, schemes: Sequence[Scheme], dtype: torch.dtype
+) -> dict[Scheme, tuple[float, Tensor]]:
     """Return, by scheme, the squared error of a matrix rounded to the nearest, and its values.
 
     Args:

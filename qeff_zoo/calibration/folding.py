@@ -108,9 +108,7 @@ def _sources(
     return found
 
 
-def _search(
-    weights: Tensor, hessian: Tensor, spread: Tensor, scheme: Scheme
-) -> Tensor | None:
+def _search(weights: Tensor, hessian: Tensor, spread: Tensor, scheme: Scheme) -> Tensor | None:
     """Return the scales with the least error of those that are powers of how large inputs are; None for none."""
     size = torch.zeros(int(spread.max()) + 1).index_add_(0, spread, hessian.diagonal()).sqrt()
 
@@ -118,7 +116,9 @@ def _search(
         each = scales[spread]
         inner = hessian / each[:, None] / each
         scaled = weights * each
-        return error_of(scaled, nearest(scaled, inner.diagonal(), scheme, torch.float32).values, inner)
+        return error_of(
+            scaled, nearest(scaled, inner.diagonal(), scheme, torch.float32).values, inner
+        )
 
     plain = error(torch.ones_like(size))
     tried = []

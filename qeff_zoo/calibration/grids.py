@@ -78,9 +78,7 @@ def stored_scales(scales: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(found.abs() < about.tiny, torch.full_like(found, about.tiny), found)
 
 
-def find_scales(
-    weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype
-) -> Tensor:
+def find_scales(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype) -> Tensor:
     """Return the scales with which nearest rounding has the least weighted squared error.
 
     Args:
@@ -101,9 +99,7 @@ def find_scales(
     return torch.cat(pieces)
 
 
-def _find_scales(
-    weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype
-) -> Tensor:
+def _find_scales(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype) -> Tensor:
     groups = weights.unflatten(1, (-1, scheme.group))
     weighting = importance.view(1, -1, scheme.group)
     place = groups.abs().argmax(-1, keepdim=True)

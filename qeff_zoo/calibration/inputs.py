@@ -61,9 +61,7 @@ def groups_of(layer: nn.Module, run: Callable[[], Any]) -> list[Group]:
             elif _is_norm(module):
                 stack.callback(module.register_forward_hook(note_output(name)).remove)
         run()
-    return [
-        Group(tuple(names), made.get(place)) for place, names in found.items() if names
-    ]
+    return [Group(tuple(names), made.get(place)) for place, names in found.items() if names]
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -47,7 +47,9 @@ def quantize(
         StoreError: The folder holds something, or has no room.
 
     Example:
-        >>> quantize("examples/tiny-llama", Path("tiny-llama-int4")).bits_per_weight  # doctest: +SKIP
+        >>> quantize(
+        ...     "examples/tiny-llama", Path("tiny-llama-int4")
+        ... ).bits_per_weight  # doctest: +SKIP
     """
     watch = Stopwatch(reporter or Silent())
     checkpoint = open_checkpoint(model, revision=revision)

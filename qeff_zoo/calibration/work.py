@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model on its way to integers.
 
-    1  the float model's answers to the texts; with a budget also what each group of matrices costs in the fewest bits
-    2  for each layer: scales folded, each group of matrices rounded for the inputs that the layers before now give it
-    3  the quantized model's answers, compared
+1  the float model's answers to the texts; with a budget also what each group of matrices costs in the fewest bits
+2  for each layer: scales folded, each group of matrices rounded for the inputs that the layers before now give it
+3  the quantized model's answers, compared
 """
 
 import json
@@ -109,7 +109,9 @@ class Work:
     def _fits(self, source: str) -> bool:
         info = self.checkpoint.stored[source]
         whole = info.shape[-1] % self.wishes.group_size == 0
-        return len(info.shape) == 2 and whole and info.dtype in FLOATS and source.endswith(".weight")
+        return (
+            len(info.shape) == 2 and whole and info.dtype in FLOATS and source.endswith(".weight")
+        )
 
     def _measured(self) -> list[int]:
         """Return the numbers of the first texts, whose answers are compared."""
@@ -138,7 +140,9 @@ class Work:
         if self.wishes.budget is not None:
             least = self._bits({name: cheapest(self.options()) for name in self.sources})
             if least > self.wishes.budget:
-                more = "" if self.wishes.embeddings else ", or quantize embeddings too (--embeddings)"
+                more = (
+                    "" if self.wishes.embeddings else ", or quantize embeddings too (--embeddings)"
+                )
                 raise PlanError(
                     [
                         f"{self.checkpoint.name!r} takes {least:.3f} bits per weight in the fewest bits, more than "
@@ -239,9 +243,7 @@ class Work:
             self._fewest[name] = found[cheapest(options)][1]
         return Unit(tuple(names), sum(map(self._weights, names)), errors, 0.0)
 
-    def _varied(
-        self, number: int, prefix: str, unit: Unit, hidden: Sequence[Tensor]
-    ) -> "_Varied":
+    def _varied(self, number: int, prefix: str, unit: Unit, hidden: Sequence[Tensor]) -> "_Varied":
         """Run a layer that is loaded with a group in the fewest bits."""
         layer = self.streamed.layers[number]
         inside = {name: name.removeprefix(f"{prefix}.") for name in unit.modules}
@@ -302,7 +304,9 @@ class Work:
             step: Told of every layer.
         """
         streamed = self.streamed
-        self.writer = Writer(folder, self._planned(), {"quantization": json.dumps(self.calibration)})
+        self.writer = Writer(
+            folder, self._planned(), {"quantization": json.dumps(self.calibration)}
+        )
         if self.embedding in self.schemes:
             name = f"{self.embedding}.weight"
             weights = streamed.value(name)
@@ -390,12 +394,20 @@ class Work:
         """Quantize a matrix, write it, and return its values."""
         scheme, dtype = self.schemes[name], self._dtype(name)
         plain = nearest(weights, torch.ones(weights.shape[1]), scheme, dtype)
-        found = plain if self.wishes.method == METHODS[-1] else gptq(weights, hessian, scheme, dtype)
+        found = (
+            plain if self.wishes.method == METHODS[-1] else gptq(weights, hessian, scheme, dtype)
+        )
         self.writer.put_matrix(self.sources[name].removesuffix(".weight"), found)
         whole = error_of(weights, torch.zeros(()), hessian) or 1.0
         errors = [error_of(weights, one.values, hessian) / whole for one in (found, plain)]
         self.matrices.append(
-            Matrix(name=name, bits=scheme.bits, group=scheme.group, error=errors[0], nearest_error=errors[1])
+            Matrix(
+                name=name,
+                bits=scheme.bits,
+                group=scheme.group,
+                error=errors[0],
+                nearest_error=errors[1],
+            )
         )
         return found.values
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint of compressed-tensors ("pack-quantized"), written tensor by tensor into files laid out beforehand.
 
-    weight_packed (rows, columns * bits / 32) int32, the first column in the lowest bits, integers moved to 0 … 2**bits - 1
-    weight_scale  (rows, columns / group), weight_shape (2,) int64
+weight_packed (rows, columns * bits / 32) int32, the first column in the lowest bits, integers moved to 0 … 2**bits - 1
+weight_scale  (rows, columns / group), weight_shape (2,) int64
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 
 from qeff_zoo.calibration.grids import Rounded, Scheme
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS, TensorInfo
-from qeff_zoo.weights.expressions import Array
+from qeff_zoo.formats.encoded import Array
 from qeff_zoo.weights.kept import pack
 
 _SHARD = 5 << 30  # bytes
@@ -164,9 +164,7 @@ def to_bytes(values: torch.Tensor, dtype: str) -> Array:
     return found
 
 
-def quantization_config(
-    schemes: Mapping[str, Scheme], ignored: list[str]
-) -> dict[str, Any]:
+def quantization_config(schemes: Mapping[str, Scheme], ignored: list[str]) -> dict[str, Any]:
     """Return `quantization_config` of a checkpoint.
 
     Args:

@@ -209,6 +209,7 @@ class Checkpoint:
         if not self.encoded:
             return self.stored
         parts = {name for one in self.encoded.values() for name in one.sources}
+        parts |= self._encodings.beside
         plain = {name: info for name, info in self.stored.items() if name not in parts}
         return MappingProxyType(
             plain | {name: self._decoded(name, one) for name, one in self.encoded.items()}

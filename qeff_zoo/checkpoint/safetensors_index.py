@@ -84,6 +84,27 @@ def read_header(path: Path) -> list[TensorInfo]:
     Raises:
         CheckpointError: The file is truncated, or its header is not what the format demands.
     """
+    entries, _, data, size = _header(path)
+    tensors = [_tensor(path, name, entry, data) for name, entry in entries.items()]
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
+    _check_layout(path, tensors, data, size)
+    return tensors
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return what a file's header says beside its tensors.
+
+    Args:
+        path: A safetensors file; only its header is read.
+
+    Raises:
+        CheckpointError: The file is truncated, or its header is not what the format demands.
+    """
+    return _header(path)[1]
+
+
+def _header(path: Path) -> tuple[dict[str, Any], dict[str, str], int, int]:
+    """Return the entries of tensors, the metadata, where the data begin, and the size of the file."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -102,12 +123,7 @@ def read_header(path: Path) -> list[TensorInfo]:
             f"Cannot read {str(path)!r}: {error.strerror}. Expected a readable safetensors file. "
             "Check that it is there and that you may read it."
         ) from error
-    tensors = [
-        _tensor(path, name, entry, 8 + length) for name, entry in _entries(path, raw).items()
-    ]
-    tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
-    _check_layout(path, tensors, 8 + length, size)
-    return tensors
+    return *_entries(path, raw), 8 + length, size
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:
@@ -129,7 +145,7 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-def _entries(path: Path, raw: bytes) -> dict[str, Any]:
+def _entries(path: Path, raw: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         header = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -137,7 +153,7 @@ def _entries(path: Path, raw: bytes) -> dict[str, Any]:
     metadata = header.pop("__metadata__", {}) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise _damaged(path, "its header is not a JSON object with text for metadata")
-    return dict(header)
+    return dict(header), metadata
 
 
 def _naturals(value: Any) -> tuple[int, ...] | None:

@@ -3,11 +3,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, read_metadata
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.weights.expressions import Expression, Read
 
@@ -112,14 +113,18 @@ class Stored:
         config: `quantization_config`.
         tensors: By name, from checked headers.
         read: Reads rows of one: BF16 as uint16, 8-bit floats as uint8, integers as they are.
-        metadata: What the files say beside their tensors.
     """
 
     name: str
     config: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     read: Read
-    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str]:
+        """What the files say beside their tensors."""
+        paths = sorted({info.path for info in self.tensors.values()})
+        return {key: text for path in paths for key, text in read_metadata(path).items()}
 
     def modules(self, *suffixes: str) -> list[str]:
         """Return the paths of modules that store a tensor of one of these names, sorted.
@@ -150,6 +155,38 @@ class Stored:
             raise self.wrong(f"tensor {name!r} {found}", wanted)
         return info
 
+    def matrix(self, name: str, dtypes: tuple[str, ...], *ranks: int) -> TensorInfo:
+        """Return a tensor that must be there, with no axis of no length.
+
+        Args:
+            name: In the files.
+            dtypes: That it may have.
+            ranks: Numbers of axes that it may have; two by default.
+
+        Raises:
+            CheckpointError: It is missing, or is something else.
+        """
+        info = self.tensor(name, dtypes)
+        if len(info.shape) not in (ranks or (2,)) or not all(info.shape):
+            raise self.wrong(f"tensor {name!r} is {list(info.shape)}", "a matrix that is not empty")
+        return info
+
+    def group(self, size: Any, columns: int) -> int:
+        """Return how many of a row's columns share a scale.
+
+        Args:
+            size: As the configuration says it: a number; one below 1, or None, for the whole row.
+            columns: Of the row.
+
+        Raises:
+            CheckpointError: It is no whole number.
+        """
+        if size is None:
+            return columns
+        if type(size) is not int:
+            raise self.wrong(f"its group size is {size!r}", "a whole number")
+        return min(size, columns) if size > 0 else columns
+
     def wrong(self, what: str, expected: str) -> CheckpointError:
         """Return an error about what the checkpoint holds.
 
@@ -170,7 +207,9 @@ class Encodings:
     Args:
         encoded: By name.
         values: Of the names of the float model that are made of those otherwise than by being one of them.
+        beside: Stored tensors that the float model has not and no value needs, such as scales of activations.
     """
 
     encoded: Mapping[str, Encoded]
     values: Mapping[str, Expression] = field(default_factory=dict)
+    beside: frozenset[str] = frozenset()

@@ -8,37 +8,58 @@ Version 1 stores zero points less one, subtracted from the whole 32-bit word, bo
 https://github.com/ModelCloud/GPTQModel, `BaseQuantLinear`, `convert_gptq_v1_to_v2_format`.
 """
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.formats.encoded import Array, Encoded, Encodings, Integers, Part, Stored, of_integers
-from qeff_zoo.formats.fields import float_columns, unpack
+from qeff_zoo.formats.fields import FLOATS, float_columns, unpack
 from qeff_zoo.weights.expressions import Read
 
-_FLOATS = ("F16", "BF16", "F32")
 _BITS = (2, 3, 4, 8)
 _VERSIONS = {"gptq": 1, "gptq_v2": 2}
 
 
+def problem(config: Mapping[str, Any]) -> str:
+    """Say why a variant cannot be read; nothing if it can."""
+    version = _version(config)
+    if version not in _VERSIONS:
+        return f"GPTQ in the format {version!r}; {' and '.join(_VERSIONS)} can be read"
+    wrong = {str(bits) for bits, _ in _sizes(config) if type(bits) is not int or bits not in _BITS}
+    return f"GPTQ of {' and '.join(sorted(wrong))} bits; {_BITS} can be read" if wrong else ""
+
+
 def encodings(stored: Stored) -> Encodings:
     """Find the matrices of a GPTQ checkpoint."""
-    config = stored.config
-    version = str(config.get("checkpoint_format") or config.get("format") or "gptq")
-    if version not in _VERSIONS:
-        raise UnsupportedModelError(
-            f"{stored.name!r} is GPTQ in the format {version!r}. Expected {' or '.join(_VERSIONS)}. Use such a "
-            "checkpoint of the model."
-        )
-    if config.get("bits") not in _BITS:
-        raise stored.wrong(f"`bits` is {config.get('bits')!r}", f"one of {_BITS}")
+    version = _VERSIONS[_version(stored.config)]
     return Encodings(
         encoded={
-            f"{path}.weight": matrix(stored, path, _VERSIONS[version])
-            for path in stored.modules("qweight")
+            f"{path}.weight": matrix(stored, path, version) for path in stored.modules("qweight")
         }
     )
+
+
+def _version(config: Mapping[str, Any]) -> str:
+    return str(config.get("checkpoint_format") or config.get("format") or "gptq")
+
+
+def _sizes(config: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return bits and columns of a group: those for all, then those of modules that have their own."""
+    own = [config]
+    for key in ("dynamic", "extra_config"):  # GPTQModel's, AutoRound's
+        rules = config.get(key)
+        own += (
+            [one for one in rules.values() if isinstance(one, dict)]
+            if isinstance(rules, dict)
+            else []
+        )
+    sizes = [
+        (one.get("bits", config.get("bits")), one.get("group_size", config.get("group_size")))
+        for one in own
+    ]
+    return [size for size in sizes if size[0] != 16] or sizes  # 16: as it was
 
 
 def matrix(stored: Stored, path: str, version: int) -> Encoded:
@@ -49,26 +70,28 @@ def matrix(stored: Stored, path: str, version: int) -> Encoded:
         path: Of the module.
         version: 1 or 2, by how zero points are stored.
     """
-    bits = int(stored.config["bits"])
-    weight = stored.tensor(f"{path}.qweight", ("I32",))
-    if len(weight.shape) != 2 or weight.shape[0] * 32 % bits:
+    weight = stored.matrix(f"{path}.qweight", ("I32",))
+    zeros = stored.matrix(f"{path}.qzeros", ("I32",))
+    words, rows = weight.shape
+    fitting = set()
+    for bits, size in _sizes(stored.config):
+        columns = words * 32 // bits
+        group = stored.group(size, columns)
+        if zeros.shape == (-(-columns // group), -(-rows * bits // 32)) and words * 32 % bits == 0:
+            fitting.add((bits, group))
+    if len(fitting) != 1:
         raise stored.wrong(
-            f"{weight.name!r} is {list(weight.shape)}", f"a matrix of {bits}-bit fields"
+            f"{weight.name!r} is {list(weight.shape)} and {zeros.name!r} {list(zeros.shape)}",
+            "sizes of one of its `bits` and `group_size`",
         )
-    columns, rows = weight.shape[0] * 32 // bits, weight.shape[1]
-    group = int(stored.config.get("group_size", -1))
-    group = columns if group <= 0 else group
-    groups = -(-columns // group)
-    zeros = stored.tensor(f"{path}.qzeros", ("I32",), (groups, -(-rows * bits // 32)))
-    scales = stored.tensor(f"{path}.scales", _FLOATS, (groups, rows))
+    [(bits, group)] = fitting
+    columns = words * 32 // bits
+    scales = stored.tensor(f"{path}.scales", FLOATS, (zeros.shape[0], rows))
     names = [weight.name, zeros.name, scales.name]
     order = None
     if stored.config.get("desc_act") or f"{path}.g_idx" in stored.tensors:
-        index = stored.tensor(f"{path}.g_idx", ("I32", "I64"), (columns,))
-        names.append(index.name)
-        if not (stored.read(index.name, None, None) == np.arange(columns) // group).all():
-            order = partial(_order, stored, index.name, group)
-            order(stored.read)  # refuses groups of unequal size
+        names.append(f"{path}.g_idx")
+        order = order_of_groups(stored, names[-1], columns, group)
     integers = Integers(
         bits=bits,
         group=group,
@@ -80,15 +103,34 @@ def matrix(stored: Stored, path: str, version: int) -> Encoded:
     return of_integers((rows, columns), tuple(names), integers)
 
 
-def _order(stored: Stored, name: str, group: int, read: Read) -> Array:
-    """Return the columns sorted by their group; each but the last must have as many as it should."""
-    index = read(name, None, None)
-    counts = np.bincount(index, minlength=1) if (index >= 0).all() else np.zeros(1)
-    if len(counts) != -(-len(index) // group) or not (counts[:-1] == group).all():
+def order_of_groups(stored: Stored, name: str, columns: int, group: int) -> "partial[Array] | None":
+    """Return what reads the columns sorted by their group; None where they lie so.
+
+    Args:
+        stored: The checkpoint.
+        name: Of the tensor that has the group of each column.
+        columns: How many.
+        group: Columns that each group but the last must have.
+
+    Raises:
+        CheckpointError: A group has more or fewer.
+    """
+    info = stored.tensor(name, ("I32", "I64"), (columns,))
+    index = stored.read(info.name, None, None)
+    if np.array_equal(index, np.arange(columns) // group):
+        return None
+    groups = -(-columns // group)
+    inside = ((index >= 0) & (index < groups)).all()
+    counts = np.bincount(index, minlength=groups) if inside else np.zeros(1)
+    if not inside or not (counts[:-1] == group).all():
         raise stored.wrong(
             f"{name!r} makes groups of {sorted(set(counts.tolist()))[:5]} columns", f"{group} each"
         )
-    return np.argsort(index, kind="stable")
+    return partial(_order, name)
+
+
+def _order(name: str, read: Read) -> Array:
+    return np.argsort(read(name, None, None), kind="stable")
 
 
 def _integers(name: str, bits: int, order: "partial[Array] | None") -> Part:
