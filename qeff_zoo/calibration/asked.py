@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 #: How integers are chosen, the default first.
-METHODS = ("awq+gptq", "gptq", "nearest")
+GPTQ, FOLDING, NEAREST = METHODS = ("gptq", "awq+gptq", "nearest")
 BITS, GROUPS = (4, 8), (32, 64, 128, 16)
 VERSION = 1  # of what is computed: another one may give other integers
 MEASURED = 1024  # tokens whose answers are compared
@@ -39,7 +39,8 @@ class Quantized:
     Args:
         path: Its folder.
         bits_per_weight: Of all matrices, scales and those that stay floats among them.
-        distance: Of its answers from the float model's: see `qeff_zoo.calibration.budget.distance`.
+        distance: Of its answers from the float model's to the first texts: see `qeff_zoo.calibration.budget.distance`.
+        measure: What that is, in words.
         calibration: The texts' digest and tokens, the method and its version.
         matrices: Those that are integers now.
         folded: Modules that scales were folded into.
@@ -49,6 +50,7 @@ class Quantized:
     path: Path
     bits_per_weight: float
     distance: float
+    measure: str
     calibration: Mapping[str, Any]
     matrices: Sequence[Matrix]
     folded: Sequence[str]
@@ -77,4 +79,4 @@ class Wishes:
     budget: float | None = None
     method: str = METHODS[0]
     embeddings: bool = False
-    tokens: int = 32768
+    tokens: int = 16384

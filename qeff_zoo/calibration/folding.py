@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scales of columns that make a matrix easier to round, moved into what makes its input (AWQ, arXiv:2306.00978).
 
-A column is multiplied by its scale, and the norm's weight, or the row of the matrix before, that makes its input is divided
-by it: the float model stays what it is. Whether a model allows that is tried, not looked up: a layer's answer must not
-change. Where the divided number is stored in 16 bits it is rounded first, and the scale is what that leaves.
+A column is multiplied by its scale, and the norm's weight, or the row of the matrix before, that makes its input is
+divided by it: the float model stays what it is. Whether a model allows that is tried, not looked up: a layer's answer
+must not change. Where the divided number is stored in 16 bits it is rounded first, and the scale is what that leaves.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.calibration.grids import Scheme
-from qeff_zoo.calibration.inputs import Group, set_weight
+from qeff_zoo.calibration.inputs import Group, linear_of, set_weights, weights_of
 from qeff_zoo.calibration.rounding import damped, error_of, nearest
 
 _POWERS = tuple(step / 10 for step in range(1, 10))
@@ -57,7 +57,7 @@ def fold(
         head_dim: Of attention, for keys and values that several heads share.
         run: Runs the layer on one text.
     """
-    weights = torch.cat([layer.get_submodule(name).weight for name in group.linears])
+    weights = torch.cat(list(weights_of(layer, group.linears).values()))
     weights = weights[:: -(-len(weights) // _ROWS)]
     hessian = damped(hessian)
     before = run()
@@ -92,8 +92,8 @@ def _length(source: nn.Module) -> int:
 def _sources(
     layer: nn.Module, group: Group, earlier: Sequence[str], head_dim: int
 ) -> list[tuple[str, float, Tensor]]:
-    """Return what may make a group's input: a module's name, what is added to its weight, and the row that makes each column."""
-    columns = layer.get_submodule(group.linears[0]).weight.shape[1]  # type: ignore[union-attr]
+    """Return what may make a group's input: a module, what its weight lacks, and the row that makes each column."""
+    columns = linear_of(layer, group.linears[0]).in_features
     if group.norm is not None:
         return [(group.norm, offset, torch.arange(columns)) for offset in (0.0, 1.0)]
     found = []
@@ -142,7 +142,7 @@ def _apply(
     """Divide a source by scales and multiply what reads it; returns what undoes that, and the source's parameters."""
     weight, bias = source.weight, getattr(source, "bias", None)
     assert isinstance(weight, Tensor)
-    was = {name: layer.get_submodule(name).weight for name in group.linears}
+    was = weights_of(layer, group.linears)
     values: dict[str, Tensor] = {}
     if bias is not None and dtype != torch.float32:
         scales = torch.exp2(scales.log2().round())  # which divides a bias of 16 bits exactly
@@ -159,13 +159,11 @@ def _apply(
 
     def undo() -> None:
         source._parameters.update(old)
-        for name, one in was.items():
-            layer.get_submodule(name)._parameters["weight"] = one  # type: ignore[assignment]
+        set_weights(layer, was)
 
     for name, value in values.items():
         source._parameters[name] = nn.Parameter(value, requires_grad=False)
-    for name, one in was.items():
-        set_weight(layer, name, one * scales[spread])  # type: ignore[operator]
+    set_weights(layer, {name: one * scales[spread] for name, one in was.items()})
     return undo, values
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The matrices of a layer that is loaded, by what they are multiplied with."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +69,28 @@ def _is_norm(module: nn.Module) -> bool:
     return not list(module.children()) and isinstance(weight, Tensor) and weight.ndim == 1
 
 
+def linear_of(layer: nn.Module, name: str) -> nn.Linear:
+    """Return a linear layer.
+
+    Args:
+        layer: That it is in.
+        name: Within that.
+    """
+    found = layer.get_submodule(name)
+    assert isinstance(found, nn.Linear)
+    return found
+
+
+def weights_of(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return what linear layers compute with now, by name.
+
+    Args:
+        layer: Loaded.
+        names: Within it.
+    """
+    return {name: linear_of(layer, name).weight.data for name in names}
+
+
 @contextmanager
 def moments(linear: nn.Linear) -> Iterator[Tensor]:
     """Yield the second moments (columns, columns) of a linear layer's input, which grow with every run of it.
@@ -89,12 +111,32 @@ def moments(linear: nn.Linear) -> Iterator[Tensor]:
         hook.remove()
 
 
-def set_weight(layer: nn.Module, name: str, value: Tensor) -> None:
-    """Compute with another weight until the layer is emptied.
+@contextmanager
+def inputs_of(linear: nn.Linear) -> Iterator[list[Tensor]]:
+    """Yield a list that every input (tokens, columns) of a linear layer is added to.
+
+    Args:
+        linear: Of a layer that is loaded.
+    """
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        seen.append(arguments[0].reshape(-1, linear.in_features))
+
+    hook = linear.register_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def set_weights(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Compute with other weights until the layer is emptied.
 
     Args:
         layer: Loaded.
-        name: Of a module with a weight within it.
-        value: Of the weight's shape.
+        values: By name of a module within it.
     """
-    layer.get_submodule(name)._parameters["weight"] = nn.Parameter(value, requires_grad=False)
+    for name, value in values.items():
+        weight = nn.Parameter(value, requires_grad=False)
+        layer.get_submodule(name)._parameters["weight"] = weight

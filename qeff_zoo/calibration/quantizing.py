@@ -24,7 +24,7 @@ from qeff_zoo.store.copies import new_folder
 def quantize(
     model: str,
     output: Path,
-    wishes: Wishes = Wishes(),
+    wishes: Wishes,
     *,
     text: str | None = None,
     revision: str | None = None,
@@ -46,10 +46,6 @@ def quantize(
         GenerationError: The text is too short.
         StoreError: The folder holds something, or has no room.
 
-    Example:
-        >>> quantize(
-        ...     "examples/tiny-llama", Path("tiny-llama-int4")
-        ... ).bits_per_weight  # doctest: +SKIP
     """
     watch = Stopwatch(reporter or Silent())
     checkpoint = open_checkpoint(model, revision=revision)
@@ -98,6 +94,6 @@ def _check(checkpoint: Checkpoint, wishes: Wishes) -> None:
         raise PlanError(problems)
     if checkpoint.quantization:
         raise UnsupportedModelError(
-            f"{checkpoint.name!r} is quantized already, with {checkpoint.method!r}. Expected a checkpoint of floats: what "
-            "was rounded once is not rounded better again. Give the one that it was made from, or build it as it is."
+            f"{checkpoint.name!r} is quantized already, with {checkpoint.method!r}. Expected a checkpoint of floats: "
+            "what was rounded once is not rounded better again. Give the one that it was made from, or build it as it is."
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which integers a matrix becomes: those whose products with the inputs seen differ least, not the nearest ones.
 
-The error of a matrix is `sum((weights - values) @ hessian * (weights - values))`, with `hessian` the inputs' second moments
-(columns, columns): the squared difference of its outputs.
+The error of a matrix is `sum((weights - values) @ hessian * (weights - values))`, with `hessian` the inputs' second
+moments (columns, columns): the squared difference of its outputs.
 """
 
 import torch
@@ -67,11 +67,23 @@ def gptq(weights: Tensor, hessian: Tensor, scheme: Scheme, dtype: torch.dtype) -
     return Rounded(scheme, torch.cat(integers), torch.cat(scales))
 
 
+def compensating(weights: Tensor, hessian: Tensor, crossed: Tensor) -> Tensor:
+    """Return weights whose products with the inputs as they are now are nearest to those of the float model.
+
+    Args:
+        weights: (rows, columns) float32.
+        hessian: (columns, columns), second moments of the inputs that the layers before, rounded, make.
+        crossed: (columns, columns), of the float model's inputs with those.
+    """
+    return weights + weights @ torch.linalg.solve(damped(hessian), crossed - hessian, left=False)
+
+
 def damped(hessian: Tensor) -> Tensor:
     """Return second moments that can be inverted: inputs never seen count a little."""
     mean = hessian.diagonal().mean()
     extra = _DAMPING * mean if mean > 0 else torch.ones(())
-    return hessian + torch.eye(len(hessian)) * extra
+    found: Tensor = hessian + torch.eye(len(hessian)) * extra
+    return found
 
 
 def _compensated(weights: Tensor, order: Tensor, upper: Tensor, start: Rounded) -> Rounded:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face's model run layer by layer on a few texts, with the weights of one layer in memory at a time.
 
-The model is made without weights. Run once with its layers cut out, it says what each layer is called with; after that a
-layer is loaded from the checkpoint, run on the hidden states of every text, and emptied again.
+The model is made without weights. Run once with its layers cut out, it says what each layer is called with; after that
+a layer is loaded from the checkpoint, run on the hidden states of every text, and emptied again.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,6 +50,8 @@ class Streamed:
     def __init__(self, checkpoint: Checkpoint, task: str) -> None:
         self._checkpoint = checkpoint
         self.model = build_meta(checkpoint.config, task)
+        if not any(".pooler." in f".{name}" for name in checkpoint.logical):
+            self.model.pooler = None  # embedders leave it out
         bound = bind(self.model, checkpoint.logical)
         self.expressions = bound.expressions
         #: What the checkpoint stores again although it is tied.
@@ -78,8 +80,8 @@ class Streamed:
 
     def _unsupported(self, what: str) -> UnsupportedModelError:
         return UnsupportedModelError(
-            f"{self._checkpoint.name!r} is a {type(self.model).__name__}, which {what}. Expected layers that are called one "
-            "after the other, each with what the one before it returns. Build with `--weights int4` or `int8` instead."
+            f"{self._checkpoint.name!r} is a {type(self.model).__name__}, which {what}. Expected layers that are called "
+            "one after the other, each with what the one before it returns. Build with `--weights int4` or `int8` instead."
         )
 
     def layer_names(self) -> list[str]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,27 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.calibration import folding, texts
-from qeff_zoo.calibration.asked import BITS, MEASURED, METHODS, VERSION, Matrix, Quantized, Wishes
+from qeff_zoo.calibration.asked import (
+    FOLDING,
+    MEASURED,
+    NEAREST,
+    VERSION,
+    Matrix,
+    Quantized,
+    Wishes,
+)
 from qeff_zoo.calibration.budget import Unit, cheapest, choose, distance, squared_errors
 from qeff_zoo.calibration.grids import Scheme
-from qeff_zoo.calibration.inputs import Group, groups_of, moments, set_weight
-from qeff_zoo.calibration.rounding import error_of, gptq, nearest
+from qeff_zoo.calibration.inputs import (
+    Group,
+    groups_of,
+    inputs_of,
+    linear_of,
+    moments,
+    set_weights,
+    weights_of,
+)
+from qeff_zoo.calibration.rounding import compensating, error_of, gptq, nearest
 from qeff_zoo.calibration.streaming import Streamed
 from qeff_zoo.calibration.writing import (
     Planned,
@@ -115,30 +132,32 @@ class Work:
 
     def _measured(self) -> list[int]:
         """Return the numbers of the first texts, whose answers are compared."""
-        found, tokens = [], 0
+        tokens, found = 0, list[int]()
         for number, sequence in enumerate(self.read.sequences):
             if not found or tokens + len(sequence) <= MEASURED:
                 found.append(number)
                 tokens += len(sequence)
         return found
 
-    def options(self) -> list[Scheme]:
-        """Return the schemes that a matrix may have."""
+    def options(self, names: Sequence[str]) -> list[Scheme]:
+        """Return the schemes that matrices may have; 8 bits need few scales."""
         size = self.wishes.group_size
         if self.wishes.budget is None:
             return [Scheme(self.wishes.bits, size)]
-        return [Scheme(bits, size) for bits in BITS]
+        columns = [self.checkpoint.stored[self.sources[name]].shape[1] for name in names]
+        wide = (one for one in (128, 64, 32) if one >= size and not any(n % one for n in columns))
+        return [Scheme(4, size), Scheme(8, next(wide, size))]
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is computed."""
         if not self.sources:
             raise UnsupportedModelError(
                 f"{self.checkpoint.name!r} has no matrix in its layers that can be quantized in groups of "
-                f"{self.wishes.group_size}. Expected linear layers whose columns that divides. Change --group-size, or build "
-                "with `--weights int4` or `int8`."
+                f"{self.wishes.group_size}. Expected linear layers whose columns that divides. Change --group-size, or "
+                "build with `--weights int4` or `int8`."
             )
         if self.wishes.budget is not None:
-            least = self._bits({name: cheapest(self.options()) for name in self.sources})
+            least = self._bits({name: cheapest(self.options([name])) for name in self.sources})
             if least > self.wishes.budget:
                 more = (
                     "" if self.wishes.embeddings else ", or quantize embeddings too (--embeddings)"
@@ -146,8 +165,8 @@ class Work:
                 raise PlanError(
                     [
                         f"{self.checkpoint.name!r} takes {least:.3f} bits per weight in the fewest bits, more than "
-                        f"{self.wishes.budget:g}. Expected a budget of at least that; matrices that stay floats count. Raise "
-                        f"--budget, or --group-size{more}."
+                        f"{self.wishes.budget:g}. Expected a budget of at least that; matrices that stay floats count. "
+                        f"Raise --budget, or --group-size{more}."
                     ]
                 )
 
@@ -191,9 +210,8 @@ class Work:
             with streamed.loaded(prefix):
                 for one in varied:
                     one.hidden = self._passed(number, one.hidden)
-                for group in groups_of(
-                    streamed.layers[number], lambda: streamed.run(number, 0, hidden[0])
-                ):
+                run = partial(streamed.run, number, 0, hidden[0])
+                for group in groups_of(streamed.layers[number], run):
                     names = [f"{prefix}.{name}" for name in group.linears]
                     names = [name for name in names if name in self.sources]
                     self.called.update(names)
@@ -214,7 +232,7 @@ class Work:
         # Linear layers that no text reached say nothing of what they are given.
         self.called |= {self.embedding, self.head}
         self.sources = {name: one for name, one in self.sources.items() if name in self.called}
-        schemes = {name: cheapest(self.options()) for name in self.sources}
+        schemes = {name: cheapest(self.options([name])) for name in self.sources}
         if self.wishes.budget is not None:
             floats = self._total(schemes) - sum(
                 scheme.bits_per_weight * self._weights(name) for name, scheme in schemes.items()
@@ -234,7 +252,7 @@ class Work:
         errors: dict[Scheme, float] = {}
         self._fewest = {}
         for name in names:
-            options = self.options()
+            options = self.options(names)
             found = squared_errors(
                 self.streamed.value(f"{name}.weight"), options, self._dtype(name)
             )
@@ -247,12 +265,10 @@ class Work:
         """Run a layer that is loaded with a group in the fewest bits."""
         layer = self.streamed.layers[number]
         inside = {name: name.removeprefix(f"{prefix}.") for name in unit.modules}
-        was = {name: layer.get_submodule(one).weight for name, one in inside.items()}
-        for name, one in inside.items():
-            set_weight(layer, one, self._fewest[name])
+        was = weights_of(layer, inside.values())
+        set_weights(layer, {one: self._fewest[name] for name, one in inside.items()})
         found = self._passed(number, [hidden[text] for text in self.measured])
-        for name, one in inside.items():
-            set_weight(layer, one, was[name])
+        set_weights(layer, was)
         return _Varied(unit, found)
 
     def _varied_embedding(self) -> "_Varied":
@@ -267,7 +283,7 @@ class Work:
         streamed = self.streamed
         with streamed.loaded(), ExitStack() as stack:
             if self.tied and self.embedding in self.sources:
-                linear = streamed.model.get_submodule(self.head)
+                linear = linear_of(streamed.model, str(self.head))
                 self.head_moments = stack.enter_context(moments(linear))
             self.expected = [streamed.finish(self.inputs[t], hidden[t]) for t in self.measured]
 
@@ -276,7 +292,7 @@ class Work:
         with ExitStack() as stack:
             if varied.head is not None:
                 (name,) = varied.unit.modules
-                scheme = cheapest(self.options())
+                scheme = cheapest(varied.unit.errors)
                 weights = streamed.value(f"{name}.weight")
                 values = squared_errors(weights, [scheme], self._dtype(name))[scheme][1]
                 stack.enter_context(streamed.using(f"{name}.weight", values))
@@ -311,15 +327,14 @@ class Work:
             name = f"{self.embedding}.weight"
             weights = streamed.value(name)
             streamed.use(name, self._round(self.embedding, weights, self._of_embedding(weights)))
-        hidden = streamed.begin(self.inputs)
+        floats = hidden = streamed.begin(self.inputs)
         for number, prefix in enumerate(streamed.layer_names()):
             with streamed.loaded(prefix):
-                self._layer(number, prefix, hidden)
-                hidden = [streamed.run(number, text, one) for text, one in enumerate(hidden)]
+                hidden, floats = self._layer(number, prefix, hidden, floats)
             step(1)
         if self.head in self.schemes:
             name = f"{self.head}.weight"
-            with streamed.loaded(), moments(streamed.model.get_submodule(self.head)) as found:
+            with streamed.loaded(), moments(linear_of(streamed.model, self.head)) as found:
                 for inputs, one in zip(self.inputs, hidden, strict=True):
                     streamed.finish(inputs, one)
             streamed.use(name, self._round(self.head, streamed.value(name), found))
@@ -335,58 +350,79 @@ class Work:
             return even
         return self.head_moments / self.head_moments.diagonal().mean() + even
 
-    def _layer(self, number: int, prefix: str, hidden: Sequence[Tensor]) -> None:
-        """Quantize the matrices of a layer that is loaded."""
-        layer = self.streamed.layers[number]
+    def _layer(
+        self, number: int, prefix: str, hidden: Sequence[Tensor], floats: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Quantize the matrices of a layer that is loaded.
 
-        def run() -> Tensor:
-            return self.streamed.run(number, 0, hidden[0])
-
-        def seen(group: Group) -> Tensor:
-            linear = layer.get_submodule(group.linears[0])
-            with moments(linear) as found:
-                for text, one in enumerate(hidden):
-                    self.streamed.run(number, text, one)
-            return found
-
-        groups = groups_of(layer, run)
-        if self.wishes.method == METHODS[0]:
-            self._fold(layer, prefix, groups, seen, run)
+        Returns:
+            What it makes of the states of each text: as it is now of `hidden`, as it was of `floats`.
+        """
+        layer, run = self.streamed.layers[number], partial(self.streamed.run, number)
+        groups = groups_of(layer, partial(run, 0, hidden[0]))
+        if self.wishes.method == FOLDING:
+            self._fold(layer, prefix, groups, run, hidden)
+        was = weights_of(layer, (name for group in groups for name in group.linears))
+        now = dict(was)
         for group in groups:
             names = [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
             if not names:
                 continue
-            hessian = seen(group)
+            hessian, crossed = torch.zeros(2, *[was[names[0]].shape[1]] * 2)
+            with inputs_of(linear_of(layer, names[0])) as inputs:
+                for text in range(len(hidden)):
+                    seen = []
+                    for weights, states in ((now, hidden), (was, floats)):
+                        set_weights(layer, weights)
+                        run(text, states[text])
+                        seen.append(torch.cat([hessian[:0], *inputs]))
+                        inputs.clear()
+                    rounded, plain = seen
+                    hessian.addmm_(rounded.T, rounded)
+                    # Tokens that a router sends elsewhere once it is given other states are not compared.
+                    same = plain.shape == rounded.shape
+                    crossed.addmm_((plain if same else rounded).T, rounded)
             for name in names:
-                weights = layer.get_submodule(name).weight.data
-                set_weight(layer, name, self._round(f"{prefix}.{name}", weights, hessian))
+                wanted = was[name]
+                if self.wishes.method != NEAREST:
+                    wanted = compensating(wanted, hessian, crossed)
+                now[name] = self._round(f"{prefix}.{name}", wanted, hessian)
+        set_weights(layer, was)
+        before = [run(text, one) for text, one in enumerate(floats)]
+        set_weights(layer, now)
+        return [run(text, one) for text, one in enumerate(hidden)], before
 
     def _fold(
         self,
         layer: nn.Module,
         prefix: str,
         groups: Sequence[Group],
-        seen: Callable[[Group], Tensor],
-        run: Callable[[], Tensor],
+        run: Callable[[int, Tensor], Tensor],
+        hidden: Sequence[Tensor],
     ) -> None:
+        """Fold scales into what makes the inputs of groups, where that helps."""
         earlier: list[str] = []
         for group in groups:
             schemes = [self.schemes.get(f"{prefix}.{name}") for name in group.linears]
-            if all(one is not None and one.bits == 4 for one in schemes):
+            scheme = schemes[0]
+            if scheme is not None and scheme.bits == 4 and None not in schemes:
+                with moments(linear_of(layer, group.linears[0])) as hessian:
+                    for text, one in enumerate(hidden):
+                        run(text, one)
                 found = folding.fold(
                     layer,
                     group,
                     earlier,
-                    seen(group),
-                    schemes[0],
+                    hessian,
+                    scheme,
                     lambda name: self._stored_dtype(f"{prefix}.{name}"),
                     self.head_dim,
-                    run,
+                    partial(run, 0, hidden[0]),
                 )
                 if found is not None:
                     self.folded.append(f"{prefix}.{found.name}")
                     for name, value in found.values.items():
-                        if f"{prefix}.{found.name}" not in self.schemes or name != "weight":
+                        if name == "bias" or f"{prefix}.{found.name}" not in self.schemes:
                             self.streamed.use(f"{prefix}.{found.name}.{name}", value)
             earlier += [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
 
@@ -394,9 +430,7 @@ class Work:
         """Quantize a matrix, write it, and return its values."""
         scheme, dtype = self.schemes[name], self._dtype(name)
         plain = nearest(weights, torch.ones(weights.shape[1]), scheme, dtype)
-        found = (
-            plain if self.wishes.method == METHODS[-1] else gptq(weights, hessian, scheme, dtype)
-        )
+        found = plain if self.wishes.method == NEAREST else gptq(weights, hessian, scheme, dtype)
         self.writer.put_matrix(self.sources[name].removesuffix(".weight"), found)
         whole = error_of(weights, torch.zeros(()), hessian) or 1.0
         errors = [error_of(weights, one.values, hessian) / whole for one in (found, plain)]
@@ -494,6 +528,7 @@ class Work:
             path=path,
             bits_per_weight=self._bits(self.schemes),
             distance=self.distance,
+            measure="mean KL" if self.streamed.is_decoder else "mean squared difference",
             calibration=self.calibration,
             matrices=self.matrices,
             folded=self.folded,

@@ -171,7 +171,7 @@ def quantization_config(schemes: Mapping[str, Scheme], ignored: list[str]) -> di
         schemes: By name of the module.
         ignored: Modules that could be quantized and are not.
     """
-    groups = {}
+    groups: dict[str, Any] = {}
     for number, scheme in enumerate(sorted(set(schemes.values()))):
         groups[f"group_{number}"] = {
             "format": "pack-quantized",
