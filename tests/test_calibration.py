@@ -214,7 +214,7 @@ def test_a_build_keeps_the_integers(
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
     found = qeff_zoo.quantize(checkpoints["llama"], tmp_path / "out", budget=7.0, embeddings=True)
 
-    package = qeff_zoo.build(found.path, ctx_len=32, prefill_seq_len=8)
+    package = qeff_zoo.build(found.path, ctx_len=32, prefill_seq_len=8, validate=False)
 
     matrices = package.programs[0].entry["numerics"]["matrices"]
     assert all(one["kept"] for one in matrices)

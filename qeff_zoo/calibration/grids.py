@@ -51,7 +51,8 @@ class Rounded:
     @property
     def values(self) -> Tensor:
         """What it stands for, (rows, columns) float32."""
-        return self.integers * self.scales.repeat_interleave(self.scheme.group, 1)
+        # Adding 0 leaves no integer that is minus zero: none is stored.
+        return (self.integers + 0.0) * self.scales.repeat_interleave(self.scheme.group, 1)
 
 
 def to_grid(values: Tensor, scales: Tensor, bits: int) -> Tensor:

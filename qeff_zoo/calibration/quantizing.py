@@ -95,5 +95,5 @@ def _check(checkpoint: Checkpoint, wishes: Wishes) -> None:
     if checkpoint.quantization:
         raise UnsupportedModelError(
             f"{checkpoint.name!r} is quantized already, with {checkpoint.method!r}. Expected a checkpoint of floats: "
-            "what was rounded once is not rounded better again. Give the one that it was made from, or build it as it is."
+            "what was rounded once is not rounded better again. Give the one it was made from, or build it as it is."
         )

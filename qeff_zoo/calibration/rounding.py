@@ -75,7 +75,8 @@ def compensating(weights: Tensor, hessian: Tensor, crossed: Tensor) -> Tensor:
         hessian: (columns, columns), second moments of the inputs that the layers before, rounded, make.
         crossed: (columns, columns), of the float model's inputs with those.
     """
-    return weights + weights @ torch.linalg.solve(damped(hessian), crossed - hessian, left=False)
+    moved: Tensor = torch.linalg.solve(damped(hessian), crossed - hessian, left=False)
+    return weights + weights @ moved
 
 
 def damped(hessian: Tensor) -> Tensor:

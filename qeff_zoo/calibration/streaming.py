@@ -80,8 +80,8 @@ class Streamed:
 
     def _unsupported(self, what: str) -> UnsupportedModelError:
         return UnsupportedModelError(
-            f"{self._checkpoint.name!r} is a {type(self.model).__name__}, which {what}. Expected layers that are called "
-            "one after the other, each with what the one before it returns. Build with `--weights int4` or `int8` instead."
+            f"{self._checkpoint.name!r} is a {type(self.model).__name__}, which {what}. Expected layers called one "
+            "after the other, each with what the one before it returns. Build with `--weights int4` or `int8` instead."
         )
 
     def layer_names(self) -> list[str]:
@@ -170,20 +170,27 @@ class Streamed:
         firsts = []
         with self.loaded():
             for one in inputs:
+                problem: Exception | None = None
                 for self._as_tuples in (False, True):
                     seen: list[Tensor] = []
                     calls: list[Call] = []
                     with self._cut_out(self._recorder(seen, calls)):
                         try:
                             self._run(one)
-                        except (AttributeError, IndexError, TypeError, ValueError, RuntimeError):
-                            if self._as_tuples:
-                                raise
+                        except (
+                            AttributeError,
+                            IndexError,
+                            TypeError,
+                            ValueError,
+                            RuntimeError,
+                        ) as e:
+                            problem = problem or e
                             continue
                     if len(seen) == len(self.layers) and all(h is seen[0] for h in seen):
                         break
                 else:
-                    raise self._unsupported("does more between two layers than to call them")
+                    what = "does more between two layers than to call them"
+                    raise self._unsupported(what) from problem
                 firsts.append(seen[0])
                 for every, call in zip(self._calls, calls, strict=True):
                     every.append(call)

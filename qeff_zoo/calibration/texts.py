@@ -90,8 +90,8 @@ def read(checkpoint: Checkpoint, text: str | None, tokens: int, *, encoder: bool
             kept.append(one)
     if sum(map(len, kept)) < _FEWEST:
         raise GenerationError(
-            f"A text of {len(text):,} characters and {sum(map(len, kept))} tokens is too short to calibrate on. Expected "
-            f"at least {_FEWEST} tokens, better ten thousand. Give more with --calibration, or raise "
+            f"A text of {len(text):,} characters and {sum(map(len, kept))} tokens is too short to calibrate on. "
+            f"Expected at least {_FEWEST} tokens, better ten thousand. Give more with --calibration, or raise "
             "--calibration-tokens."
         )
     return Texts(kept, encoder)
