@@ -216,7 +216,7 @@ def test_a_build_keeps_the_integers(
 
     package = qeff_zoo.build(found.path, ctx_len=32, prefill_seq_len=8, validate=False)
 
-    matrices = package.programs[0].entry["numerics"]["matrices"]
+    matrices = package.manifest["programs"][0]["numerics"]["matrices"]
     assert all(one["kept"] for one in matrices)
     assert {one["format"]["bits"] for one in matrices} == {4, 8}
 
