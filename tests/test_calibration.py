@@ -24,6 +24,7 @@ from transformers import (
 )
 
 import qeff_zoo
+from qeff_zoo import cli
 from qeff_zoo.calibration.asked import Wishes
 from qeff_zoo.calibration.budget import Unit, choose
 from qeff_zoo.calibration.grids import Rounded, Scheme
@@ -140,7 +141,7 @@ def test_folded_scales_leave_the_float_model_what_it_was(
     rounded = work.Work._round
 
     def keep(self: Any, name: str, weights: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
-        kept[f"{self.sources[name]}"] = weights.clone()
+        kept[f"{self.subject.sources[name]}"] = weights.clone()
         rounded(self, name, weights, hessian)
         return weights
 
@@ -415,3 +416,21 @@ def test_a_model_that_is_no_chain_of_layers_is_refused(
 
     with pytest.raises(UnsupportedModelError, match="does more between two layers"):
         quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes())
+
+
+def test_the_command_says_what_it_did(
+    checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(checkpoints["llama"])
+
+    code = cli.main(["quantize", model, "-o", str(tmp_path / "out"), "--budget", "7"])
+
+    said = capsys.readouterr()
+    assert code == 0
+    assert said.out == f"{tmp_path / 'out'}\n"
+    assert "bits per weight; mean KL from the float model" in said.err
+    assert "int4 in groups of 32" in said.err
+    code = cli.main(["quantize", model, "-o", str(tmp_path / "two"), "--bits", "8", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert {one["bits"] for one in answer["matrices"]} == {8}

@@ -10,7 +10,9 @@ import torch
 from qeff_zoo import plan as plans
 from qeff_zoo.calibration import texts
 from qeff_zoo.calibration.asked import BITS, GROUPS, METHODS, Quantized, Wishes
+from qeff_zoo.calibration.measuring import Measured
 from qeff_zoo.calibration.streaming import Streamed
+from qeff_zoo.calibration.subject import Subject
 from qeff_zoo.calibration.work import Work
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import dense_files
@@ -55,10 +57,12 @@ def quantize(
         checkpoint.fetch()
         streamed = Streamed(checkpoint, plan.programs[0].task)
         read = texts.read(checkpoint, text, wishes.tokens, encoder=not streamed.is_decoder)
-        work = Work(checkpoint, streamed, read, wishes)
-        work.check()
+        subject = Subject(checkpoint, streamed, read, wishes)
+        subject.check()
+        measured = Measured(subject)
         with watch.stage("float model", total=len(streamed.layers), unit="layer") as step:
-            work.measure(step)
+            measured.measure(step)
+        work = Work(measured)
         Store.require_space(folder, work.nbytes, f"{checkpoint.name!r} in integers")
         with watch.stage("quantizing", total=len(streamed.layers), unit="layer") as step:
             work.write(folder, step)
