@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """qeff-zoo: validated, compiled packages of Hugging Face models for Qualcomm Cloud AI 100 and ONNX Runtime."""
 
-from qeff_zoo.api import build, find_package, load, pull
+from qeff_zoo.api import build, find_package, load, pull, quantize
 from qeff_zoo.errors import (
     CheckpointError,
     CompileError,
@@ -35,4 +35,5 @@ __all__ = [
     "list_recipes",
     "load",
     "pull",
+    "quantize",
 ]

