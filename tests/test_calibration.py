@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`qeff-zoo quantize`: the integers it chooses, what it folds, and the checkpoint that it writes."""
 
 import json
