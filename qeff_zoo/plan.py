@@ -310,7 +310,9 @@ def _choose_weights(
     if asked:
         choices.set("format", request.format, "user")
     taken = [name for name in WEIGHTS if name in target.weights]
-    wrong = [pattern + sign + name for pattern, sign, name in asked if name not in taken]
+    wrong = [
+        pattern + sign + name for pattern, sign, name in asked if not pattern or name not in taken
+    ]
     choices.problems += [
         f"--format is {one!r}, expected PATTERN={'|'.join(taken)}, such as '*.down_proj={taken[-1]}'. Correct it."
         for one in wrong

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized checkpoints for tests: genuine ones of one matrix, tensors to be read as a method stores them, tiny models."""
+"""Quantized checkpoints for tests: genuine ones of a matrix, tensors as a method stores them, and tiny models."""
 
 import json
 import shutil
@@ -82,17 +82,40 @@ def quantize(source: Path, target: Path, how: str, *, plain: tuple[str, ...] = (
     random = np.random.default_rng(0)
     tensors = {}
     for name, value in load_file(source / "model.safetensors").items():
-        path, _, last = name.rpartition(".")
+        path = name.rpartition(".")[0]
         router = path.endswith((".gate", ".router"))
         if ".layers." not in name or value.ndim != 2 or router or path.endswith(plain or "!"):
             tensors[name] = value
         else:
             made = write(value.astype(np.float32), random)
             # bitsandbytes' names go on after "weight"
-            tensors |= {f"{path}.{end}" if end[0] != "." else name + end: one for end, one in made.items()}
+            tensors |= {
+                f"{path}.{end}" if end[0] != "." else name + end: one for end, one in made.items()
+            }
     (target / "model.safetensors").unlink()  # a file that is mapped must not change
-    save_file({name: np.asarray(one, order="C") for name, one in tensors.items()}, target / "model.safetensors")
+    save_file(
+        {name: np.asarray(one, order="C") for name, one in tensors.items()},
+        target / "model.safetensors",
+    )
     described = json.loads((source / "config.json").read_text()) | {"quantization_config": config}
+    (target / "config.json").write_text(json.dumps(described))
+    return target
+
+
+def random_mxfp4(source: Path, target: Path) -> Path:
+    """Write a GPT-OSS whose experts are random MXFP4."""
+    shutil.copytree(source, target)
+    random = np.random.default_rng(0)
+    tensors = load_file(source / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, columns, rows = tensors.pop(name).shape
+        blocks = (experts, rows, columns // 32)
+        tensors[f"{name}_blocks"] = random.integers(0, 256, (*blocks, 16), np.uint8)
+        tensors[f"{name}_scales"] = random.integers(120, 126, blocks, np.uint8)
+    (target / "model.safetensors").unlink()
+    save_file(tensors, target / "model.safetensors")
+    described = json.loads((source / "config.json").read_text())
+    described["quantization_config"] = {"quant_method": "mxfp4"}
     (target / "config.json").write_text(json.dumps(described))
     return target
 

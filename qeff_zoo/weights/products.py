@@ -54,9 +54,14 @@ class Products(Matrices):
         y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
         if format.minima:
             minima = self.tensor(slot, [rows, blocks], f"{slot.name}.minima")
+            # A product with ones: ReduceSum of ONNX Runtime gives the wrong shape where an expert has no tokens.
+            ones = ir.tensor([[1.0]] * format.block, dtype=ir.DataType.FLOAT)
+            given = [
+                by_block(tape, x, blocks, format.block),
+                tape.op("Constant", [], {"value": ones}),
+            ]
             last = tape.op("Constant", [], {"value_ints": [-1]})
-            by_blocks = by_block(tape, x, blocks, format.block)
-            sums = tape.op("ReduceSum", [by_blocks, last], {"keepdims": 0})
+            sums = tape.op("Squeeze", [tape.op("MatMul", given), last])
             less = tape.op("FusedMatMul", [sums, minima], {"transB": 1}, domain=CONTRIB)
             tape.op("Sub", [y, less])
         return list(tape.nodes)

@@ -83,7 +83,9 @@ def _joined(every: "list[Integers]", columns: int) -> Format | None:
         block = _BY_ROWS
     if len(kinds) > 1 or block is None or (first.order and len(every) > 1):
         return None
-    if first.minima and columns % block:  # graphs sum what they multiply by blocks, all of one length
+    if (
+        first.minima and columns % block
+    ):  # graphs sum what they multiply by blocks, all of one length
         return None
     return Format(
         bits=next(bits for bits in _BITS if bits >= first.bits),
