@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.formats.encoded import Array, Encoded, Encodings, Integers, Part, Stored, of_integers
-from qeff_zoo.formats.fields import FLOATS, float_columns, unpack
+from qeff_zoo.formats.fields import FLOATS, float_columns
 from qeff_zoo.weights.expressions import Read
 
 #: Where in a word the fields of eight neighbouring rows are.
@@ -63,12 +63,13 @@ def _fields(name: str) -> Part:
     """Return what reads rows of a matrix that is stored column by column."""
 
     def part(read: Read, start: int, stop: int) -> Array:
-        first, last = start // 8, -(-stop // 8)
-        words = read(name, None, None)[:, first:last]
-        fields = unpack(words, 4).reshape(len(words), last - first, 8)[..., _PLACES]
-        rows = fields.reshape(len(words), 8 * (last - first))[
-            :, start - 8 * first : stop - 8 * first
-        ]
-        return np.ascontiguousarray(rows.T)
+        first = start // 8
+        words = read(name, None, None)[:, first : -(-stop // 8)].view(np.uint32)
+        words = np.ascontiguousarray(words.T)
+        rows = np.empty((len(words), 8, words.shape[1]), np.uint8)
+        for row, place in enumerate(_PLACES):
+            moved = words >> np.uint32(4 * place)
+            np.bitwise_and(moved, np.uint32(15), out=rows[:, row], casting="unsafe")
+        return rows.reshape(-1, words.shape[1])[start - 8 * first : stop - 8 * first]
 
     return part

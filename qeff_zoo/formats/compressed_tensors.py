@@ -233,7 +233,7 @@ def _ordered(
 
 def _sorted(integers: Part, order: Order) -> Part:
     def part(read: Read, start: int, stop: int) -> Array:
-        return np.ascontiguousarray(integers(read, start, stop)[..., order(read)])
+        return np.take(integers(read, start, stop), order(read), -1)
 
     return part
 

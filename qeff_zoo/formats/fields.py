@@ -42,11 +42,10 @@ def unpack(words: Array, bits: int) -> Array:
     words = np.ascontiguousarray(words).view(np.uint32)
     if 32 % bits == 0:
         octets = words.view(np.uint8)
-        if bits == 8:
-            return octets
-        each = np.arange(0, 8, bits, dtype=np.uint8)
-        fields = (octets[..., None] >> each) & np.uint8((1 << bits) - 1)
-        return fields.reshape(*words.shape[:-1], octets.shape[-1] * (8 // bits))
+        fields = octets.astype(f"<u{8 // bits}")  # a field's octet each
+        for shift in {2: (12, 6), 4: (4,), 8: ()}[bits]:
+            fields |= fields << fields.dtype.type(shift)
+        return fields.view(np.uint8) & np.uint8((1 << bits) - 1)
     ones = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
     count = ones.shape[-1] // bits
     ones = ones[..., : count * bits].reshape(*ones.shape[:-1], count, bits)

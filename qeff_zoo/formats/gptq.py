@@ -137,11 +137,11 @@ def order_of_groups(stored: Stored, name: str, columns: int, group: int) -> Orde
             f"{name!r} makes groups of {sorted(set(counts.tolist()))[:5]} columns", f"{group} each"
         )
     digest = hashlib.sha256(np.ascontiguousarray(index, np.int64).tobytes()).hexdigest()
-    return Order(partial(_order, name), digest)
+    return Order(partial(_order, name, np.min_scalar_type(groups)), digest)
 
 
-def _order(name: str, read: Read) -> Array:
-    return np.argsort(read(name, None, None), kind="stable")
+def _order(name: str, dtype: "np.dtype[Any]", read: Read) -> Array:
+    return np.argsort(read(name, None, None).astype(dtype), kind="stable")  # fast if 16 bits do
 
 
 def _integers(name: str, bits: int, order: Order | None) -> Part:
@@ -150,7 +150,7 @@ def _integers(name: str, bits: int, order: Order | None) -> Part:
     def part(read: Read, start: int, stop: int) -> Array:
         words = np.ascontiguousarray(read(name, None, None)[:, start:stop].T)
         fields = unpack(words, bits)
-        return fields if order is None else np.ascontiguousarray(fields[:, order(read)])
+        return fields if order is None else np.take(fields, order(read), -1)
 
     return part
 

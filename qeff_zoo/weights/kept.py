@@ -13,7 +13,7 @@ from qeff_zoo.formats.encoded import Array, Integers, Part
 from qeff_zoo.numerics import Format
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression, TensorSource, sources_of
-from qeff_zoo.weights.quantization import Stored, block_count
+from qeff_zoo.weights.quantization import Stored, block_count, pack
 
 
 def read(value: Expression, source: TensorSource, start: int, stop: int, format: Format) -> Stored:
@@ -94,24 +94,6 @@ def order(value: Expression, source: TensorSource) -> Array:
     assert integers is not None
     assert integers.order is not None
     return integers.order(source.read_stored).astype(np.int32)
-
-
-def pack(integers: Array, bits: int) -> Array:
-    """Pack integers along the last axis, the first in the lowest bits; the last byte is filled up with zeros.
-
-    Args:
-        integers: uint8.
-        bits: Of each: 2, 4 or 8.
-    """
-    each = 8 // bits
-    if each == 1:
-        return np.ascontiguousarray(integers)
-    if spare := -integers.shape[-1] % each:
-        integers = np.pad(integers, [(0, 0)] * (integers.ndim - 1) + [(0, spare)])
-    packed: Array = integers[..., 0::each].copy()
-    for place in range(1, each):
-        packed |= integers[..., place::each] << np.uint8(place * bits)
-    return packed
 
 
 def _there(part: Part | None) -> Part:

@@ -71,9 +71,11 @@ class Products(Matrices):
         """Sum each block of columns."""
         key = x, f"sums of {block}"
         if key not in self._made:
+            # A product with ones: ReduceSum of ONNX Runtime gives the wrong shape where an expert has no tokens.
+            ones = ir.tensor([[1.0]] * block, dtype=ir.DataType.FLOAT)
+            given = [by_block(tape, x, blocks, block), tape.op("Constant", [], {"value": ones})]
             last = tape.op("Constant", [], {"value_ints": [-1]})
-            blocked = by_block(tape, x, blocks, block)
-            self._made[key] = tape.op("ReduceSum", [blocked, last], {"keepdims": 0})
+            self._made[key] = tape.op("Squeeze", [tape.op("MatMul", given), last])
         return self._made[key]
 
     def used_matrices(self) -> tuple[RoundedMatrix, ...]:

@@ -105,10 +105,9 @@ def quantize(matrix: Array, format: Format) -> Stored:
     scales = scales.reshape(*lead, blocks)
     if bits == 8:
         return Stored(integers.reshape(*lead, blocks, block_size), scales)
-    zeros = np.pad(
-        zeros.astype(np.uint8).reshape(*lead, blocks), [(0, 0)] * len(lead) + [(0, blocks % 2)]
-    )
-    return Stored(_pack(integers).reshape(*lead, blocks, block_size // 2), scales, _pack(zeros))
+    zeros = zeros.astype(np.uint8).reshape(*lead, blocks)
+    packed = pack(integers, bits).reshape(*lead, blocks, block_size // 2)
+    return Stored(packed, scales, pack(zeros, bits))
 
 
 def _grid(values: Array, bits: int) -> tuple[Array, Array, Array]:
@@ -143,9 +142,20 @@ def _reduce(values: Array, operation: np.ufunc) -> Array:
     return reduced
 
 
-def _pack(nibbles: Array) -> Array:
-    pairs = nibbles.view("<u2")  # low | high << 8
-    packed: Array = ((pairs >> np.uint16(4)) | pairs).astype(np.uint8)
+def pack(integers: Array, bits: int) -> Array:
+    """Pack integers along the last axis, the first in the lowest bits; the last byte is filled up with zeros.
+
+    Args:
+        integers: uint8.
+        bits: Of each: 2, 4 or 8.
+    """
+    each = 8 // bits
+    if spare := -integers.shape[-1] % each:
+        integers = np.pad(integers, [(0, 0)] * (integers.ndim - 1) + [(0, spare)])
+    words = np.ascontiguousarray(integers).view(f"<u{each}")  # each becomes a byte, its lowest
+    for shift in {2: (6, 12), 4: (4,), 8: ()}[bits]:
+        words = words | (words >> words.dtype.type(shift))
+    packed: Array = words.astype(np.uint8, copy=False)
     return packed
 
 

@@ -86,6 +86,8 @@ def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
     blocks = [size for size in _BLOCKS if first.group % size == 0]
     if first.group >= columns and columns % (blocks or [_BY_ROWS])[0]:
         blocks = [_BY_ROWS]
+    if first.minima:  # graphs sum what they multiply by blocks, all of one length
+        blocks = [size for size in blocks if columns % size == 0]
     if len(kinds) > 1 or (first.order and len(every) > 1):
         return
     for bits, block in product([bits for bits in _BITS if bits >= first.bits], blocks):

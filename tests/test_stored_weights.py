@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages of quantized checkpoints: integers stay bit for bit where a kernel takes them, all else is told."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from fixtures_builds import Models, kept
+from gguf_files import write as write_gguf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from quantized import quantize, random_mxfp4
+from runnable_package import edit_json, opened
+from safetensors.numpy import load_file, save_file
+
+import qeff_zoo
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.cli import main
+from qeff_zoo.errors import CheckpointError, CompileError, PlanError
+from qeff_zoo.export import graphs
+from qeff_zoo.formats.encoded import Encoded, Integers, of_integers
+from qeff_zoo.numerics import FLOAT32, NEAREST, Format, Numerics
+from qeff_zoo.package import Package
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.targets.ort import lowering
+from qeff_zoo.weights import expressions as ex
+from qeff_zoo.weights import writing
+from qeff_zoo.weights.storage import Storage
+
+Array = np.ndarray[Any, Any]
+
+
+# --- integers, packed anew ------------------------------------------------------------------------
+class Source:
+    """Tensors of integers in memory."""
+
+    def __init__(self, encoded: dict[str, Encoded]) -> None:
+        self.encoded = encoded
+        self.tensors = {
+            name: TensorInfo(name, "F32", one.shape, Path("none"), 0, 0)
+            for name, one in encoded.items()
+        }
+
+    def read(self, name: str, start: int | None = None, stop: int | None = None) -> Array:
+        one = self.encoded[name]
+        return one.values(self.read_stored, start or 0, one.shape[0] if stop is None else stop)
+
+    def read_stored(self, name: str, start: int | None = None, stop: int | None = None) -> Array:
+        raise AssertionError("the parts are in memory")
+
+    def release(self, name: str) -> None:
+        pass
+
+
+def in_memory(
+    random: np.random.Generator,
+    shape: tuple[int, ...],
+    bits: int,
+    group: int,
+    *,
+    zeros: bool = False,
+    minima: bool = False,
+    ordered: bool = False,
+) -> Encoded:
+    groups = (*shape[:-1], -(-shape[-1] // group))
+
+    def part(array: Array) -> Any:
+        return lambda read, start, stop: array[start:stop]
+
+    def positive() -> Any:
+        return part(random.random(groups, np.float32) + np.float32(0.1))
+
+    def drawn(*shape: int) -> Any:
+        return part(random.integers(0, 1 << bits, shape, np.uint8))
+
+    order = random.permutation(shape[-1])
+    integers = Integers(
+        bits=bits,
+        group=group,
+        integers=drawn(*shape),
+        scales=positive(),
+        zeros=drawn(*groups) if zeros else None,
+        minima=positive() if minima else None,
+        order=(lambda read: order) if ordered else None,
+    )
+    return of_integers(shape, ("nowhere",), integers)
+
+
+def fields(octets: Array, bits: int) -> Array:
+    ones = np.unpackbits(octets, axis=-1, bitorder="little")
+    ones = ones.reshape(*octets.shape[:-1], -1, bits)
+    found: Array = (ones << np.arange(bits, dtype=np.uint8)).sum(-1, dtype=np.uint8)
+    return found
+
+
+def as_the_kernel_reads(stored: dict[str, Array], columns: int, format: Format) -> Array:
+    """Dequantize as MatMulNBits says, less the minima, its columns where they belong."""
+    scales = stored["w.scales"]
+    lead, blocks = scales.shape[:-1], scales.shape[-1]
+    integers = fields(stored["w"], format.bits).astype(np.float32)
+    zeros = np.full(scales.shape, 1 << (format.bits - 1), np.float32)
+    if format.zero_points:
+        zeros = fields(stored["w.zero_points"], format.bits)[..., :blocks].astype(np.float32)
+    values = (integers - zeros[..., None]) * scales[..., None]
+    assert format.minima or not values.reshape(*lead, -1)[..., columns:].any()
+    if format.minima:
+        values -= stored["w.minima"][..., None]
+    values = values.reshape(*lead, -1)[..., :columns]
+    return values[..., np.argsort(stored["w.order"])] if format.ordered else values
+
+
+def written(value: ex.Expression, source: Source, format: Format) -> dict[str, Array]:
+    slot = writing.Slot("w", value, format, kept=True)
+    layout = writing.plan_file([slot], source.tensors)
+    with tempfile.TemporaryDirectory() as folder:
+        writing.write(layout, source, Path(folder, "w"))
+        return load_file(Path(folder, "w"))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_kept_integers_are_those_of_the_checkpoint(data: st.DataObject) -> None:
+    random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    columns = data.draw(st.integers(1, 200) | st.sampled_from([256, 512, 1024]))
+    group = min(data.draw(st.sampled_from([8, 16, 24, 32, 48, 64, 96, 128, 256, 512])), columns)
+    group = columns if data.draw(st.booleans()) else group
+    bits, rows = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 12))
+    kinds = st.fixed_dictionaries(dict.fromkeys(("zeros", "minima", "ordered"), st.booleans()))
+    kind = data.draw(kinds)
+    how = data.draw(
+        st.sampled_from(
+            ["one", "rows", "concat", "stack", "item", "expert", "interleaved", "columns"]
+        )
+    )
+    lead = {"item": (3,), "expert": (3,), "interleaved": (2,)}.get(how, ())
+    count = {"concat": 2, "stack": 3}.get(how, 1)
+    source = Source(
+        {
+            name: in_memory(random, (*lead, 2 * rows, columns), bits, group, **kind)
+            for name in "abc"[:count]
+        }
+    )
+    value: ex.Expression = {
+        "one": "a",
+        "rows": ex.cut(0, 1, rows + 1, "a"),
+        "concat": ex.concat(0, *"abc"[:count]),
+        "stack": ex.stack(0, *"abc"[:count]),
+        "item": ex.index(1, "a"),
+        "expert": ex.cut(1, 0, rows, "a"),
+        "interleaved": interleaved("a", 2, rows, columns),
+        "columns": ex.cut(1, 0, max(1, columns // 2), "a"),
+    }[how]
+
+    format, kept = Storage(FLOAT32, source.encoded).of("w", value, lambda _: True)
+
+    block = next((size for size in (256, 128, 64, 32, 16) if group % size == 0), None)
+    whole = group == columns
+    filled = columns % (block or 128) if whole else block and columns % block
+    can = (
+        (block is not None or whole)
+        and not (kind["ordered"] and count > 1)
+        and not (kind["minima"] and filled)
+        and how != "columns"
+    )
+    assert kept == can
+    if not kept:
+        assert format == FLOAT32
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "_BLOCK", data.draw(st.sampled_from([1, 300, 1 << 18])))
+        stored = written(value, source, format)
+    found = as_the_kernel_reads(stored, columns, format)
+    expected = ex.rows(value, source.read, source.tensors)
+    if kind["minima"]:  # zero points and minima are one number
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    else:
+        assert np.array_equal(found, expected)
+
+
+def interleaved(name: str, count: int, inner: int, columns: int) -> ex.Expression:
+    """Interleave the rows of gates and ups, as experts have them."""
+    experts = []
+    for number in range(count):
+        both = ex.index(number, name)
+        gate, up = (ex.cut(0, start, start + inner, both) for start in (0, inner))
+        experts.append(ex.reshape((2 * inner, columns), ex.stack(1, gate, up)))
+    return ex.stack(0, *experts)
+
+
+@pytest.mark.parametrize(
+    ("bits", "columns", "group", "kind"),
+    [
+        (2, 96, 16, {"zeros": True}),
+        (3, 96, 32, {}),
+        (4, 100, 100, {"zeros": True}),
+        (4, 200, 48, {}),
+        (5, 64, 64, {"zeros": True}),
+        (8, 256, 256, {}),
+    ],
+    ids=str,
+)
+def test_the_kernel_multiplies_by_them(
+    bits: int, columns: int, group: int, kind: dict[str, bool]
+) -> None:
+    source = Source({"a": in_memory(np.random.default_rng(0), (24, columns), bits, group, **kind)})
+    format, kept = Storage(FLOAT32, source.encoded).of("w", "a", lambda _: True)
+    assert kept
+    stored = written("a", source, format)
+    node = helper.make_node(
+        *("MatMulNBits", ["x", "w", "w.scales"]),
+        ["y"],
+        domain="com.microsoft",
+        K=columns,
+        N=24,
+        bits=format.bits,
+        block_size=format.block,
+        accuracy_level=0,
+    )
+    if format.zero_points:
+        node.input.append("w.zero_points")
+    initializers = [
+        helper.make_tensor(
+            name, helper.np_dtype_to_tensor_dtype(one.dtype), one.shape, one.tobytes(), raw=True
+        )
+        for name, one in stored.items()
+        if name in node.input
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", columns])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 24])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", [x], [y], initializers)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {"x": np.eye(columns, dtype=np.float32)})
+    assert np.array_equal(found.T, source.read("a"))
+
+
+# --- whole models ---------------------------------------------------------------------------------
+LENGTHS = (3, 17, 40)
+INT4 = Format(bits=4, block=32, zero_points=True)
+#: Ways to store a model's layers -> what matrices of Llama are then.
+FORMATS = {
+    "awq": INT4,
+    "gptq": INT4,
+    "gptq-ordered": Format(bits=4, block=32, zero_points=True, ordered=True),
+    "gptq-3": INT4,
+    "compressed-tensors": Format(bits=4, block=32),
+    "fp8": NEAREST,
+    "bitsandbytes": NEAREST,
+}
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply by integers in float32, so that only weights are rounded."""
+    monkeypatch.setattr(lowering, "_ACCURACY_LEVEL", 0)
+
+
+def build(source: Path, **choices: Any) -> Package:
+    return qeff_zoo.build(source, validate=False, ctx_len=64, **choices)
+
+
+def logits(package: Package) -> Array:
+    """Give those of texts of several lengths."""
+    decoder = Decoder(opened(package))
+    tokens = np.random.default_rng(0).integers(3, 250, max(LENGTHS))
+    return np.stack([decoder.prefill({0: Piece(tokens[:length], 0)})[0] for length in LENGTHS])
+
+
+def assert_alike(one: Package, other: Package) -> None:
+    found, expected = logits(one), logits(other)
+    assert np.abs(found - expected).max() < 2e-5 * expected.std()
+
+
+def ways(package: Package) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = package.manifest["programs"][0]["ways"]
+    return {what: found[what] for what in ("experts", "weights") if what in found}
+
+
+def numerics(package: Package) -> Numerics:
+    return package.programs[0].numerics
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_layers_are_kept_or_rounded_to_the_nearest(
+    models: Models, home: Path, tmp_path: Path, exact: None, how: str
+) -> None:
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", how)
+    package = build(source)
+    rounded = FORMATS[how] is NEAREST
+
+    assert ways(package) == {"weights": {"rounded" if rounded else "kept": 28}}
+    assert {(one.format, one.kept) for one in numerics(package).matrices} == {
+        (FORMATS[how], not rounded)
+    }
+    assert numerics(package).rounds == rounded  # else it computes with the checkpoint's numbers
+    others = {"weights": "int8", "block_size": 32, "format": ("lm_head=fp32", "*embed*=fp32")}
+    assert_alike(package, build(source, **(others if rounded else {"weights": "fp32"})))
+
+
+EXPERTS = {
+    "awq": {"experts": {"native": 4}, "weights": {"kept": 24}},
+    "compressed-tensors": {"experts": {"native": 4}, "weights": {"kept": 24}},
+    # The gates and ups of an expert have an order each.
+    "gptq-ordered": {
+        "experts": {"own_tokens:float32": 4},
+        "weights": {"kept": 36, "decoded": 20},
+    },
+    "fp8": {"experts": {"native": 4}, "weights": {"rounded": 24}},
+}
+
+
+@pytest.mark.parametrize("how", EXPERTS)
+def test_experts_are_one_kernel_where_it_takes_them(
+    models: Models, home: Path, tmp_path: Path, exact: None, how: str
+) -> None:
+    floats = models.checkpoint("mixtral", "mixtral")
+    models.trace(floats, home)
+    source = quantize(floats, tmp_path / "c", how)
+    package = build(source)
+    assert ways(package) == EXPERTS[how]
+    if how != "fp8":
+        assert_alike(package, build(source, weights="fp32"))
+
+
+def test_experts_of_mxfp4_are_kept_in_8_bits(models: Models, home: Path, tmp_path: Path) -> None:
+    floats = models.checkpoint("gpt_oss", "gpt_oss")
+    models.trace(floats, home)
+    package = qeff_zoo.build(random_mxfp4(floats, tmp_path / "c"), ctx_len=64)
+    assert ways(package) == {"experts": {"native": 4}, "weights": {"kept": 8}}
+    assert {one.format for one in numerics(package).matrices} == {Format(bits=8, block=32)}
+    assert_validated(package)
+
+
+def test_experts_with_minima_are_products(
+    models: Models, home: Path, tmp_path: Path, exact: None
+) -> None:
+    floats = models.checkpoint("mixtral", "mixtral")
+    models.trace(floats, home)
+    file = write_gguf(tmp_path / "m.gguf", floats, {"_exps.weight": "Q4_1"})
+    package = build(file, config_from=floats)
+    assert ways(package) == {"experts": {"own_tokens:formats": 4}, "weights": {"kept": 40}}
+    assert {one.format for one in numerics(package).matrices} == {
+        Format(bits=4, block=32, minima=True)
+    }
+    assert_alike(package, build(file, config_from=floats, weights="fp32"))
+
+
+def assert_validated(package: Package) -> None:
+    checks = package.manifest["validation"]
+    assert package.validated == "checkpoint"
+    assert all(check["passed"] for check in checks)
+    assert any(check["canary"]["failed"] for check in checks if check.get("canary"))
+    assert all("dequantized" in check["against"]["dtype"] for check in checks)
+
+
+#: One of each family, with matrices of floats between those of integers.
+@pytest.mark.parametrize(
+    "how", ["awq", "gptq-ordered", "compressed-tensors", "fp8", "bitsandbytes"]
+)
+def test_a_package_agrees_with_hugging_face(
+    models: Models, home: Path, tmp_path: Path, how: str
+) -> None:
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", how, plain=("0.mlp.down_proj", "k_proj"))
+    package = qeff_zoo.build(source, ctx_len=64)
+    assert_validated(package)
+    assert sum(ways(package)["weights"].values()) == 28 - 5
+
+
+def test_the_graph_is_that_of_the_float_model(
+    models: Models, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.trace(models.llama, home)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("traced again")
+
+    monkeypatch.setattr(graphs, "trace", refuse)
+    for how in ("awq", "fp8"):
+        build(quantize(models.llama, tmp_path / how, how))
+    assert len(kept(home, "graph")) == 1
+    assert len(kept(home, "package")) == 2
+
+
+# --- tables, tied and mixed -----------------------------------------------------------------------
+def gguf_of_blocks(models: Models, tmp_path: Path, kinds: dict[str, str], **config: Any) -> Any:
+    """Give a file of a model whose rows are blocks of K types, and the model of floats."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    name = "-".join(["wide", *config])
+    floats = models.checkpoint(name, "llama", **sizes, **config)
+    return write_gguf(tmp_path / "m.gguf", floats, kinds), floats
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q2_K"])
+def test_rows_of_integers_are_looked_up(
+    models: Models, home: Path, tmp_path: Path, exact: None, kind: str, tied: bool
+) -> None:
+    config = {"tie_word_embeddings": True} if tied else {}
+    file, floats = gguf_of_blocks(models, tmp_path, {"token_embd.weight": kind}, **config)
+    models.trace(floats, home)
+    package = build(file, config_from=floats)
+    (table,) = numerics(package).matrices or (None,)
+    assert (table is None) == (kind == "Q2_K" and not tied)  # no kernel looks up 2 bits
+    if table:
+        assert (table.gathered, table.multiplied) == (kind != "Q2_K", tied)
+        assert (table.kept, table.format.minima) == (True, kind != "Q6_K")
+    assert ways(package)["weights"] == {
+        **({"kept": 1} if table else {}),
+        **({"decoded": 1} if kind == "Q2_K" else {}),
+    }
+    assert_alike(package, build(file, config_from=floats, weights="fp32"))
+
+
+def test_a_mixture_of_ggufs_types_agrees_with_hugging_face(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    kinds = {
+        "attn_output.weight": "Q4_K",
+        **{f"{n}.ffn_down.weight": "Q6_K" for n in (0, 2)},
+        **{f"{n}.attn_v.weight": "Q6_K" for n in (1, 3)},
+        "token_embd.weight": "Q6_K",
+        "output.weight": "Q6_K",
+        "norm.weight": "F32",
+        "": "Q4_K",
+    }
+    file, floats = gguf_of_blocks(models, tmp_path, kinds)
+    models.trace(floats, home)
+    package = qeff_zoo.build(file, ctx_len=64, config_from=floats)
+    assert_validated(package)
+    found = [
+        (one.format.bits, one.format.block, one.format.minima) for one in numerics(package).matrices
+    ]
+    assert {*found} == {(4, 32, True), (8, 16, False)}
+    assert found.count((8, 16, False)) == 6
+    assert ways(package)["weights"] == {"kept": len(found)}
+
+
+def test_repeated_heads_answer_the_same(
+    models: Models, home: Path, tmp_path: Path, exact: None
+) -> None:
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", "gptq-ordered")
+    plain, wide = build(source), build(source, kv_heads=4)
+    assert [one.programs[0].states[0].axes[1] for one in (plain, wide)] == [2, 4]
+    assert ways(wide) == ways(plain) == {"weights": {"kept": 28}}
+    assert np.array_equal(logits(wide), logits(plain))
+
+
+# --- choices --------------------------------------------------------------------------------------
+def stored_as(package: Package) -> dict[str, str]:
+    return {one.name: f"int{one.format.bits}" for one in numerics(package).matrices if not one.kept}
+
+
+def test_patterns_choose_the_format_of_matrices(models: Models, home: Path, tmp_path: Path) -> None:
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", "awq")
+    asked = ("*.1.*.down_proj=int8", "*.down_proj=int4", "*.2.self_attn.*=fp32", "lm_head=int8")
+    package = build(source, format=asked)
+    downs = {f"model.layers.{n}.mlp.down_proj.weight": "int4" for n in (0, 2, 3)}
+    downs |= {"model.layers.1.mlp.down_proj.weight": "int8", "lm_head.weight": "int8"}
+    assert stored_as(package) == downs
+    assert ways(package)["weights"] == {"kept": 20, "rounded": 4, "decoded": 4}
+    floats = build(models.llama, format=("*.down_proj=int8",))
+    assert len(stored_as(floats)) == 4
+
+
+@pytest.mark.parametrize("asked", [("*.sideways=int8",), ("*_proj=int8", "*.q_proj=int4")])
+def test_a_pattern_that_no_matrix_fits_is_refused_before_weights_are_written(
+    models: Models,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[str, ...],
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("weights are written")
+
+    models.trace(models.llama, home)
+    monkeypatch.setattr(writing, "write", refuse)
+    with pytest.raises(CompileError, match="which no matrix fits") as caught:
+        build(quantize(models.llama, tmp_path / "c", "awq"), format=asked)
+    assert repr(asked[-1].partition("=")[0]) in str(caught.value)
+    assert kept(home, "package") == []
+
+
+@pytest.mark.parametrize(
+    "asked", ["*.q_proj", "*.q_proj=int5", "*.q_proj=stored", "=", "int4", "=int4"]
+)
+def test_what_is_no_pattern_and_format_is_refused(models: Models, home: Path, asked: str) -> None:
+    with pytest.raises(PlanError, match=r"expected PATTERN=fp32\|int8\|int4") as caught:
+        build(models.llama, format=(asked,))
+    assert repr(asked) in str(caught.value)
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+def test_other_weights_round_anew(models: Models, home: Path, tmp_path: Path, weights: str) -> None:
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", "compressed-tensors")
+    package = build(source, weights=weights)
+    assert "weights" not in ways(package)
+    assert {*stored_as(package).values()} == {weights} - {"fp32"}
+    assert not any(one.kept for one in numerics(package).matrices)
+
+
+def test_floats_are_not_stored(models: Models, home: Path) -> None:
+    with pytest.raises(PlanError, match="--weights is 'stored', but 'llama' is not quantized"):
+        build(models.llama, weights="stored")
+
+
+def test_an_unknown_method_is_refused_before_weights_are_needed(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    source = models.copy(models.llama, tmp_path / "c")
+    (source / "model.safetensors").write_bytes(b"none")
+    for method, said in (("quip", "Use the unquantized"), ("nobodys", "Use another checkpoint")):
+        edit_json(source / "config.json", quantization_config={"quant_method": method})
+        with pytest.raises(PlanError, match=f"quantized with '{method}'.*{said}"):
+            build(source)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, -np.inf])
+def test_scales_that_are_no_numbers_are_refused_and_nothing_is_left(
+    models: Models, home: Path, tmp_path: Path, value: float
+) -> None:
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", "compressed-tensors")
+    file = source / "model.safetensors"
+    tensors = {name: one.copy() for name, one in load_file(file).items()}
+    tensors["model.layers.3.mlp.up_proj.weight_scale"][5, 1] = value
+    file.unlink()
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"layers\.3\.mlp\.up_proj\.weight_scale"):
+        build(source)
+    assert kept(home, "package") == kept(home, "staging") == []
+
+
+def test_plan_and_inspect_say_how_matrices_are_stored(
+    models: Models, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", "awq", plain=("q_proj",))
+    assert main(["plan", str(source), "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)["fields"]
+    assert fields["quantization.weights"] == {"value": "stored", "by": "checkpoint"}
+
+    package = build(source, format=("*.up_proj=int8",))
+    assert main(["inspect", str(package.path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "weights stored (the checkpoint: awq)" in said
+    assert "int4 in blocks of 32, zero points as it is 20 int8 and float32" in said
+    assert "int8 in blocks of 64 rounded 4 int8 and float32" in said
+    assert "weights: 20 as the checkpoint stores them; 4 rounded to int8" in said
