@@ -81,8 +81,15 @@ def execute(
         stream: Print prompts and answers on stdout, a single one as it grows.
         chat: Apply the chat template.
         **choices: As for `TextGenerationSession.generate`.
+
+    Raises:
+        GenerationError: There are no prompts, or one cannot be answered.
     """
     given = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not given:
+        raise GenerationError(
+            "There are no prompts in []; expected at least one. Give prompts=['Some text']."
+        )
     fed = given
     if tokenizer is not None and not chat:
         fed = [tokenizer(one)["input_ids"] if isinstance(one, str) else one for one in given]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.staging import write_durably
-from qeff_zoo.package.manifest import parse
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
 
 NOTE = "exported.json"
 _SCHEMA = "qeff-exported/1"
@@ -104,9 +104,12 @@ def find(folder: Path) -> Note | None:
         folder: By `QEFFAutoModelForCausalLM.export`.
     """
     try:
-        note = Note(**parse((folder / NOTE).read_bytes()))
-        graph = folder / Path(note.graph).name
-        as_it_was = note.schema == _SCHEMA and note.digest == f"sha256:{sha256_file(graph)}"
+        with (folder / NOTE).open("rb") as file:
+            note = Note(**parse(file.read(MANIFEST_LIMIT)))
+        texts = (note.key, note.graph, note.model, note.task, note.revision or "")
+        if note.schema != _SCHEMA or not all(isinstance(text, str) for text in texts):
+            return None
+        digest = sha256_file(folder / Path(note.graph).name)
     except (OSError, ValueError, TypeError):
         return None
-    return note if as_it_was else None
+    return note if note.digest == f"sha256:{digest}" else None

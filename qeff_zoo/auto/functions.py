@@ -97,10 +97,10 @@ def compile(
     """
     path = Path(onnx_path)
     note = exported.find(path.parent)
-    if note is None or note.graph != path.name:
+    if note is None or (note.graph, note.task) != (path.name, TEXT_GENERATION):
         raise CompileError(
             f"Cannot compile {str(onnx_path)!r}: no {exported.NOTE} beside it says which model it is of, or the graph "
-            "changed; expected one by `export` of qeff_zoo.auto. Export the model again."
+            "changed, or generates no text; expected one by `export` of qeff_zoo.auto. Export the model again."
         )
     model = QEFFAutoModelForCausalLM.from_pretrained(
         note.model, note.continuous_batching, revision=note.revision
@@ -120,8 +120,8 @@ def compile(
 
 
 def cloud_ai_100_exec_kv(
-    tokenizer: Any = None,
-    qpc_path: str | os.PathLike[str] = "",
+    tokenizer: Any,
+    qpc_path: str | os.PathLike[str],
     prompt: str | Sequence[str] | None = None,
     prompts_txt_file_path: str | None = None,
     device_id: Sequence[int] | None = None,

@@ -149,6 +149,15 @@ class Model:
                     for one in left
                 ]
             )
+        clashes = [name for name, it in self._loaded.items() if fields.get(name, it) != it]
+        if clashes:
+            raise PlanError(
+                [
+                    f"`compile`: {name} is {fields[name]!r}, and the model was loaded for {self._loaded[name]!r}. "
+                    "Load it for the other."
+                    for name in clashes
+                ]
+            )
         request = Request(**{**self._loaded, **fields})
         self.package = self._prepared = self._session = None
         if isinstance(found := targets.find(chosen), targets.Preparing) and not sdks.compiles(
