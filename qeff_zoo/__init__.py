@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """qeff-zoo: validated, compiled packages of Hugging Face models for Qualcomm Cloud AI 100 and ONNX Runtime."""
 
+from typing import TYPE_CHECKING, Any
+
 from qeff_zoo.api import build, find_package, load, pull, quantize
 from qeff_zoo.errors import (
     CheckpointError,
@@ -17,6 +19,13 @@ from qeff_zoo.errors import (
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe, list_recipes
 
+if TYPE_CHECKING:
+    from qeff_zoo.auto import (
+        QEFFAutoModel,
+        QEFFAutoModelForCausalLM,
+        QEFFAutoModelForSequenceClassification,
+    )
+
 __all__ = [
     "CheckpointError",
     "CompileError",
@@ -26,6 +35,9 @@ __all__ = [
     "PackageError",
     "ParityError",
     "PlanError",
+    "QEFFAutoModel",
+    "QEFFAutoModelForCausalLM",
+    "QEFFAutoModelForSequenceClassification",
     "StoreError",
     "UnsupportedModelError",
     "ZooError",
@@ -37,3 +49,12 @@ __all__ = [
     "pull",
     "quantize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import QEfficient's classes when they are first used: they need more than the rest."""
+    if name.startswith("QEFFAutoModel") and name in __all__:
+        from qeff_zoo import auto
+
+        return getattr(auto, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

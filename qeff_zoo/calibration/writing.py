@@ -17,7 +17,7 @@ import torch
 from qeff_zoo.calibration.grids import Rounded, Scheme
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS, TensorInfo
 from qeff_zoo.formats.encoded import Array
-from qeff_zoo.weights.kept import pack
+from qeff_zoo.weights.quantization import pack
 
 _SHARD = 5 << 30  # bytes
 #: Types that scales are stored in, by that of the matrix; what is wider gets the finer of the two.

@@ -57,19 +57,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = parser().parse_args(argv)
+    if getattr(arguments, "offline", False):
+        go_offline()
+    return guarded(lambda: _COMMANDS[arguments.command](arguments), argv)
+
+
+def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
+    """Run a command; say in a line what stands in its way, and return its exit code.
+
+    Args:
+        command: Does the work.
+        argv: What it was told.
+    """
     with redirect_stdout(escaping(sys.stdout)), redirect_stderr(escaping(sys.stderr)):
         try:
-            return _run(arguments)
+            return _run(command)
         except Exception as error:  # a defect: whatever it is, it is said in a line
             print(f"qeff-zoo: {report(error, argv)}", file=sys.stderr)
             return 1
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if getattr(arguments, "offline", False):
-        go_offline()
+def _run(command: Callable[[], int | None]) -> int:
     try:
-        code = int(_COMMANDS[arguments.command](arguments) or 0)
+        code = int(command() or 0)
         sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
     except ZooError as error:
         print(f"qeff-zoo: {error}", file=sys.stderr)

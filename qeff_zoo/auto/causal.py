@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's class of models that generate text."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qeff_zoo.auto import translation
+from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.auto.models import Model
+from qeff_zoo.errors import PlanError
+from qeff_zoo.tasks import TEXT_GENERATION
+
+
+class QEFFAutoModelForCausalLM(Model):
+    """A model that generates text.
+
+    Example:
+        >>> model = QEFFAutoModelForCausalLM.from_pretrained("gpt2")  # doctest: +SKIP
+        >>> model.compile(num_cores=16)  # doctest: +SKIP
+        >>> model.generate(prompts=["My name is"])  # doctest: +SKIP
+    """
+
+    _task = TEXT_GENERATION
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        continuous_batching: bool = False,
+        qaic_config: Mapping[str, Any] | None = None,
+        *,
+        trust_remote_code: bool = False,
+        full_batch_size: int | None = None,
+        **source: Any,
+    ) -> "QEFFAutoModelForCausalLM":
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder, or a GGUF file.
+            continuous_batching: Answers begin and end by themselves; `compile` then takes `full_batch_size`.
+            qaic_config: QEfficient's options of a graph; `ccl_enabled` is one, the others are refused by name.
+            trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
+            full_batch_size: QEfficient's older way to say `continuous_batching`.
+            **source: `revision`, `gguf_file`, `config_from`; QEfficient's others are refused by name.
+
+        Raises:
+            ZooError: There is no such checkpoint, or no recipe for it, or an argument means nothing here.
+        """
+        config = dict(qaic_config or {})
+        compute_contexts = bool(config.pop("ccl_enabled", False))
+        translation.refuse("qaic_config", config, translation.CONFIG)
+        model = cls._load(pretrained_model_name_or_path, source)
+        model._slots = 1 if continuous_batching or full_batch_size else None
+        model._compute_contexts = compute_contexts
+        return model
+
+    #: Whether `compile` is to be told compute contexts.
+    _compute_contexts: bool = False
+
+    def compile(
+        self,
+        *,
+        prefill_seq_len: int = 32,
+        ctx_len: int = 128,
+        batch_size: int = 1,
+        full_batch_size: int | None = None,
+        kv_cache_batch_size: int | None = None,
+        num_devices: int = 1,
+        num_cores: int = 16,
+        mxfp6_matmul: bool = False,
+        mxint8_kv_cache: bool = False,
+        num_speculative_tokens: int | None = None,
+        comp_ctx_lengths_prefill: Sequence[int] | None = None,
+        comp_ctx_lengths_decode: Sequence[int] | None = None,
+        target: str | None = None,
+        compile_dir: str | os.PathLike[str] | None = None,
+        **compiler_options: Any,
+    ) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            prefill_seq_len: Prompt tokens taken by one call.
+            ctx_len: Prompt and generated tokens together.
+            batch_size: Prompts answered at a time, without continuous batching.
+            full_batch_size: The same with it.
+            kv_cache_batch_size: As many as those; more are of no use, as prompts that begin alike share their states.
+            num_devices: Cards that the model is sliced over.
+            num_cores: Of each card.
+            mxfp6_matmul: Matrices in MXFP6, on a card.
+            mxint8_kv_cache: Keys and values in MXINT8, on a card.
+            num_speculative_tokens: Refused.
+            comp_ctx_lengths_prefill: Rows of the cache that prefill calls read.
+            comp_ctx_lengths_decode: The same of decode calls.
+            target: What to compile for; None for a card where SDK and runtime are here, else `ort`. A card's without
+                its SDK leaves a folder.
+            compile_dir: Also copy the package there; of a prepared folder, where it is left.
+            **compiler_options: `enable_qnn`, `qnn_config`, `device_group`; fields of `qeff_zoo.choices.Request`; all
+                else is a flag of the card's compiler.
+
+        Returns:
+            The package's folder, or the prepared one.
+
+        Raises:
+            ZooError: As for `qeff_zoo.build`; or an argument means nothing here.
+        """
+        self._check_batches(full_batch_size, kv_cache_batch_size, batch_size)
+        if self._compute_contexts and not (comp_ctx_lengths_prefill or comp_ctx_lengths_decode):
+            raise PlanError(
+                [
+                    "qaic_config has ccl_enabled, and `compile` no lengths; expected comp_ctx_lengths_prefill, "
+                    "comp_ctx_lengths_decode or both. Give them, such as [512, 1024]."
+                ]
+            )
+        given = {
+            "prefill_seq_len": prefill_seq_len,
+            "ctx_len": ctx_len,
+            "batch_size": None if full_batch_size and batch_size == 1 else batch_size,
+            "full_batch_size": full_batch_size,
+            "num_devices": None
+            if "device_group" in compiler_options and num_devices == 1
+            else num_devices,
+            "num_cores": num_cores,
+            "mxfp6_matmul": mxfp6_matmul,
+            "mxint8_kv_cache": mxint8_kv_cache,
+            "num_speculative_tokens": num_speculative_tokens,
+            "comp_ctx_lengths_prefill": comp_ctx_lengths_prefill,
+            "comp_ctx_lengths_decode": comp_ctx_lengths_decode,
+        }
+        return self._compile(target, compile_dir, given | compiler_options)
+
+    def _check_batches(
+        self, full_batch_size: int | None, kv_cache_batch_size: int | None, batch_size: int
+    ) -> None:
+        problems = []
+        if self._slots and not full_batch_size:
+            problems.append(
+                "continuous_batching is True, and full_batch_size is not given; expected the number of prompts to "
+                "answer at a time. Give it to `compile`."
+            )
+        if full_batch_size and not self._slots:
+            problems.append(
+                f"full_batch_size is {full_batch_size}, and the model was loaded without continuous batching. Load it "
+                "with continuous_batching=True, or give batch_size."
+            )
+        if kv_cache_batch_size not in (None, full_batch_size or batch_size):
+            problems.append(
+                f"`compile`: kv_cache_batch_size is {kv_cache_batch_size!r}, which means nothing here. Leave it out: "
+                "prompts that begin alike share their states by themselves."
+            )
+        if problems:
+            raise PlanError(problems)
+
+    def generate(
+        self,
+        tokenizer: Any = None,
+        prompts: str | Sequence[str] = (),
+        device_id: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        *,
+        generation_len: int | None = None,
+        stream: bool = True,
+        sampling: Any = None,
+        stop: str | Sequence[str] = (),
+        chat: bool = False,
+        **others: Any,
+    ) -> CloudAI100ExecInfo:
+        """Answer prompts, any number of them.
+
+        Args:
+            tokenizer: Turns prompts into token ids; None for the package's own.
+            prompts: Texts, or token ids.
+            device_id: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            generation_len: Tokens for each at most; None for as many as the context holds.
+            stream: Print prompts and answers, a single one as it grows.
+            sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
+            stop: Strings that end an answer before them.
+            chat: Apply the chat template.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Raises:
+            ZooError: It is not compiled, or a prompt cannot be answered.
+        """
+        translation.refuse("generate", others, translation.GENERATING)
+        chosen = {} if sampling is None else {"sampling": sampling}
+        return execute(
+            self._opened(device_id, runtime_ai100),
+            prompts,
+            tokenizer=tokenizer,
+            stream=stream,
+            generation_len=generation_len,
+            stop=stop,
+            chat=chat,
+            **chosen,
+        )

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's classes of models that read whole texts: embeddings and classifiers."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qeff_zoo.auto import translation
+from qeff_zoo.auto.execution import read
+from qeff_zoo.auto.models import Model
+from qeff_zoo.errors import PlanError
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION
+
+
+class _Encoder(Model):
+    """What the classes have in common whose models read whole texts."""
+
+    def compile(
+        self,
+        *,
+        seq_len: int | Sequence[int] = 32,
+        batch_size: int = 1,
+        num_devices: int = 1,
+        num_cores: int = 16,
+        mxfp6_matmul: bool = False,
+        target: str | None = None,
+        compile_dir: str | os.PathLike[str] | None = None,
+        **compiler_options: Any,
+    ) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            seq_len: Tokens of a text, one length or several.
+            batch_size: Texts read at a time.
+            num_devices: As for `QEFFAutoModelForCausalLM.compile`, and so the others.
+            num_cores: Of each card.
+            mxfp6_matmul: Matrices in MXFP6, on a card.
+            target: What to compile for.
+            compile_dir: Also copy the package there.
+            **compiler_options: As there.
+
+        Returns:
+            The package's folder, or the prepared one.
+        """
+        given = {
+            "seq_len": seq_len,
+            "batch_size": batch_size,
+            "num_devices": None
+            if "device_group" in compiler_options and num_devices == 1
+            else num_devices,
+            "num_cores": num_cores,
+            "mxfp6_matmul": mxfp6_matmul,
+        }
+        return self._compile(target, compile_dir, given | compiler_options)
+
+    def generate(
+        self,
+        inputs: Mapping[str, Any],
+        device_ids: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Read texts that a tokenizer has encoded.
+
+        Args:
+            inputs: `input_ids` and `attention_mask`, (texts, tokens), of torch or numpy.
+            device_ids: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Returns:
+            `output` of embeddings, `logits` of a classifier: float32, (texts, …).
+        """
+        translation.refuse("generate", others, translation.GENERATING)
+        return read(self._opened(device_ids, runtime_ai100), inputs)
+
+
+class QEFFAutoModel(_Encoder):
+    """A model that turns a text into a vector.
+
+    Example:
+        >>> model = QEFFAutoModel.from_pretrained("BAAI/bge-small-en-v1.5")  # doctest: +SKIP
+        >>> model.compile(num_cores=16, seq_len=[32, 128])  # doctest: +SKIP
+        >>> model.generate(tokenizer("a cat", return_tensors="pt"))["output"]  # doctest: +SKIP
+    """
+
+    _task = FEATURE_EXTRACTION
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        pooling: str | None = None,
+        *,
+        trust_remote_code: bool = False,
+        **source: Any,
+    ) -> "QEFFAutoModel":
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            pooling: "mean", "max", "cls" or "lasttoken"; None for what the checkpoint says.
+            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
+            **source: As there.
+        """
+        if callable(pooling) or pooling == "avg":
+            raise PlanError(
+                [
+                    f"`from_pretrained`: pooling is {pooling!r}, which no graph here computes; expected 'mean', 'max', "
+                    "'cls' or 'lasttoken'. Choose one."
+                ]
+            )
+        chosen = {} if pooling is None else {"pooling": pooling}
+        return cls._load(pretrained_model_name_or_path, source, **chosen)
+
+
+class QEFFAutoModelForSequenceClassification(_Encoder):
+    """A model that scores labels for a text, or how well two texts belong together.
+
+    Example:
+        >>> model = QEFFAutoModelForSequenceClassification.from_pretrained(
+        ...     "org/reranker"
+        ... )  # doctest: +SKIP
+        >>> model.compile(seq_len=128)  # doctest: +SKIP
+        >>> model.generate(tokenizer("a text", return_tensors="pt"))["logits"]  # doctest: +SKIP
+    """
+
+    _task = TEXT_CLASSIFICATION
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *,
+        trust_remote_code: bool = False,
+        **source: Any,
+    ) -> "QEFFAutoModelForSequenceClassification":
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
+            **source: As there.
+        """
+        return cls._load(pretrained_model_name_or_path, source)

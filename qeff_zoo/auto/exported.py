@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of the user's that hold no package yet: where they are, and the note beside an exported graph.
+
+model.onnx, its weights    by `export`
+exported.json              which model and which choices they are of, so that `compile` takes the path of the graph
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
+
+NOTE = "exported.json"
+_SCHEMA = "qeff-exported/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Which checkpoint is meant."""
+
+    #: What is said besides its name.
+    BESIDE: ClassVar[tuple[str, ...]] = ("revision", "gguf_file", "config_from")
+
+    model: str
+    revision: str | None = None
+    gguf_file: str | None = None
+    config_from: str | None = None
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What is said besides its name."""
+        return {name: getattr(self, name) for name in self.BESIDE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What is noted beside an exported graph.
+
+    Args:
+        key: Of the plan that it was exported by.
+        graph: Name of its file.
+        digest: Of that file, "sha256:…".
+        model: Hub id, or absolute path of the checkpoint.
+        revision: Of the Hub id.
+        task: Hub pipeline tag.
+        continuous_batching: Whether it is a graph of that.
+        schema: Of the note.
+    """
+
+    key: str
+    graph: str
+    digest: str
+    model: str
+    revision: str | None
+    task: str
+    continuous_batching: bool
+    schema: str = _SCHEMA
+
+
+def place(name: str, what: str, key: str) -> Path:
+    """Return where something of a model is put if the user does not say: below `qeff_models` here.
+
+    Args:
+        name: Of the model.
+        what: Is put there.
+        key: Of its plan.
+    """
+    return Path("qeff_models") / name / f"{what}-{key.partition('-')[2][:16]}"
+
+
+def write(graph: Path, key: str, source: Source, task: str, *, continuous: bool) -> Note:
+    """Note what a graph is of.
+
+    Args:
+        graph: Its file.
+        key: Of its plan.
+        source: Its checkpoint.
+        task: Hub pipeline tag.
+        continuous: Whether it is one of continuous batching.
+    """
+    local = os.path.exists(source.model)  # noqa: PTH110 -- a name too long for a file is none
+    note = Note(
+        key=key,
+        graph=graph.name,
+        digest=f"sha256:{sha256_file(graph)}",
+        model=str(Path(source.model).resolve()) if local else source.model,
+        revision=source.revision,
+        task=task,
+        continuous_batching=continuous,
+    )
+    write_durably(graph.with_name(NOTE), json.dumps(asdict(note), indent=2).encode())
+    return note
+
+
+def find(folder: Path) -> Note | None:
+    """Return what is noted in a folder; None where nothing is, or the graph is another than the one that was exported.
+
+    Args:
+        folder: By `QEFFAutoModelForCausalLM.export`.
+    """
+    try:
+        with (folder / NOTE).open("rb") as file:
+            note = Note(**parse(file.read(MANIFEST_LIMIT)))
+        texts = (note.key, note.graph, note.model, note.task, note.revision or "")
+        if note.schema != _SCHEMA or not all(isinstance(text, str) for text in texts):
+            return None
+        digest = sha256_file(folder / Path(note.graph).name)
+    except (OSError, ValueError, TypeError):
+        return None
+    return note if note.digest == f"sha256:{digest}" else None

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's classes: a checkpoint and arguments as QEfficient documents them in, packages and answers out."""
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from qeff_zoo import pipeline, targets
+from qeff_zoo.api import load
+from qeff_zoo.auto import exported, sdks, translation
+from qeff_zoo.auto.execution import CARDS, on_devices
+from qeff_zoo.auto.exported import Source
+from qeff_zoo.bars import reporter
+from qeff_zoo.choices import Request
+from qeff_zoo.errors import ExportError, GenerationError, PlanError
+from qeff_zoo.package import Package
+from qeff_zoo.prepared import PREPARED, SCRIPT, manifest_of
+
+_M = TypeVar("_M", bound="Model")
+
+
+class Model:
+    """What the classes have in common: a checkpoint, what was chosen when it was loaded, and what became of it."""
+
+    #: Hub pipeline tag.
+    _task: ClassVar[str]
+    #: Of `_task`, a number of slots that makes a graph one of continuous batching; sizes are no part of a graph.
+    _slots: int | None = None
+
+    def __init__(self, source: Source, **loaded: Any) -> None:
+        self._source = source
+        self._loaded = {"task": self._task, **loaded}
+        #: By `compile`; None before, and where only a folder for an SDK was left.
+        self.package: Package | None = None
+        #: Seconds that each stage of `compile` took.
+        self.seconds: Mapping[str, float] = {}
+        #: The exported graph, by `export`.
+        self.onnx_path: str | None = None
+        self._prepared: Path | None = None
+        self._session: Any = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source.model!r})"
+
+    @property
+    def model_name(self) -> str:
+        """The last part of the model's name."""
+        return Path(self._source.model).resolve().name
+
+    @property
+    def qpc_path(self) -> str | None:
+        """Folder of the package."""
+        return None if self.package is None else str(self.package.path)
+
+    @classmethod
+    def _load(cls: type[_M], name: Any, source: Mapping[str, Any], **loaded: Any) -> _M:
+        from qeff_zoo.checkpoint import open_checkpoint
+        from qeff_zoo.plan import recipe_of
+
+        if not isinstance(name, str | os.PathLike):
+            raise PlanError(
+                [
+                    f"A model of class {type(name).__name__!r} was given, expected its Hub id or folder: weights are "
+                    "read from its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder."
+                ]
+            )
+        of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
+        others = {one: it for one, it in source.items() if one not in Source.BESIDE}
+        translation.refuse("from_pretrained", others, translation.LOADING)
+        found = Source(model=os.fspath(name), **of_source)
+        recipe_of(open_checkpoint(found.model, **found.beside))  # what has none is refused here
+        return cls(found, **loaded)
+
+    def export(self, export_dir: str | os.PathLike[str] | None = None, **others: Any) -> str:
+        """Write the portable ONNX graph with its weights, unless it is there; `compile` does not need it.
+
+        Args:
+            export_dir: A folder that is new, empty, or an export of the same; None for one below `qeff_models` here.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Returns:
+            Path of the graph.
+        """
+        translation.refuse("export", others, translation.EXPORTING)
+        source = self._source
+        if source.gguf_file or source.model.endswith(".gguf"):
+            raise ExportError(
+                f"{source.model!r} is GGUF, whose graph cannot be exported; expected a checkpoint in safetensors. Call "
+                "`compile`, which takes it as it is."
+            )
+        request = Request(**self._loaded, full_batch_size=self._slots)
+        _, plan = pipeline.make_plan(source.model, request, **source.beside)
+        folder = Path(export_dir or exported.place(self.model_name, "onnx", plan.build_key))
+        note = exported.find(folder)
+        if note is None or note.key != plan.build_key:
+            made = pipeline.export(
+                source.model,
+                folder,
+                request=request,
+                revision=source.revision,
+                reporter=reporter(),
+            )
+            note = exported.write(
+                made.path, plan.build_key, source, self._task, continuous=self._slots is not None
+            )
+        self.onnx_path = str(folder / note.graph)
+        return self.onnx_path
+
+    def _compile(
+        self,
+        target: str | None,
+        compile_dir: str | os.PathLike[str] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        """Build a package, or leave what an SDK needs; return the folder."""
+        given = dict(given)
+        qnn, config = given.pop("enable_qnn", None), given.pop("qnn_config", None)
+        if qnn and target not in (None, "qnn-aic"):
+            raise PlanError(
+                [
+                    f"enable_qnn is {qnn!r}, and target is {target!r}; expected 'qnn-aic'. Leave out one."
+                ]
+            )
+        if config is not None and not qnn and target != "qnn-aic":
+            raise PlanError(
+                [f"qnn_config is {config!r} without enable_qnn. Give both, or neither."]
+            )
+        card = "qnn-aic" if qnn else "qaic"
+        chosen = target or (card if sdks.has(card) else targets.NAMES[0])
+        asked = translation.translate(given, ("compile_dir", "target", "enable_qnn", "qnn_config"))
+        fields, left = asked.request(chosen)
+        if config is not None:
+            text = sdks.json_text(config)
+            fields |= {"qnn_config": text} if chosen == "qnn-aic" else {}
+        if target is None and chosen != card:
+            left += ["enable_qnn=True"] if qnn else []
+            without = f" Left out, as only a card knows it: {', '.join(left)}." if left else ""
+            warnings.warn(
+                f"There is no Cloud AI SDK here: {self.model_name!r} is built for target {chosen!r} and runs on the "
+                f"CPU.{without} target={card!r} leaves what an SDK compiles.",
+                stacklevel=3,
+            )
+        elif left:
+            raise PlanError(
+                [
+                    f"Target {chosen!r} knows no {one}. Leave it out, or choose another."
+                    for one in left
+                ]
+            )
+        clashes = [name for name, it in self._loaded.items() if fields.get(name, it) != it]
+        if clashes:
+            raise PlanError(
+                [
+                    f"`compile`: {name} is {fields[name]!r}, and the model was loaded for {self._loaded[name]!r}. "
+                    "Load it for the other."
+                    for name in clashes
+                ]
+            )
+        request = Request(**{**self._loaded, **fields})
+        self.package = self._prepared = self._session = None
+        if isinstance(found := targets.find(chosen), targets.Preparing) and not sdks.compiles(
+            found
+        ):
+            self._prepared = self._prepare(request, chosen, compile_dir)
+            return str(self._prepared)
+        built = pipeline.build(
+            self._source.model,
+            request,
+            **self._source.beside,
+            output=None if compile_dir is None else Path(compile_dir),
+            reporter=reporter(),
+        )
+        self.package, self.seconds = built.package, built.seconds
+        return str(built.package.path)
+
+    def _prepare(
+        self, request: Request, target: str, folder: str | os.PathLike[str] | None
+    ) -> Path:
+        """Leave a folder for a compiler that is elsewhere, unless it is there."""
+        model, beside = self._source.model, self._source.beside
+        _, plan = pipeline.make_plan(model, request, **beside)
+        output = Path(folder or exported.place(self.model_name, target, plan.build_key))
+        there = (output / PREPARED).exists()
+        if not there or manifest_of(output)["build_key"] != plan.build_key:
+            pipeline.prepare(model, output, request=request, **beside, reporter=reporter())
+        return output
+
+    def _opened(self, device_ids: Sequence[int] | None, runtime_ai100: bool) -> Any:
+        """Return the session of the package; it is opened once."""
+        if self._prepared is not None:
+            raise GenerationError(
+                f"{str(self._prepared)!r} is prepared, and has no program yet; expected a package. Run {SCRIPT} in it "
+                "where the SDK is, then `qeff-zoo adopt`, and run what that prints with cloud_ai_100_exec_kv."
+            )
+        if self.package is None:
+            raise GenerationError(
+                f"{self.model_name!r} is not compiled; expected a package. Call `compile` before `generate`."
+            )
+        if not runtime_ai100 and self.package.target in CARDS:
+            raise GenerationError(
+                f"runtime_ai100 is False, and the package is for target {self.package.target!r}; expected one for the "
+                f"CPU. Call `compile` with target={targets.NAMES[0]!r}."
+            )
+        if self._session is None:
+            with on_devices(self.package, device_ids):
+                self._session = load(self.package)
+        return self._session

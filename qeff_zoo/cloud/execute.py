@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qeff-cloud-execute`: a package and prompts in, answers out."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from qeff_zoo.cli import guarded
+from qeff_zoo.cli.printing import print_json
+from qeff_zoo.cli.reading import saying_warnings
+from qeff_zoo.cloud import flags
+from qeff_zoo.errors import GenerationError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(argv)
+    return guarded(lambda: _execute(arguments), argv)
+
+
+def _execute(arguments: argparse.Namespace) -> None:
+    flags.say_where(arguments)
+
+    from qeff_zoo.auto.execution import prompts_of
+
+    prompts = prompts_of(arguments.prompt, arguments.prompts_txt_file_path)
+    answer(arguments.qpc_path, prompts, arguments)
+
+
+def answer(path: str, prompts: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Answer prompts with a package, and print them.
+
+    Args:
+        path: Of the package.
+        prompts: Any number.
+        arguments: Of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
+
+    Raises:
+        GenerationError: The package has another number of slots, or a prompt cannot be answered.
+    """
+    from qeff_zoo.auto import cloud_ai_100_exec_kv
+    from qeff_zoo.auto.execution import CARDS
+    from qeff_zoo.auto.functions import package_at
+
+    package = package_at(path)
+    slots = {
+        entry["symbols"].get("full_batch_size") for entry in package.programs[0].specializations
+    }
+    if arguments.full_batch_size is not None and slots != {str(arguments.full_batch_size)}:
+        raise GenerationError(
+            f"--full_batch_size is {arguments.full_batch_size}, and package {str(package.path)!r} has "
+            f"{', '.join(filter(None, slots)) or 'none'}; expected the same. Leave it out, or build with it."
+        )
+    with saying_warnings():
+        info = cloud_ai_100_exec_kv(
+            None,
+            package.path,
+            prompts,
+            device_id=arguments.device_group if package.target in CARDS else None,
+            generation_len=arguments.generation_len,
+            stream=not arguments.json,
+        )
+    if arguments.json:
+        print_json({"package": str(package.path), **asdict(info)})
+    else:
+        print(info, file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = flags.command("execute", "Run a package on prompts.")
+    flags.add_model(parser, required=False)
+    text = "folder of a package, or one with `qpcs` in it; or a key or name of the store"
+    flags.add(parser, "qpc_path", required=True, metavar="DIR", help=text)
+    flags.add_devices(parser)
+    flags.add_prompts(parser)
+    flags.add(parser, "full_batch_size", type=int, metavar="N", help="slots that it must have")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

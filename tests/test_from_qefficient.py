@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What QEfficient documents works here with one changed line: its snippets and its commands; the rest is refused."""
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures_builds import HEAVY, TIMEOUT, Models
+from runnable_package import checkpoint
+from test_qaic_build import compiler
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+import qeff_zoo
+from qeff_zoo import auto
+from qeff_zoo.auto import translation
+from qeff_zoo.auto.execution import prompts_of
+from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.cloud import flags
+from qeff_zoo.errors import CompileError, GenerationError, PlanError, ZooError
+from qeff_zoo.package import Package
+from qeff_zoo.targets.qaic import sdk
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"```diff\n(.*?)```", GUIDE, re.DOTALL)
+COMMANDS = re.search(r"<!-- commands -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1].splitlines()
+CLOUD = ("infer", "export", "compile", "execute", "finetune")
+DECODERS = (
+    "gpt2",
+    "TinyLlama/TinyLlama_v1.1",
+    "Salesforce/codegen-2B-mono",
+    "Qwen/Qwen2-1.5B-Instruct",
+)
+ENCODER, CLASSIFIER = "BAAI/bge-small-en-v1.5", "cross-encoder/ms-marco-MiniLM-L6-v2"
+TINY = {"prefill_seq_len": 32, "ctx_len": 128}
+
+pytestmark = pytest.mark.xdist_group("from-qefficient")
+
+
+@pytest.fixture(scope="module")
+def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a folder where the guide's models and files are, and a store that all tests here share."""
+    folder = tmp_path_factory.mktemp("qefficient")
+    for name in (*DECODERS, ENCODER, CLASSIFIER):
+        (folder / name).parent.mkdir(exist_ok=True)
+    for name in DECODERS:
+        (folder / name).symlink_to(ROOT / "examples" / "tiny-llama")
+    (folder / ENCODER).symlink_to(models.bert)
+    checkpoint(folder / CLASSIFIER, "bert", task="text-classification")
+    (folder / "examples").mkdir()
+    (folder / "examples" / "prompts.txt").write_text("My name is\nThe sun rises from\n")
+    (folder / "QEfficient" / "compile").mkdir(parents=True)
+    (folder / "QEfficient" / "compile" / "qnn_config.json").write_text("{}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("QEFF_HOME", str(folder / "store"))
+        for name in (sdk.COMPILER_VARIABLE, "QNN_SDK_ROOT"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture
+def llama(workplace: Path) -> auto.QEFFAutoModelForCausalLM:
+    return auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2")
+
+
+def compiled(model: Any, **choices: Any) -> Path:
+    """Compile a model, and expect to be told that it is for the CPU."""
+    with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
+        return Path(model.compile(**choices))
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run `qeff-cloud-…` in this process."""
+    module = importlib.import_module(f"qeff_zoo.cloud.{argv[0]}")
+    capsys.readouterr()
+    code = module.main(argv[1:])
+    return (code, *capsys.readouterr())
+
+
+# --- the guide ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_a_snippet_runs_with_one_changed_line(
+    snippet: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = snippet.splitlines()
+    (before,) = (line[1:] for line in lines if line.startswith("-"))
+    (after,) = (line[1:] for line in lines if line.startswith("+"))
+    assert before.split()[1] == "QEfficient"
+    assert "qeff_zoo" in after
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        exec("\n".join(line[1:] for line in lines if not line.startswith("-")), {})
+    said = [str(one.message) for one in caught]
+    assert any("There is no Cloud AI SDK here: " in one for one in said)
+    out = capsys.readouterr().out
+    if "generate(prompts=" in snippet or "exec_kv" in snippet:
+        assert "info" in snippet or re.search(r"Prompt: .+\nCompletion: .*\w", out, re.DOTALL)
+
+
+def test_the_commands_of_the_guide_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = ""
+    for line in COMMANDS:
+        words = shlex.split(line.replace("ONNX_PATH", printed.strip()))
+        assert words[:3] == ["$", "python", "-m"]
+        name = words[3].removeprefix("qeff_zoo.cloud.")
+        code, printed, said = run([name, *words[4:]], capsys)
+        assert (code, "Something went wrong" in said) == (0, False), (line, said)
+        if name in ("infer", "execute"):
+            prompts = 2 if ".txt" in line else line.count("|") + 1
+            assert printed.count("Completion: ") == prompts
+            assert re.search(r"Decode: [\d,.]+ tokens/s", said)
+        else:
+            assert Path(printed.strip()).exists()
+    assert {line.split()[3].rpartition(".")[2] for line in COMMANDS} == {*CLOUD} - {"finetune"}
+
+
+def test_the_guide_names_every_class_and_function() -> None:
+    for name in auto.__all__:
+        assert name in GUIDE or name in ("CloudAI100ExecInfo", "PerfMetrics", "transform")
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_hugging_face(llama: auto.QEFFAutoModelForCausalLM) -> None:
+    compiled(llama, **TINY, num_cores=16)
+    tokenizer = AutoTokenizer.from_pretrained("gpt2")
+    hf = AutoModelForCausalLM.from_pretrained("gpt2", dtype=torch.float32)
+    ids = tokenizer("class socket.", return_tensors="pt")["input_ids"]
+    expected = hf.generate(ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :].tolist()
+
+    info = llama.generate(tokenizer, ["class socket."], generation_len=12, stream=False)
+    assert info.generated_ids == [expected]
+    assert info.batch_size == 1
+    speed = info.perf_metrics
+    assert 0 < speed.prefill_time <= speed.total_time
+    assert min(speed.decode_perf, speed.total_perf) > 0
+    own = llama.generate(prompts="class socket.", generation_len=12, stream=False)
+    assert (own.generated_texts, own.generated_ids) == (info.generated_texts, info.generated_ids)
+
+
+def test_any_number_of_prompts_is_answered(
+    llama: auto.QEFFAutoModelForCausalLM, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled(llama, **TINY)
+    prompts = ["class socket.", "import os", "def f("]
+    alone = [llama.generate(prompts=[one], generation_len=5, stream=False) for one in prompts]
+    assert capsys.readouterr().out == ""
+
+    info = llama.generate(prompts=prompts, generation_len=5)
+    assert info.generated_texts == [one.generated_texts[0] for one in alone]
+    shown = [
+        f"Prompt: {p}\nCompletion: {t}\n"
+        for p, t in zip(prompts, info.generated_texts, strict=True)
+    ]
+    assert capsys.readouterr().out == "".join(shown)
+
+
+def test_a_package_is_that_of_build(llama: auto.QEFFAutoModelForCausalLM) -> None:
+    path = compiled(llama, **TINY, num_cores=14, mxfp6=True)
+    request = {"ctx_len": 128, "prefill_seq_len": 32, "batch_size": 1}
+    assert qeff_zoo.build("gpt2", **request).path == path
+    assert llama.qpc_path == str(path)
+
+
+def test_embeddings_are_those_of_the_session(workplace: Path) -> None:
+    model = qeff_zoo.QEFFAutoModel.from_pretrained(ENCODER, pooling="mean")
+    package = compiled(model, seq_len=[16, 32])
+    tokenizer = AutoTokenizer.from_pretrained(ENCODER)
+    texts = ["the quick fox", "a dog", "a text of words"]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    found = model.generate(inputs)["output"]
+    expected = qeff_zoo.load(package).embed(texts)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    with pytest.raises(PlanError, match="pooling is 'cls', and the model was loaded for 'mean'"):
+        model.compile(pooling="cls")
+    with pytest.raises(GenerationError, match="expected input_ids"):
+        model.generate({"text": "a dog"})
+    with pytest.raises(GenerationError, match="expected 'text-generation'"):
+        auto.cloud_ai_100_exec_kv(None, package, ["a dog"])
+
+
+def test_logits_of_a_pair_are_those_of_hugging_face(workplace: Path) -> None:
+    model = qeff_zoo.QEFFAutoModelForSequenceClassification.from_pretrained(CLASSIFIER)
+    compiled(model, seq_len=32)
+    inputs = AutoTokenizer.from_pretrained(CLASSIFIER)("a fox", "a dog", return_tensors="pt")
+    hf = AutoModelForSequenceClassification.from_pretrained(CLASSIFIER, dtype=torch.float32)
+    expected = hf(**inputs).logits.detach().numpy()
+    np.testing.assert_allclose(model.generate(inputs)["logits"], expected, atol=1e-5)
+
+
+def test_an_export_is_made_once(llama: auto.QEFFAutoModelForCausalLM, tmp_path: Path) -> None:
+    path = Path(llama.export(tmp_path / "graph"))
+    written = path.stat().st_mtime_ns
+    assert (Path(llama.export(tmp_path / "graph")), path.stat().st_mtime_ns) == (path, written)
+    other = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
+    with pytest.raises(ZooError, match="is there already"):
+        other.export(tmp_path / "graph")
+
+
+def test_only_a_graph_of_ours_is_compiled(
+    llama: auto.QEFFAutoModelForCausalLM, tmp_path: Path
+) -> None:
+    path = Path(llama.export(tmp_path / "graph"))
+    path.write_bytes(path.read_bytes() + b"\0")
+    for foreign in (path, tmp_path / "absent.onnx"):
+        with pytest.raises(CompileError, match="Export the model again"):
+            auto.compile(foreign, tmp_path / "qpc", num_cores=16)
+
+
+# --- what is for a card --------------------------------------------------------------------------
+
+
+def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
+    models: Models, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = auto.QEFFAutoModelForCausalLM.from_pretrained(models.llama)
+    choices = {
+        "target": "qaic", "prefill_seq_len": 16, "ctx_len": 64, "device_group": [0, 1], "mxfp6": True,
+        "time_passes": True, "stats_level": "10",
+    }  # fmt: skip
+    folder = Path(model.compile(**choices))
+    script = (folder / "compile.sh").read_text()
+    assert "-mxfp6-matmul -aic-num-cores=16 -stats-level=10 -time-passes -mdp-load" in script
+    assert "qeff_models" in folder.parts
+    written = (folder / "prepared.json").stat().st_mtime_ns
+    assert Path(model.compile(**choices)) == folder
+    assert (folder / "prepared.json").stat().st_mtime_ns == written
+    with pytest.raises(GenerationError, match="is prepared, and has no program yet"):
+        model.generate(prompts=["fox"])
+
+    monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
+    package = Package.open(model.compile(**choices))
+    assert (package.target, package.validated) == ("qaic", "none")
+    with pytest.raises(GenerationError, match="runtime_ai100 is False"):
+        model.generate(prompts=["fox"], runtime_ai100=False)
+    with pytest.raises(GenerationError, match="Cannot run on Cloud AI 100"):
+        model.generate(prompts=["fox"], device_id=[0, 1])
+
+
+def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -> None:
+    with pytest.warns(UserWarning, match="There is no Cloud AI SDK") as caught:
+        llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
+    (said,) = [str(one.message) for one in caught]
+    assert "knows it: num_cores=14, mos=2, num_devices=2, -io-encrypt=yes. target='qaic'" in said
+    with pytest.warns(UserWarning, match="is left out: a package of target 'ort' runs on the CPU"):
+        llama.generate(prompts=["a"], device_id=[0], generation_len=1)
+    with pytest.raises(GenerationError, match="There are no prompts"):
+        llama.generate()
+
+
+# --- what means nothing here ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("choices", "problem"),
+    [
+        ({"num_speculative_tokens": 3}, "speculative decoding is not there yet"),
+        ({"prefill_only": True}, "one package has both Prefill and Decode"),
+        ({"kv_cache_batch_size": 8}, "share their states by themselves"),
+        ({"full_batch_size": 4}, "without continuous batching"),
+        ({"specializations": []}, "Use prefill_seq_len, ctx_len and batch_size"),
+        ({"mdp_load_partition_config": "f.json"}, "Use num_devices and mdp_num_partitions"),
+        ({"onnx_path": "m.onnx"}, "Use qeff_zoo.auto.compile"),
+        ({"artifacts": True}, "Use target='qaic'"),
+        ({"prefil_seq_len": 8}, "Did you mean 'prefill_seq_len'?"),
+        ({"num_cores": "many"}, "expected a whole number"),
+        ({"mxfp6_matmul": "yes"}, "expected True or False"),
+        ({"mos": 1, "device_group": [0, 1], "num_devices": 4}, "num_devices is said to be"),
+        ({"qnn_config": "f.json"}, "without enable_qnn"),
+        ({"enable_qnn": True, "qnn_config": "absent.json"}, "Cannot read qnn_config"),
+        ({"enable_qnn": True, "target": "qaic"}, "expected 'qnn-aic'"),
+        ({"target": "ort", "mos": 2}, "Target 'ort' knows no mos=2"),
+    ],
+)  # fmt: skip
+def test_compile_refuses_by_name(
+    choices: dict[str, Any], problem: str, llama: auto.QEFFAutoModelForCausalLM
+) -> None:
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        llama.compile(**choices)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"qaic_config": {"speculative_model_type": "target"}}, "speculative decoding is not"),
+        ({"qaic_config": {"include_sampler": True}}, "Give sampling=Sampling"),
+        ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
+        ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
+        ({"torch_dtype": torch.float16}, "torch_dtype is torch.float16, which means nothing here"),
+        ({"num_hidden_layers": 1}, "a package is of a whole model"),
+    ],
+)
+def test_from_pretrained_refuses_by_name(
+    arguments: dict[str, Any], problem: str, workplace: Path
+) -> None:
+    with pytest.raises(PlanError, match=re.escape(problem)):
+        auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **arguments)
+
+
+def test_other_refusals(llama: auto.QEFFAutoModelForCausalLM) -> None:
+    with pytest.raises(GenerationError, match="Call `compile` before `generate`"):
+        llama.generate(prompts=["a"])
+    with pytest.raises(PlanError, match="is 'text-classification', and the model was loaded for"):
+        llama.compile(task="text-classification")
+    with pytest.raises(PlanError, match="write_io is True, which means nothing here"):
+        llama.generate(prompts=["a"], write_io=True)
+    with pytest.raises(PlanError, match="kv_cache_prefix is 'abc'"):
+        llama.export(kv_cache_prefix="abc")
+    with pytest.raises(PlanError, match="Save it, and load the folder"):
+        auto.transform(torch.nn.Linear(1, 1))
+    with pytest.raises(PlanError, match="Call save_pretrained"):
+        auto.QEFFAutoModelForCausalLM.from_pretrained(torch.nn.Linear(1, 1))
+    with pytest.raises(PlanError, match="'lasttoken'"):
+        auto.QEFFAutoModel.from_pretrained(ENCODER, pooling="avg")
+    batched = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
+    with pytest.raises(PlanError, match="full_batch_size is not given"):
+        batched.compile()
+    contexts = auto.QEFFAutoModelForCausalLM.from_pretrained(
+        "gpt2", qaic_config={"ccl_enabled": True}
+    )
+    with pytest.raises(PlanError, match="Give them, such as"):
+        contexts.compile()
+    assert auto.transform(llama) is llama
+
+
+@pytest.mark.parametrize(
+    "table", [translation.LOADING, translation.EXPORTING, translation.COMPILING, translation.GENERATING]
+)  # fmt: skip
+def test_what_changes_nothing_is_taken(table: dict[str, translation.Foreign]) -> None:
+    for name, one in table.items():
+        for value in one.harmless:
+            translation.refuse("f", {name: value}, table)
+        with pytest.raises(PlanError, match=f"`f`: {name} is <object"):
+            translation.refuse("f", {name: object()}, table)
+
+
+def test_every_choice_of_a_build_can_be_said() -> None:
+    values: dict[Any, Any] = {int: 2, bool: True, tuple[int, ...]: (2,), tuple[str, ...]: ("a",)}
+    for name, choice in CHOICES.items():
+        value = values.get(choice.kind, "text")
+        assert translation.translate({name: value}, ()).choices == {name: value}
+    assert set(CHOICES) == set(Request.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "file", "problem"),
+    [
+        (None, None, "There is neither of"),
+        ("a", "b", "There is both of"),
+        (" | ", None, "There is no prompt in"),
+        (None, "absent.txt", "Cannot read 'absent.txt'"),
+    ],
+)
+def test_prompts_are_required(
+    prompt: str | None, file: str | None, problem: str, workplace: Path
+) -> None:
+    with pytest.raises(GenerationError, match=re.escape(problem)):
+        prompts_of(prompt, file)
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def options_of(name: str) -> dict[str, Any]:
+    module = importlib.import_module(f"qeff_zoo.cloud.{name}")
+    return {flag: action for action in module._parser()._actions for flag in action.option_strings}
+
+
+@pytest.mark.parametrize("name", ["infer", "export", "compile", "execute"])
+def test_every_flag_has_both_spellings(name: str) -> None:
+    options = options_of(name)
+    for flag, action in options.items():
+        if flag.startswith("--"):
+            for other in (flag[2:].replace("_", "-"), flag[2:].replace("-", "_")):
+                assert options[f"--{other}"] is action
+
+
+def test_defaults_are_those_of_qefficient() -> None:
+    infer, build = options_of("infer"), options_of("compile")
+    for options, mos in ((infer, 1), (build, -1)):
+        wanted = {
+            "batch_size": 1,
+            "prompt_len": 32,
+            "ctx_len": 128,
+            "mos": mos,
+            "mxfp6": False,
+            "enable_qnn": False,
+        }
+        assert {name: options[f"--{name}"].default for name in wanted} == wanted
+        assert options["--num_cores"].required
+        assert options["--mxfp6-matmul"] is options["--mxfp6"] if options is infer else True
+    assert (infer["--device_group"].required, build["--device_group"].required) == (False, True)
+
+
+def test_an_answer_as_json(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "infer",
+        "--model-name",
+        "gpt2",
+        "--num-cores",
+        "16",
+        "--prompt",
+        "a|b",
+        "--generation-len",
+        "3",
+    ]
+    code, out, _ = run([*words, "--json", "-v"], capsys)
+    answer = json.loads(out)
+    assert (code, len(answer["generated_texts"])) == (0, 2)
+    assert [len(ids) for ids in answer["generated_ids"]] == [3, 3]
+    code, out, _ = run(
+        ["execute", "--qpc-path", answer["package"], "--prompt", "a|b", "--generation-len", "3", "--json"], capsys
+    )  # fmt: skip
+    assert (code, json.loads(out)["generated_ids"]) == (0, answer["generated_ids"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["infer", "--model_name", "gpt2", "--num_cores", "16"], "There is neither of --prompt"),
+        (["infer", "--model_name", "gpt2", "--num_cores", "16", "--prompt", "a", "--image_url", "u"],
+         "models that see are not there yet"),
+        (["infer", "--model_name", "gpt2", "--num_cores", "16", "--prompt", "a", "--contextlen", "8",
+          "--ctx_lenn", "8"], "Did you mean 'ctx_len'?"),
+        (["execute", "--qpc_path", "absent", "--prompt", "a"], "No package at 'absent'"),
+        (["compile", "--onnx_path", "a.onnx", "--qpc_path", "q", "--num_cores", "16", "--device_group", "[0]"],
+         "Export the model again"),
+        (["finetune", "--device", "qaic:0", "--use-peft"], "models are not trained here yet"),
+    ],
+)  # fmt: skip
+def test_a_command_fails_in_a_line(
+    argv: list[str], problem: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, said = run(argv, capsys)
+    assert (code, out) == (1, "")
+    assert said.startswith("qeff-zoo: ")
+    assert problem in said
+
+
+def test_a_package_must_have_the_slots_that_were_said(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
+    argv = ["execute", "--qpc_path", str(package.path), "--prompt", "a", "--full_batch_size", "4"]
+    code, _, said = run(argv, capsys)
+    assert code == 1
+    assert "has none; expected the same" in said
+
+
+def test_the_hub_is_told_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_CACHE", "HF_TOKEN"):
+        monkeypatch.setenv(name, "before")
+    words = ["--model_name", "org/name", "--cache-dir", "/there", "--local_model_dir", "here"]
+    arguments = importlib.import_module("qeff_zoo.cloud.export")._parser().parse_args(words)
+    assert flags.say_where(arguments) == "here"
+    assert (os.environ["HF_HUB_CACHE"], os.environ["HF_TOKEN"]) == ("/there", "before")
+
+
+def test_a_stray_word_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["infer", "--model_name", "a", "--num_cores", "16", "--flag", "value", "stray"], capsys)
+    assert "unrecognized arguments: stray" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", CLOUD)
+def test_help_and_import_are_light(name: str) -> None:
+    program = f"""
+import sys
+import qeff_zoo
+from qeff_zoo.cloud import {name}
+try:
+    {name}.main(["--help"])
+except SystemExit as stop:
+    assert not stop.code
+names = {HEAVY!r} + ("numpy", "huggingface_hub", "QEfficient")
+assert not [one for one in names if one in sys.modules], [one for one in names if one in sys.modules]
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: qeff-cloud-{name}")
+
+
+def test_as_a_module(workplace: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "qeff_zoo.cloud.finetune"],
+        capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "qeff-zoo build FOLDER" in done.stderr
