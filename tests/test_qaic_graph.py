@@ -34,6 +34,7 @@ from qeff_zoo.targets.qaic import lowering, ops
 from qeff_zoo.targets.qaic.ways import WAYS
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write
 
 MEAN = (("pooling", "mean"), ("normalize", False))
@@ -49,8 +50,9 @@ REFUSED = {
 @cache
 def lowered(name: str, variant: Variant = PLAIN, weights: Format = FLOAT32) -> Lowered:
     subject = parity.subject(name)
-    graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings)
-    program = SimpleNamespace(shape=SimpleNamespace(ctx_len=parity.CTX_LEN), weights=weights)
+    graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
+    shape = SimpleNamespace(ctx_len=parity.CTX_LEN)
+    program = SimpleNamespace(shape=shape, storage=lambda encoded: Storage(weights, encoded))
     return lowering.lower(graph, program)
 
 

@@ -14,5 +14,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "table": "looked up by position",
         "computed": "computed in float16, since they depend on more than the position",
         "all_tokens": "each expert on all tokens",
+        "kept": "as the checkpoint stores them",
+        "decoded": "in floats as all others, since integers are taken of 4 bits alone, without minima or an order",
     }
 )
