@@ -74,8 +74,8 @@ def compiled(path: Path, numerics: Numerics, threads: int | None = None) -> open
     products = [matrix.format for matrix in numerics.matrices if matrix.multiplied]
     blocks = [format.block for format in products if numerics.int8_activations]
     options: dict[str, Any] = {
-        # All that is not an integer is float32, as in ONNX Runtime, and left sides are rounded in the same blocks: there
-        # is one size, and products by matrices of smaller blocks would stay in float32, which takes twice as long.
+        # All that is not an integer is float32, as in ONNX Runtime, and left sides are rounded in the same blocks.
+        # There is one size; products by matrices of smaller blocks would stay in float32, which takes twice as long.
         "INFERENCE_PRECISION_HINT": "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": min(blocks, default=0),
         "ENABLE_CPU_PINNING": False,  # the cores are ONNX Runtime's too
