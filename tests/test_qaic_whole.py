@@ -143,7 +143,7 @@ def test_integers_of_a_checkpoint_stay(
     values = products_of(folder)
     name = "model.layers.1.self_attn.o_proj"
     stored = load_file(source / "model.safetensors")
-    integers, zeros = (unpack(stored[f"{name}.{part}"].T) for part in ("qweight", "qzeros"))
+    integers, zeros = unpack(stored[f"{name}.qweight"].T), unpack(stored[f"{name}.qzeros"])
     assert [one.tolist() for one in values[f"{name}.weight"]] == [
         (integers[:, 0::2] | integers[:, 1::2] << 4).ravel().tolist(),
         stored[f"{name}.scales"].T.astype(np.float32).ravel().tolist(),
@@ -152,7 +152,7 @@ def test_integers_of_a_checkpoint_stay(
 
 
 def unpack(words: Any) -> Any:
-    """Unpack integers of 4 bits, eight to a word along the last axis; of zero points along the first."""
+    """Unpack integers of 4 bits, eight to a word along the last axis."""
     whole = np.ascontiguousarray(words).view(np.uint8)
     return np.stack([whole & 15, whole >> 4], -1).reshape(len(whole), -1)
 
