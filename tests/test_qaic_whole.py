@@ -6,6 +6,7 @@ What the stub makes is no QPC, and no package of it is ever called validated.
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 from collections import Counter
@@ -15,12 +16,13 @@ from typing import Any
 
 import gptq_checkpoints
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import runnable_package
 import torch
 from safetensors.numpy import load_file
-from test_qaic_build import compiler
+from test_qaic_build import STUB, compiler
 from test_qaic_runtime import rt
 from transformers import AutoModel, AutoModelForCausalLM
 
@@ -149,6 +151,23 @@ def test_integers_of_a_checkpoint_stay(
         stored[f"{name}.scales"].T.astype(np.float32).ravel().tolist(),
         (zeros[0::2] | zeros[1::2] << 4).T.ravel().tolist(),
     ]
+    assert not complaints(folder, lambda node: None)
+    assert "MatMulNBits has 8 bits" in complaints(folder, lambda node: set_bits(node, 8))
+    assert "MatMulNBits reads" in complaints(folder, lambda node: node.input.insert(1, "input_ids"))
+
+
+def complaints(folder: Path, edit: Callable[[Any], None]) -> str:
+    """Return what the stub of the compiler says of a graph whose first product by integers is changed."""
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    edit(next(node for node in model.graph.node if node.op_type == "MatMulNBits"))
+    path = folder / "changed.onnx"
+    onnx.save(model, path)
+    graph = runpy.run_path(str(STUB))["Graph"](str(path))
+    return "\n".join(graph.problems({"retained-state": "true"}))
+
+
+def set_bits(node: Any, bits: int) -> None:
+    next(one for one in node.attribute if one.name == "bits").i = bits
 
 
 def unpack(words: Any) -> Any:
