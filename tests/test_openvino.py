@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target `openvino`: OpenVINO computes what ONNX Runtime does, for prompts and encoders; what it lacks is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import gptq_checkpoints
 import numpy as np
 import onnx
 import onnxruntime
@@ -47,6 +49,30 @@ def test_integers_are_the_default(models: Models, tmp_path: Path) -> None:
     choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
     done = pipeline.build(str(models.llama), choices, validate=False, store=Store(tmp_path))
     assert done.package.manifest["spec"]["quantization"]["weights"] == "int8"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_integers_of_a_checkpoint_stay(ordered: bool, models: Models, tmp_path: Path) -> None:
+    kinds = {"v_proj": (4, 16), "down_proj": (8, 32), "_proj": (4, 32)}
+    source = gptq_checkpoints.write(models.llama, tmp_path / "gptq", kinds, ordered=ordered)
+    choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
+    done = pipeline.build(str(source), choices, store=Store(tmp_path / "store"))
+    assert done.package.validated == "checkpoint"
+    (program,) = done.package.programs
+    found = {(one.format.bits, one.format.block) for one in program.numerics.matrices if one.kept}
+    assert found == set(kinds.values())
+
+
+def test_left_sides_are_rounded_in_the_smallest_blocks(models: Models, tmp_path: Path) -> None:
+    package = models.build(models.bert, tmp_path, target="openvino", weights="int8")
+    (program,) = package.programs
+    first, *others = (one for one in program.numerics.matrices if one.multiplied)
+    smaller = replace(first, format=replace(first.format, block=16))
+    looked_up = replace(smaller, multiplied=False, gathered=True)
+    for changed, size in ((smaller, 16), (looked_up, others[0].format.block)):
+        numerics = replace(program.numerics, matrices=(changed, *others))
+        made = session.compiled(package.path / program.path, numerics)
+        assert made.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == size
 
 
 def test_prompts_in_pieces_give_the_logits_of_onnx_runtime(models: Models, tmp_path: Path) -> None:

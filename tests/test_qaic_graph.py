@@ -14,17 +14,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gptq_checkpoints
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 import parity
 import pytest
+from gptq_checkpoints import READ
 from parity import COMPUTE_CONTEXT, CONTINUOUS, EXPANDED, PLAIN, Array, Steps, Subject, Variant
 from test_encoders import LENGTHS, TRACED, embeddings, texts_for
 from test_full_size import without_weights
 from test_recipes import LATENT, grouped
 
+from qeff_zoo.formats.encoded import Integers
 from qeff_zoo.numerics import FLOAT16, FLOAT32, Format
 from qeff_zoo.passes.layers import layers_of
 from qeff_zoo.semantic.domains import OPSET
@@ -34,6 +37,7 @@ from qeff_zoo.targets.qaic import lowering, ops
 from qeff_zoo.targets.qaic.ways import WAYS
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write
 
 MEAN = (("pooling", "mean"), ("normalize", False))
@@ -49,8 +53,9 @@ REFUSED = {
 @cache
 def lowered(name: str, variant: Variant = PLAIN, weights: Format = FLOAT32) -> Lowered:
     subject = parity.subject(name)
-    graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings)
-    program = SimpleNamespace(shape=SimpleNamespace(ctx_len=parity.CTX_LEN), weights=weights)
+    graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
+    shape = SimpleNamespace(ctx_len=parity.CTX_LEN)
+    program = SimpleNamespace(shape=shape, storage=lambda encoded: Storage(weights, encoded))
     return lowering.lower(graph, program)
 
 
@@ -176,6 +181,37 @@ def test_float16_is_what_is_left_of_the_weights() -> None:
     )
     noise = np.abs(expected - wide).max()
     assert np.abs(logits[:, 0] - expected[:, -1]).max() <= parity.TOLERANCE["fp32"] * noise
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ({"bits": 4, "group": 32}, "kept"),
+        ({"bits": 4, "group": 16, "zeros": READ}, "kept"),
+        ({"bits": 8, "group": 32}, "decoded"),
+        ({"bits": 4, "group": 32, "minima": READ}, "decoded"),
+        ({"bits": 4, "group": 32, "order": READ}, "decoded"),
+        ({"bits": 4, "group": 24}, "decoded"),
+    ],
+)
+def test_integers_stay_that_the_compiler_takes(kind: dict[str, Any], way: str) -> None:
+    subject = parity.subject("llama-base")
+    integers = Integers(integers=READ, scales=READ, **kind)
+    encoded = gptq_checkpoints.all_of(subject.checkpoint.tensors, integers)
+    graph = SimpleNamespace(
+        model=subject.graph(CONTINUOUS), bindings=subject.bindings, encoded=encoded
+    )
+    shape = SimpleNamespace(ctx_len=parity.CTX_LEN)
+    program = SimpleNamespace(shape=shape, storage=lambda encoded: Storage(FLOAT16, encoded))
+    made = lowering.lower(graph, program)
+    assert made.ways["weights"] == {way: len(encoded)}
+    products = [node for node in made.model.graph if node.op_type == "MatMulNBits"]
+    assert len(products) == len(made.numerics.matrices) == len(encoded) * (way == "kept")
+    assert all(value.dtype is not None for node in made.model.graph for value in node.outputs)
+    assert_names(subject, made.model)
+    if way == "kept":
+        onnx.checker.check_model(without_weights(made.model), full_check=True)
+        assert "/model/layers.1/mlp/up_proj/MatMulNBits" in {node.name for node in products}
 
 
 @pytest.mark.parametrize("name", grouped(["llama-base", "gemma3_text-base", "mamba-base"]))

@@ -6,17 +6,23 @@ What the stub makes is no QPC, and no package of it is ever called validated.
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gptq_checkpoints
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 import runnable_package
 import torch
-from test_qaic_build import compiler
+from safetensors.numpy import load_file
+from test_qaic_build import STUB, compiler
 from test_qaic_runtime import rt
 from transformers import AutoModel, AutoModelForCausalLM
 
@@ -115,6 +121,71 @@ def test_a_decoder_answers_as_hugging_face_does(
     alone = [session.generate([prompt], generation_len=6)[0].token_ids for prompt in prompts]
     together = session.generate(prompts, generation_len=6)
     assert [one.token_ids for one in together] == alone
+
+
+@pytest.mark.parametrize("mxfp6", [False, True])
+def test_integers_of_a_checkpoint_stay(
+    mxfp6: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QEFF_HOME", str(home))
+    floats = runnable_package.checkpoint(tmp_path / "llama", "llama")
+    kinds = {"v_proj": (8, 32), "o_proj": (4, 16), "_proj": (4, 32)}
+    source = gptq_checkpoints.write(floats, tmp_path / "gptq", kinds)
+    request = Request(target="qaic", ctx_len=32, prefill_seq_len=WIDTH, mxfp6_matmul=mxfp6)
+    folder = pipeline.prepare(str(source), tmp_path / "prepared", request=request)
+    (program,) = predicted(folder)["programs"]
+    assert program["ways"]["weights"] == {"kept": 24, "decoded": 4}
+    matrices = program["numerics"]["matrices"]
+    assert Counter(one["format"]["bits"] for one in matrices) == {
+        4: 24,
+        **({6: 5} if mxfp6 else {}),
+    }
+    compiled(folder, tmp_path)
+
+    values = products_of(folder)
+    name = "model.layers.1.self_attn.o_proj"
+    stored = load_file(source / "model.safetensors")
+    integers, zeros = unpack(stored[f"{name}.qweight"].T), unpack(stored[f"{name}.qzeros"])
+    assert [one.tolist() for one in values[f"{name}.weight"]] == [
+        (integers[:, 0::2] | integers[:, 1::2] << 4).ravel().tolist(),
+        stored[f"{name}.scales"].T.astype(np.float32).ravel().tolist(),
+        (zeros[0::2] | zeros[1::2] << 4).T.ravel().tolist(),
+    ]
+    assert not complaints(folder, lambda node: None)
+    assert "MatMulNBits has 8 bits" in complaints(folder, lambda node: set_bits(node, 8))
+    assert "MatMulNBits reads" in complaints(folder, lambda node: node.input.insert(1, "input_ids"))
+
+
+def complaints(folder: Path, edit: Callable[[Any], None]) -> str:
+    """Return what the stub of the compiler says of a graph whose first product by integers is changed."""
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    edit(next(node for node in model.graph.node if node.op_type == "MatMulNBits"))
+    path = folder / "changed.onnx"
+    onnx.save(model, path)
+    graph = runpy.run_path(str(STUB))["Graph"](str(path))
+    return "\n".join(graph.problems({"retained-state": "true"}))
+
+
+def set_bits(node: Any, bits: int) -> None:
+    next(one for one in node.attribute if one.name == "bits").i = bits
+
+
+def unpack(words: Any) -> Any:
+    """Unpack integers of 4 bits, eight to a word along the last axis."""
+    whole = np.ascontiguousarray(words).view(np.uint8)
+    return np.stack([whole & 15, whole >> 4], -1).reshape(len(whole), -1)
+
+
+def products_of(folder: Path) -> dict[str, list[Any]]:
+    """Read what products by integers of a prepared graph read, each along one axis, by the weight's name."""
+    graph = ir.load(folder / "model.onnx").graph
+    return {
+        node.inputs[2].name.removesuffix(".scales"): [
+            value.const_value.numpy().ravel() for value in node.inputs[1:]
+        ]
+        for node in graph
+        if node.op_type == "MatMulNBits"
+    }
 
 
 def steps(session: TextGenerationSession, row: int, text: list[int]) -> tuple[list[int], Any]:

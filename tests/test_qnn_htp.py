@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import gptq_checkpoints
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -15,6 +16,7 @@ import parity
 import pytest
 import runnable_package
 import static_graphs
+from gptq_checkpoints import READ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.tape import Tape
@@ -25,12 +27,15 @@ from qeff_zoo import pipeline, semantic
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CompileError, GenerationError
+from qeff_zoo.formats.encoded import Integers
+from qeff_zoo.numerics import FLOAT32
 from qeff_zoo.package import Package
 from qeff_zoo.registry import list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.store import Store
-from qeff_zoo.targets.qnn_htp import processes, recurrence, rewrites
+from qeff_zoo.targets.qnn_htp import lowering, processes, recurrence, rewrites
+from qeff_zoo.weights.storage import Storage
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 EVERY_INT32 = range(-(1 << 31), 1 << 31)
@@ -266,6 +271,32 @@ def test_the_same_build_has_the_same_bytes(
         }
 
     assert compiled(other) == compiled(package)
+
+
+def test_integers_of_a_checkpoint_stay(checkpoint: Path, store: Store, tmp_path: Path) -> None:
+    kinds = {"v_proj": (8, 16), "_proj": (4, 32)}
+    source = gptq_checkpoints.write(checkpoint, tmp_path / "gptq", kinds)
+    package = _build(source, store, validate=True)
+    assert package.validated == "simulated"
+    assert package.manifest["programs"][0]["ways"] == {"weights": {"kept": 28}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ({"bits": 4, "group": 32}, "kept"),
+        ({"bits": 8, "group": 16, "zeros": READ}, "kept"),
+        ({"bits": 4, "group": 32, "minima": READ}, "decoded"),
+        ({"bits": 4, "group": 32, "order": READ}, "decoded"),
+        ({"bits": 4, "group": 24}, "decoded"),
+    ],
+)
+def test_what_the_compiler_does_not_take_is_decoded(kind: dict[str, Any], way: str) -> None:
+    subject = parity.subject("llama-base")
+    integers = Integers(integers=READ, scales=READ, **kind)
+    storage = Storage(FLOAT32, gptq_checkpoints.all_of(subject.checkpoint.tensors, integers))
+    made = lowering.lower(subject.graph(parity.PLAIN), subject.bindings, storage, parity.CTX_LEN)
+    assert made.ways == {"weights": {way: 28}}
 
 
 def test_rows_at_different_positions_do_not_disturb_each_other(

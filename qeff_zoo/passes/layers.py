@@ -50,7 +50,7 @@ def _find(graph: ir.Graph) -> None:
 def _weights(node: ir.Node) -> list[str]:
     """Name the weights that a node reads."""
     given = [value for value in node.inputs if value is not None and is_placeholder(value)]
-    return [value.name or "" for value in given]
+    return [(value.name or "").removesuffix(".blocks") for value in given]  # of integers
 
 
 def _index(path: str) -> int:

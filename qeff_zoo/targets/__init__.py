@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from qeff_zoo.numerics import DeviceNumerics, Numerics
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 #: Every target, the default first: a module of this package with a value `TARGET`, `-` written `_`.
 NAMES = ("ort", "openvino", "qnn-htp", "qaic", "qnn-aic")
+#: What became of matrices that a checkpoint stores in fewer bits: a code for programs, a sentence's end for people.
+STORED_WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "kept": "as the checkpoint stores them",
+        "rounded": "rounded to int8 in blocks of 32, since no kernel takes them as they are stored",
+        "decoded": "in float32, since no kernel takes them as they are stored",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TypeVar
 
 import onnx_ir as ir
@@ -16,14 +15,6 @@ from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 from qeff_zoo.weights.quantization import block_count
 
 CONTRIB = "com.microsoft"
-#: What became of matrices that a checkpoint stores in fewer bits: a code for programs, a sentence's end for people.
-STORED_WAYS: Mapping[str, str] = MappingProxyType(
-    {
-        "kept": "as the checkpoint stores them",
-        "rounded": "rounded to int8 in blocks of 32, since no kernel takes them as they are stored",
-        "decoded": "in float32, since no kernel takes them as they are stored",
-    }
-)
 
 
 class Products(Matrices):
@@ -84,7 +75,7 @@ class Products(Matrices):
         return tuple(matrix for name, matrix in self.rounded.items() if name in used)
 
     def stored_ways(self) -> Counter[str]:
-        """Count what became of matrices that the checkpoint stores in fewer bits, by codes of `STORED_WAYS`."""
+        """Count what became of matrices that the checkpoint stores in fewer bits, by codes of `targets.STORED_WAYS`."""
         ways: Counter[str] = Counter()
         for slot in self.used_slots():
             if any(name in self.storage.encoded for name in sources_of(slot.expression)):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
+from qeff_zoo.numerics import STORED
 from qeff_zoo.targets import Lowered, Resolved
 from qeff_zoo.targets.ort import OrtTarget
 from qeff_zoo.versions import installed
@@ -27,7 +28,7 @@ class OpenvinoTarget(OrtTarget):
 
     name: str = "openvino"
     revision: int = 1
-    weights: tuple[str, ...] = ("int8", "int4")  # its products of floats are not faster
+    weights: tuple[str, ...] = ("int8", "int4", STORED)  # its products of floats are not faster
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return both engines."""

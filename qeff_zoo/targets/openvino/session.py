@@ -66,16 +66,18 @@ def compiled(path: Path, numerics: Numerics, threads: int | None = None) -> open
 
     Args:
         path: Of the ONNX file, beside its weights.
-        numerics: Of the program: all its products by integers are of one block size.
+        numerics: Of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
     """
     core = openvino.Core()
     core.add_extension(ConversionExtension("GatherBlockQuantized", "com.microsoft", _rows))
-    blocks = {matrix.format.block for matrix in numerics.matrices if numerics.int8_activations}
+    products = [matrix.format for matrix in numerics.matrices if matrix.multiplied]
+    blocks = [format.block for format in products if numerics.int8_activations]
     options: dict[str, Any] = {
         # All that is not an integer is float32, as in ONNX Runtime, and left sides are rounded in the same blocks.
+        # There is one size; products by matrices of smaller blocks would stay in float32, which takes twice as long.
         "INFERENCE_PRECISION_HINT": "f32",
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": max(blocks, default=0),
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": min(blocks, default=0),
         "ENABLE_CPU_PINNING": False,  # the cores are ONNX Runtime's too
     }
     if threads is not None:

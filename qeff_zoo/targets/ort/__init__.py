@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.numerics import STORED, WEIGHTS
-from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "own_tokens:formats": "each expert on its own tokens, since the kernel takes no matrices stored like these",
         "own_tokens:kind": "each expert on its own tokens, since the kernel computes none of their kind",
         "all_tokens:not_stored": "each expert on all tokens, since the matrices are not stored as they are used",
-        "kept": "as the checkpoint stores them",
-        "rounded": "rounded to int8 in blocks of 32, since no kernel takes them as they are stored",
-        "decoded": "in float32, since no kernel takes them as they are stored",
+        **STORED_WAYS,
     }
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError, GenerationError
-from qeff_zoo.numerics import FLOAT16
+from qeff_zoo.numerics import FLOAT16, STORED
 from qeff_zoo.targets import Lowered, Resolved
 from qeff_zoo.targets.qaic.ways import WAYS
 
@@ -28,7 +28,7 @@ class QaicTarget:
 
     name: str = "qaic"
     revision: int = 1
-    weights: tuple[str, ...] = ("fp32",)
+    weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
     keeps_weights: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
@@ -57,13 +57,17 @@ class QaicTarget:
         """Turn a portable graph into one of the compiler's own operators, in place.
 
         Matrices are stored in float16, but where the compiler is to compress them: those it has to find as constants
-        that products read, without a cast between.
+        that products read, without a cast between. It compresses no integers that a checkpoint has.
         """
         from qeff_zoo.targets.qaic import lowering, prediction
 
-        numerics = prediction.numerics_of(graph, program.flags)
+        mxfp6 = prediction.matrices_of(graph, program.flags)
         weights = program.weights if program.flags.get("mxfp6_matmul") else FLOAT16
         lowered = lowering.lower(graph, replace(program, weights=weights))
+        kept = lowered.numerics.matrices
+        names = {name for one in kept for name in (one.name, one.name.rpartition(".")[0])}
+        others = [matrix for matrix in mxfp6 if matrix.name not in names]
+        numerics = replace(lowered.numerics, matrices=(*kept, *others))
         return replace(lowered, numerics=numerics)
 
     def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:

@@ -4,31 +4,38 @@
 States go through the compiler's own scatter and gather, see `states`, and RMS norms are its own op, see `ops`. All else
 is standard ONNX: bodies of semantic ops, with angles from tables, weights as products read them, and no constant that
 float16 and int32 do not hold. Functions of layers are inlined; nodes' names tell the layer, see `passes.layers`.
+
+Integers of a quantized checkpoint stay where MatMulNBits takes them as QEfficient gives them.
 """
 
+import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
 from qeff_zoo.export.graphs import BoundGraph
-from qeff_zoo.numerics import FLOAT32, Numerics
+from qeff_zoo.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.passes import layers, narrowing, position_tables, sequences
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.qaic import ops, states
-from qeff_zoo.weights.matrices import Matrices, input_of, shape_of
+from qeff_zoo.weights import products
+from qeff_zoo.weights.external_data import placeholder
+from qeff_zoo.weights.layout import Slot
+from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 
 _RECURRENCES = {"LinearRecurrence", "DeltaRecurrence"}
 _EXPERTS = {"Experts", "InterleavedExperts", "RoutedLinear"}
 #: Replaced or counted here. All other semantic ops become their bodies before layers are inlined, which is faster.
 _KEPT = {
     *("CacheWrite", "SlotWrite", "SlotRead", "SlotReplace", "ContextRead", "StateBefore"),
-    *("RMSNorm", *_RECURRENCES, *_EXPERTS),
+    *("Linear", "RMSNorm", *_RECURRENCES, *_EXPERTS),
 }
+_INT4 = 4  # bits of integers that stay
 
 
 def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
@@ -37,6 +44,9 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
     Args:
         graph: With `batch_index`, if the program is for continuous batching.
         program: Its `shape.ctx_len` positions are tabulated. Its `weights` are floats; float16 is cast as it is read.
+
+    Returns:
+        The graph. Its numerics know nothing of what the compiler rounds.
     """
     model = graph.model
     _inline(model, _KEPT)
@@ -46,7 +56,8 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
     ways = _count(model.graph)
     ways["angles"]["table"] = tables
     ways["states"] = states.lower(model.graph)
-    weights = Matrices(model.graph, graph.bindings, program.storage(graph.encoded))
+    weights = _Weights(model.graph, graph.bindings, program.storage(graph.encoded))
+    products.replace(weights, _RULES)
     for node in list(model.graph):
         if node.domain == SEMANTIC and node.op_type == "RMSNorm":
             _norm(weights, node)
@@ -59,18 +70,61 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
     weights.rest()
     narrowing.narrow(model)
     ops.attach(model)
+    if kept := weights.used_matrices():
+        model.opset_imports[products.CONTRIB] = 1
     _drop_casts(model)
     onnx_passes.IdentityEliminationPass()(model)
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
+    ways["weights"] = weights.stored_ways()
     layers.name_nodes(model)
     return Lowered(
         model=model,
         slots=weights.used_slots(),
-        numerics=Numerics(),
+        numerics=Numerics(matrices=kept, activations="float16"),
         ways={what: dict(+counts) for what, counts in ways.items() if +counts},
     )
+
+
+class _Weights(products.Products):
+    """Weights as the compiler takes them: integers of a checkpoint, and all others as they are read."""
+
+    def takes(self, format: Format) -> bool:
+        """Take integers of 4 bits whose columns are where they belong, as QEfficient does."""
+        return format.bits == _INT4 and not (format.minima or format.ordered)
+
+    def matrix(self, value: ir.Value | None, *, input_major: bool = False) -> Matrix | None:
+        """Return a weight matrix whose integers stay, in whole blocks; None for any other value."""
+        found = super().matrix(value, input_major=input_major)
+        if found is None or not found.kept or found.columns % found.format.block:
+            return None
+        return found
+
+    def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
+        """Multiply by integers."""
+        nodes = self.in_integers(x, matrix)
+        (product,) = nodes[-1].outputs
+        product.type = ir.TensorType(ir.DataType.FLOAT)  # no inference knows it
+        return nodes
+
+    def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
+        """Return integers, scales and zero points, these two along one axis, as in QEfficient's graphs."""
+        integers, *others = super().quantized(slot, packed, scales)
+        for value in others:
+            shape = [math.prod(shape_of(value))]
+            assert value.name is not None
+            assert value.dtype is not None
+            value.shape = ir.Shape(shape)
+            value.const_value = placeholder(value.name, value.dtype, shape)
+        return [integers, *others]
+
+
+_RULES: dict[tuple[str, str], Callable[[_Weights, ir.Node], list[ir.Node] | None]] = {
+    (SEMANTIC, "Linear"): products.linear,
+    ("", "MatMul"): products.matmul,
+    ("", "Gemm"): products.gemm,
+}
 
 
 def _inline(model: ir.Model, kept: Collection[str] = ()) -> None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from qeff_zoo.export.graphs import BoundGraph
-from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.numerics import DeviceNumerics, RoundedMatrix
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.prediction import device
@@ -29,18 +29,18 @@ from qeff_zoo.weights.layout import FileLayout
 _GRAPH, _DATA = "predicted.onnx", "predicted.data"
 
 
-def numerics_of(graph: BoundGraph, options: Mapping[str, Any]) -> Numerics:
-    """Return what a program rounds, states apart.
+def matrices_of(graph: BoundGraph, options: Mapping[str, Any]) -> tuple[RoundedMatrix, ...]:
+    """Return the weights that a compiler rounds to mxfp6 where it is given floats.
 
     Args:
         graph: Portable: its weights are called as Hugging Face's are.
         options: Of the target.
     """
     if not options.get("mxfp6_matmul"):
-        return Numerics(activations="float16")
+        return ()
     model = graph.model.clone()
     device.apply(model, DeviceNumerics(weights="mxfp6"))
-    return Numerics(activations="float16", matrices=device.matrices(model))
+    return device.matrices(model)
 
 
 def open_program(

@@ -4,6 +4,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from qeff_zoo.targets import STORED_WAYS
+
 WAYS: Mapping[str, str] = MappingProxyType(
     {
         "growing": "by scatter and gather, of every position",
@@ -14,5 +16,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "table": "looked up by position",
         "computed": "computed in float16, since they depend on more than the position",
         "all_tokens": "each expert on all tokens",
+        **STORED_WAYS,
+        "decoded": "in floats as all others, since integers are taken of 4 bits alone, without minima or an order",
     }
 )

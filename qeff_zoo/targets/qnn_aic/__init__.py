@@ -21,6 +21,7 @@ class QnnAicTarget(QaicTarget):
     """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.Preparing`."""
 
     name: str = "qnn-aic"
+    weights: tuple[str, ...] = ("fp32",)  # of integers in its converter nothing is known
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]

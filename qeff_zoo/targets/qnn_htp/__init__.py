@@ -5,12 +5,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.numerics import STORED, WEIGHTS
-from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class HtpTarget:
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
     keeps_weights: bool = False
-    ways: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]

@@ -49,7 +49,13 @@ def lower(
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     model.opset_imports[products.CONTRIB] = 1
-    return Lowered(model=model, slots=lowering.used_slots(), numerics=lowering.numerics(), ways={})
+    ways = dict(lowering.stored_ways())
+    return Lowered(
+        model=model,
+        slots=lowering.used_slots(),
+        numerics=lowering.numerics(),
+        ways={"weights": ways} if ways else {},
+    )
 
 
 class _Lowering(products.Products):
