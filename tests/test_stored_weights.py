@@ -435,6 +435,15 @@ def gguf_of_blocks(models: Models, tmp_path: Path, kinds: dict[str, str], **conf
     return write_gguf(tmp_path / "m.gguf", floats, kinds), floats
 
 
+#: Types of GGUF -> bits that their integers are kept in; 0 for none.
+GGUF_BITS = {
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q4_K", "Q3_K"), 4),
+    **dict.fromkeys(("Q2_K", "TQ1_0", "TQ2_0"), 2),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4"), 8),
+    **dict.fromkeys(("IQ1_S", "IQ2_XS", "IQ3_S"), 0),
+}
+
+
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q2_K"])
 def test_rows_of_integers_are_looked_up(
@@ -595,6 +604,18 @@ def test_plan_and_inspect_say_how_matrices_are_stored(
     assert "int4 in blocks of 32, zero points as it is 20 int8 and float32" in said
     assert "int8 in blocks of 64 rounded 4 int8 and float32" in said
     assert "weights: 20 as the checkpoint stores them; 4 rounded to int8" in said
+
+
+@pytest.mark.parametrize(("name", "bits"), GGUF_BITS.items())
+def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits: int) -> None:
+    file, floats = gguf_of_blocks(models, tmp_path, {"0.ffn_up.weight": name})
+    checkpoint = open_checkpoint(str(file), config_from=str(floats))
+    ((tensor, encoded),) = checkpoint.encoded.items()
+    format, kept = Storage(FLOAT32, checkpoint.encoded).of(tensor, tensor, lambda _: True)
+    assert (format.bits, kept) == (bits or 8, bits > 0)
+    assert format.minima == (name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"))
+    said = (Path(__file__).parent.parent / "docs" / "gguf.md").read_text(encoding="utf-8")
+    assert name.partition("_")[0] in said.partition("## What becomes of them")[2]
 
 
 # --- what is said of it ---------------------------------------------------------------------------
