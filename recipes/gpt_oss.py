@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpt-oss 20B and 120B with weights in floating point, `transformers.models.gpt_oss`.
+"""gpt-oss 20B and 120B, in MXFP4 or in floating point, `transformers.models.gpt_oss`.
 
 Unusual: a learned sink in every head's softmax, sliding and full layers in turn, biases everywhere, experts stored
-input-major with gate and up interleaved, both clamped, and a gate of its own. MXFP4 checkpoints are refused.
+input-major with gate and up interleaved, both clamped, and a gate of its own.
 """
 
 from dataclasses import replace

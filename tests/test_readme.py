@@ -65,6 +65,13 @@ def test_python_runs(workplace: Path) -> None:
     assert "->" in first
 
 
+@pytest.mark.xdist_group("readme")
+def test_examples_run(workplace: Path) -> None:
+    printed = run([sys.executable, str(ROOT / "examples" / "quantized.py")], workplace)
+    assert "42 matrices kept: int4 in blocks of 32, zero points" in printed
+    assert "class socket. -> " in printed
+
+
 def test_table_and_tree_are_those_of_the_source() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "update_readme"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -3,6 +3,7 @@
 
 import json
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ from gguf_files import write as write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from quantized import quantize, random_mxfp4
+from quantized import GENUINE, GOLDENS, quantize, random_mxfp4
 from runnable_package import edit_json, opened
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
+from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, CompileError, PlanError
 from qeff_zoo.export import graphs
+from qeff_zoo.formats import METHODS
 from qeff_zoo.formats.encoded import Encoded, Integers, of_integers
 from qeff_zoo.numerics import FLOAT32, NEAREST, Format, Numerics
 from qeff_zoo.package import Package
@@ -242,6 +245,38 @@ def test_the_kernel_multiplies_by_them(
     assert np.array_equal(found.T, source.read("a"))
 
 
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_a_large_matrix_is_written_in_little_memory(tmp_path: Path, method: str) -> None:
+    random = np.random.default_rng(0)
+    rows, columns, groups = 4096, 11008, 86
+    index = np.arange(columns, dtype=np.int32) // 128
+    random.shuffle(index)
+    shape = {"awq": (columns, rows // 8), "gptq": (columns // 8, rows)}[method]
+    tensors = {
+        "m.qweight": random.integers(-(1 << 31), 1 << 31, shape, np.int32),
+        "m.qzeros": random.integers(-(1 << 31), 1 << 31, (groups, rows // 8), np.int32),
+        "m.scales": random.random((groups, rows), np.float32).astype(np.float16),
+        **({"m.g_idx": index} if method == "gptq" else {}),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    quantization = {"quant_method": method, "bits": 4, "group_size": 128}
+    edit_json(tmp_path / "config.json", model_type="llama", quantization_config=quantization)
+    checkpoint = open_checkpoint(str(tmp_path))
+    storage = Storage(FLOAT32, checkpoint.encoded)
+    format, kept = storage.of("m.weight", "m.weight", lambda _: True)
+    assert (kept, format.ordered) == (True, method == "gptq")
+    layout = writing.plan_file(
+        [writing.Slot("m.weight", "m.weight", format, kept=True)], checkpoint.tensors
+    )
+    tracemalloc.start()
+    try:
+        writing.write(layout, checkpoint, tmp_path / "out")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000_000  # of 180 MB in float32
+
+
 # --- whole models ---------------------------------------------------------------------------------
 LENGTHS = (3, 17, 40)
 INT4 = Format(bits=4, block=32, zero_points=True)
@@ -398,6 +433,15 @@ def gguf_of_blocks(models: Models, tmp_path: Path, kinds: dict[str, str], **conf
     name = "-".join(["wide", *config])
     floats = models.checkpoint(name, "llama", **sizes, **config)
     return write_gguf(tmp_path / "m.gguf", floats, kinds), floats
+
+
+#: Types of GGUF -> bits that their integers are kept in; 0 for none.
+GGUF_BITS = {
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q4_K", "Q3_K"), 4),
+    **dict.fromkeys(("Q2_K", "TQ1_0", "TQ2_0"), 2),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4"), 8),
+    **dict.fromkeys(("IQ1_S", "IQ2_XS", "IQ3_S"), 0),
+}
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
@@ -560,3 +604,32 @@ def test_plan_and_inspect_say_how_matrices_are_stored(
     assert "int4 in blocks of 32, zero points as it is 20 int8 and float32" in said
     assert "int8 in blocks of 64 rounded 4 int8 and float32" in said
     assert "weights: 20 as the checkpoint stores them; 4 rounded to int8" in said
+
+
+@pytest.mark.parametrize(("name", "bits"), GGUF_BITS.items())
+def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits: int) -> None:
+    file, floats = gguf_of_blocks(models, tmp_path, {"0.ffn_up.weight": name})
+    checkpoint = open_checkpoint(str(file), config_from=str(floats))
+    ((tensor, encoded),) = checkpoint.encoded.items()
+    format, kept = Storage(FLOAT32, checkpoint.encoded).of(tensor, tensor, lambda _: True)
+    assert (format.bits, kept) == (bits or 8, bits > 0)
+    assert format.minima == (name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"))
+    said = (Path(__file__).parent.parent / "docs" / "gguf.md").read_text(encoding="utf-8")
+    assert name.partition("_")[0] in said.partition("## What becomes of them")[2]
+
+
+# --- what is said of it ---------------------------------------------------------------------------
+def test_the_documentation_says_what_becomes_of_genuine_matrices() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "quantization.md").read_text(encoding="utf-8")
+    rows = {line for line in text.splitlines() if line.startswith("| `")}
+    found = set()
+    for name in GOLDENS:
+        checkpoint = open_checkpoint(str(GENUINE / name))
+        storage = Storage(FLOAT32, checkpoint.encoded)
+        for tensor, encoded in checkpoint.encoded.items():
+            format, kept = storage.of(tensor, tensor, lambda _: True)
+            words = format.in_words if kept else f"{format.in_words}, rounded"
+            found.add(f"| `{checkpoint.method}` | {encoded.about} | {words} |")
+    assert "\n".join(sorted(found)) == "\n".join(sorted(rows))
+    assert {row.split("`")[1] for row in rows} == {*METHODS} - {"gguf", "fbgemm_fp8"}
+    assert "[gguf.md](gguf.md)" in text

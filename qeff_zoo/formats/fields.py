@@ -39,19 +39,21 @@ def unpack(words: Array, bits: int) -> Array:
     Returns:
         uint8; the last axis is `32 / bits` times as long, rounded down in all.
     """
-    words = np.ascontiguousarray(words).view(np.uint32)
+    octets = np.ascontiguousarray(words).view(np.uint8)
     if 32 % bits == 0:
-        octets = words.view(np.uint8)
         fields = octets.astype(f"<u{8 // bits}")  # a field's octet each
         for shift in {2: (12, 6), 4: (4,), 8: ()}[bits]:
             fields |= fields << fields.dtype.type(shift)
         return fields.view(np.uint8) & np.uint8((1 << bits) - 1)
-    ones = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
-    count = ones.shape[-1] // bits
-    ones = ones[..., : count * bits].reshape(*ones.shape[:-1], count, bits)
-    weights = (1 << np.arange(bits)).astype(np.uint8)
-    found: Array = (ones * weights).sum(-1, dtype=np.uint8)
-    return found
+    *lead, length = octets.shape
+    eights = -(-length // bits)  # of fields, each in as many octets as a field has bits
+    padded = np.zeros((*lead, eights * bits), np.uint8)
+    padded[..., :length] = octets
+    together = np.zeros((*lead, eights, 8), np.uint8)
+    together[..., :bits] = padded.reshape(*lead, eights, bits)
+    moved = together.view("<u8") >> np.arange(0, 8 * bits, bits, dtype=np.uint64)
+    found = moved.astype(np.uint8) & np.uint8((1 << bits) - 1)
+    return found.reshape(*lead, 8 * eights)[..., : length * 8 // bits]
 
 
 def unpack_some(words: Array, bits: int, start: int, stop: int) -> Array:
