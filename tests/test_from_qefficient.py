@@ -22,7 +22,7 @@ from test_qaic_build import compiler
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import qeff_zoo
-from qeff_zoo import auto
+from qeff_zoo import auto, pipeline
 from qeff_zoo.auto import translation
 from qeff_zoo.auto.execution import prompts_of
 from qeff_zoo.choices import CHOICES, Request
@@ -252,6 +252,29 @@ def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
         model.generate(prompts=["fox"], device_id=[0, 1])
 
 
+def test_what_qnn_is_told(
+    llama: auto.QEFFAutoModelForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+    monkeypatch.setattr(pipeline, "prepare", lambda *_, request, **__: asked.update(vars(request)))
+    config = tmp_path / "qnn.json"
+    config.write_text('{"converter_args_extension": ""}')
+    llama.compile(
+        **TINY,
+        target="qnn-aic",
+        enable_qnn=True,
+        qnn_config=config,
+        device_group=[0, 1],
+        mxint8=True,
+    )
+    wanted = {
+        "target": "qnn-aic",
+        "qnn_config": config.read_text().replace(" ", ""),
+        "num_devices": 2,
+    }
+    assert {**asked, **wanted, "mxint8_kv_cache": True, "ctx_len": 128} == asked
+
+
 def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -> None:
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK") as caught:
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
@@ -284,6 +307,7 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
         ({"qnn_config": "f.json"}, "without enable_qnn"),
         ({"enable_qnn": True, "qnn_config": "absent.json"}, "Cannot read qnn_config"),
         ({"enable_qnn": True, "target": "qaic"}, "expected 'qnn-aic'"),
+        ({"target": "qiac"}, "target is 'qiac', expected one of 'ort'"),
         ({"target": "ort", "mos": 2}, "Target 'ort' knows no mos=2"),
     ],
 )  # fmt: skip
@@ -325,6 +349,8 @@ def test_other_refusals(llama: auto.QEFFAutoModelForCausalLM) -> None:
         auto.transform(torch.nn.Linear(1, 1))
     with pytest.raises(PlanError, match="Call save_pretrained"):
         auto.QEFFAutoModelForCausalLM.from_pretrained(torch.nn.Linear(1, 1))
+    with pytest.raises(PlanError, match="Call save_pretrained"):
+        auto.QEFFAutoModelForCausalLM(torch.nn.Linear(1, 1))
     with pytest.raises(PlanError, match="'lasttoken'"):
         auto.QEFFAutoModel.from_pretrained(ENCODER, pooling="avg")
     batched = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
@@ -499,6 +525,31 @@ assert not [one for one in names if one in sys.modules], [one for one in names i
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: qeff-cloud-{name}")
+
+
+def test_the_scripts_are_declared() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML from 3.11 on")
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name in CLOUD:
+        assert declared[f"qeff-cloud-{name}"] == f"qeff_zoo.cloud.{name}:main"
+
+
+def test_to_execute_takes_neither_torch_nor_transformers(workplace: Path) -> None:
+    package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
+    program = f"""
+import sys
+from qeff_zoo.cloud import execute
+code = execute.main(["--qpc_path", {str(package.path)!r}, "--prompt", "a", "--generation_len", "2"])
+sys.exit(code or bool({{"torch", "transformers", "onnx", "onnx_ir"}} & {{*sys.modules}}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_as_a_module(workplace: Path) -> None:

@@ -22,7 +22,15 @@ _M = TypeVar("_M", bound="Model")
 
 
 class Model:
-    """What the classes have in common: a checkpoint, what was chosen when it was loaded, and what became of it."""
+    """What the classes have in common: a checkpoint, what was chosen when it was loaded, and what became of it.
+
+    Args:
+        source: The checkpoint; `from_pretrained` takes its name.
+        **loaded: What was chosen about it, by the fields of `Request`.
+
+    Raises:
+        PlanError: A module is given in place of a checkpoint.
+    """
 
     #: Hub pipeline tag.
     _task: ClassVar[str]
@@ -30,6 +38,8 @@ class Model:
     _slots: int | None = None
 
     def __init__(self, source: Source, **loaded: Any) -> None:
+        if not isinstance(source, Source):
+            raise _not_named(source)
         self._source = source
         self._loaded = {"task": self._task, **loaded}
         #: By `compile`; None before, and where only a folder for an SDK was left.
@@ -60,12 +70,7 @@ class Model:
         from qeff_zoo.plan import recipe_of
 
         if not isinstance(name, str | os.PathLike):
-            raise PlanError(
-                [
-                    f"A model of class {type(name).__name__!r} was given, expected its Hub id or folder: weights are "
-                    "read from its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder."
-                ]
-            )
+            raise _not_named(name)
         of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
         others = {one: it for one, it in source.items() if one not in Source.BESIDE}
         translation.refuse("from_pretrained", others, translation.LOADING)
@@ -115,55 +120,11 @@ class Model:
         given: Mapping[str, Any],
     ) -> str:
         """Build a package, or leave what an SDK needs; return the folder."""
-        given = dict(given)
-        qnn, config = given.pop("enable_qnn", None), given.pop("qnn_config", None)
-        if qnn and target not in (None, "qnn-aic"):
-            raise PlanError(
-                [
-                    f"enable_qnn is {qnn!r}, and target is {target!r}; expected 'qnn-aic'. Leave out one."
-                ]
-            )
-        if config is not None and not qnn and target != "qnn-aic":
-            raise PlanError(
-                [f"qnn_config is {config!r} without enable_qnn. Give both, or neither."]
-            )
-        card = "qnn-aic" if qnn else "qaic"
-        chosen = target or (card if sdks.has(card) else targets.NAMES[0])
-        asked = translation.translate(given, ("compile_dir", "target", "enable_qnn", "qnn_config"))
-        fields, left = asked.request(chosen)
-        if config is not None:
-            text = sdks.json_text(config)
-            fields |= {"qnn_config": text} if chosen == "qnn-aic" else {}
-        if target is None and chosen != card:
-            left += ["enable_qnn=True"] if qnn else []
-            without = f" Left out, as only a card knows it: {', '.join(left)}." if left else ""
-            warnings.warn(
-                f"There is no Cloud AI SDK here: {self.model_name!r} is built for target {chosen!r} and runs on the "
-                f"CPU.{without} target={card!r} leaves what an SDK compiles.",
-                stacklevel=3,
-            )
-        elif left:
-            raise PlanError(
-                [
-                    f"Target {chosen!r} knows no {one}. Leave it out, or choose another."
-                    for one in left
-                ]
-            )
-        clashes = [name for name, it in self._loaded.items() if fields.get(name, it) != it]
-        if clashes:
-            raise PlanError(
-                [
-                    f"`compile`: {name} is {fields[name]!r}, and the model was loaded for {self._loaded[name]!r}. "
-                    "Load it for the other."
-                    for name in clashes
-                ]
-            )
-        request = Request(**{**self._loaded, **fields})
+        request = self._request(target, dict(given))
         self.package = self._prepared = self._session = None
-        if isinstance(found := targets.find(chosen), targets.Preparing) and not sdks.compiles(
-            found
-        ):
-            self._prepared = self._prepare(request, chosen, compile_dir)
+        chosen = targets.find(str(request.target))
+        if isinstance(chosen, targets.Preparing) and not sdks.compiles(chosen):
+            self._prepared = self._prepare(request, compile_dir)
             return str(self._prepared)
         built = pipeline.build(
             self._source.model,
@@ -175,13 +136,55 @@ class Model:
         self.package, self.seconds = built.package, built.seconds
         return str(built.package.path)
 
-    def _prepare(
-        self, request: Request, target: str, folder: str | os.PathLike[str] | None
-    ) -> Path:
+    def _request(self, target: str | None, given: dict[str, Any]) -> Request:
+        """Read the arguments of `compile`; say what a CPU leaves out, where the user chose no target."""
+        qnn, config = given.pop("enable_qnn", None), given.pop("qnn_config", None)
+        card = "qnn-aic" if qnn or target == "qnn-aic" else "qaic"
+        if qnn and target not in (None, card):
+            raise PlanError(
+                [
+                    f"enable_qnn is {qnn!r}, and target is {target!r}; expected {card!r}. Leave one out."
+                ]
+            )
+        if config is not None and card != "qnn-aic":
+            raise PlanError(
+                [
+                    f"qnn_config is {config!r} without enable_qnn; expected both. Give both, or neither."
+                ]
+            )
+        if target not in (None, *targets.NAMES):
+            expected = ", ".join(map(repr, targets.NAMES))
+            raise PlanError([f"target is {target!r}, expected one of {expected}. Choose one."])
+        chosen = target or (card if sdks.has(card) else targets.NAMES[0])
+        asked = translation.translate(given, ("compile_dir", "target", "enable_qnn", "qnn_config"))
+        fields, left = asked.request(chosen)
+        text = None if config is None else sdks.json_text(config)
+        fields |= {"qnn_config": text} if chosen == "qnn-aic" else {}
+        problems = [
+            f"`compile`: {name} is {fields[name]!r}, and the model was loaded for {loaded!r}; expected the same. "
+            "Load it for the other."
+            for name, loaded in self._loaded.items()
+            if fields.get(name, loaded) != loaded
+        ]
+        left += ["enable_qnn=True"] if qnn and chosen != card else []
+        if target is not None:
+            problems += [f"Target {target!r} knows no {one}. Leave it out." for one in left]
+        if problems:
+            raise PlanError(problems)
+        if target is None and chosen != card:
+            without = f" Left out, as only a card knows it: {', '.join(left)}." if left else ""
+            warnings.warn(
+                f"There is no Cloud AI SDK here: {self.model_name!r} is built for target {chosen!r} and runs on the "
+                f"CPU.{without} target={card!r} leaves what an SDK compiles.",
+                stacklevel=4,
+            )
+        return Request(**{**self._loaded, **fields})
+
+    def _prepare(self, request: Request, folder: str | os.PathLike[str] | None) -> Path:
         """Leave a folder for a compiler that is elsewhere, unless it is there."""
         model, beside = self._source.model, self._source.beside
         _, plan = pipeline.make_plan(model, request, **beside)
-        output = Path(folder or exported.place(self.model_name, target, plan.build_key))
+        output = Path(folder or exported.place(self.model_name, plan.target, plan.build_key))
         there = (output / PREPARED).exists()
         if not there or manifest_of(output)["build_key"] != plan.build_key:
             pipeline.prepare(model, output, request=request, **beside, reporter=reporter())
@@ -207,3 +210,12 @@ class Model:
             with on_devices(self.package, device_ids):
                 self._session = load(self.package)
         return self._session
+
+
+def _not_named(model: object) -> PlanError:
+    return PlanError(
+        [
+            f"A model of class {type(model).__name__!r} was given, expected its Hub id or folder: weights are read from "
+            "its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder to from_pretrained."
+        ]
+    )
