@@ -215,7 +215,7 @@ class Model:
 def _not_named(model: object) -> PlanError:
     return PlanError(
         [
-            f"A model of class {type(model).__name__!r} was given, expected its Hub id or folder: weights are read from "
-            "its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder to from_pretrained."
+            f"A model of class {type(model).__name__!r} was given, expected its Hub id or folder: weights are read "
+            "from its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder to from_pretrained."
         ]
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names, messages and generated text cannot steer the terminal or turn what is read around; defects leave a report."""
 
+import io
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from package_builder import fill
 from test_cli import run
 
 from qeff_zoo import cli
+from qeff_zoo.auto.execution import execute
 from qeff_zoo.errors import PackageError
 from qeff_zoo.escapes import as_is, escaping, shown
 from qeff_zoo.package import Package
@@ -190,3 +193,30 @@ def test_what_users_can_mend_leaves_no_report(
     monkeypatch.setitem(cli._COMMANDS, "list", fails(PackageError("Damaged.")))
     assert run(["list"], capsys) == (1, "", "qeff-zoo: Damaged.\n")
     assert list(tmp_path.iterdir()) == []
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "written"), [(_Terminal, "a\\u001b[2Jb"), (io.StringIO, "a\x1b[2Jb")]
+)
+def test_what_a_model_writes_steers_no_terminal_from_python(
+    stream: type[io.StringIO], written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Session:
+        decoder = SimpleNamespace(sizes=SimpleNamespace(rows=1))
+        metrics = SimpleNamespace(
+            total_s=1.0, generated_tokens=1, ttft_s=1.0, decode_tokens_per_s=1.0
+        )
+
+        def generate(self, prompts: list[str], **choices: Any) -> list[Any]:
+            choices["stream"](0, "a\x1b[2Jb")
+            return [SimpleNamespace(text="", token_ids=[])]
+
+    out = stream()
+    monkeypatch.setattr(sys, "stdout", out)
+    execute(Session(), "hi")
+    assert out.getvalue() == f"Prompt: hi\nCompletion: {written}\n"
