@@ -94,10 +94,10 @@ class Plan:
 
 
 def _at(spec: Mapping[str, Any], path: str) -> Any:
-    """Look up what a spec holds at a path of groups and a name."""
+    """Look up what a spec holds at a path of groups and a name; what it leaves out is off."""
     value: Any = spec
     for part in path.split("."):
-        value = value[part]
+        value = value.get(part, False)
     return value
 
 

@@ -922,3 +922,8 @@ def test_small_floats_are_said_to_be_rounded(
     warnings = resolve(checkpoint, Request(), WEIGHTS).warnings
     assert [f"in {said}, of which" in text for text in warnings] == [True] * bool(said)
     assert resolve(checkpoint, Request(weights="fp32"), WEIGHTS).warnings == ()
+
+
+def test_what_was_turned_off_is_explained(opened: Open) -> None:
+    plan = resolve(opened(LLAMA), Request(target="qaic", mxfp6_matmul=False), WEIGHTS)
+    assert plan.explained()["target.mxfp6_matmul"] == {"value": False, "by": "user"}
