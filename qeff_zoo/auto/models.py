@@ -14,7 +14,7 @@ from qeff_zoo.auto.execution import CARDS, on_devices
 from qeff_zoo.auto.exported import Source
 from qeff_zoo.bars import reporter
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import ExportError, GenerationError, PlanError
+from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
 from qeff_zoo.prepared import PREPARED, SCRIPT, manifest_of
 
@@ -90,11 +90,6 @@ class Model:
         """
         translation.refuse("export", others, translation.EXPORTING)
         source = self._source
-        if source.gguf_file or source.model.endswith(".gguf"):
-            raise ExportError(
-                f"{source.model!r} is GGUF, whose graph cannot be exported; expected a checkpoint in safetensors. Call "
-                "`compile`, which takes it as it is."
-            )
         request = Request(**self._loaded, full_batch_size=self._slots)
         _, plan = pipeline.make_plan(source.model, request, **source.beside)
         folder = Path(export_dir or exported.place(self.model_name, "onnx", plan.build_key))
@@ -104,7 +99,7 @@ class Model:
                 source.model,
                 folder,
                 request=request,
-                revision=source.revision,
+                **source.beside,
                 reporter=reporter(),
             )
             note = exported.write(
