@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from qeff_zoo import manifest_entries, prepared, targets
 from qeff_zoo import plan as plans
-from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, Place, companions, open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.disk.sharing import share_all
 from qeff_zoo.errors import CompileError, ParityError
@@ -53,15 +53,11 @@ def make_plan(
     model: str,
     request: Request,
     *,
-    revision: str | None = None,
-    config_from: str | None = None,
-    gguf_file: str | None = None,
     store: Store | None = None,
+    **place: Unpack[Place],
 ) -> tuple[Checkpoint, Plan]:
     """Open a checkpoint and make every choice, before anything large is downloaded."""
-    checkpoint = open_checkpoint(
-        model, revision=revision, config_from=config_from, gguf_file=gguf_file
-    )
+    checkpoint = open_checkpoint(model, **place)
     # What is refused is refused before the weights are hashed, which takes long for a large model.
     plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
@@ -87,43 +83,32 @@ def build(
     model: str,
     request: Request = Request(),
     *,
-    revision: str | None = None,
-    config_from: str | None = None,
-    gguf_file: str | None = None,
     validate: bool = True,
     level: str | None = None,
     output: Path | None = None,
     store: Store | None = None,
     reporter: Reporter | None = None,
+    **place: Unpack[Place],
 ) -> Built:
     """Turn a checkpoint into a validated package.
 
     Args:
         model: Hub id, folder or GGUF file.
         request: What is asked for beyond the recipe.
-        revision: Branch, tag or commit of a Hub model.
-        config_from: See `open_checkpoint`.
-        gguf_file: See `open_checkpoint`.
         validate: Compare with Hugging Face before the package is promoted; without, it says "none".
         level: What the comparison is called: "tiny" for a recipe's tiny model, with weights made up; None for what it
             proves: "predicted" where this machine cannot run the package, else what the target's packages prove.
         output: Also copy the package here.
         store: Where to keep it; None for the one `QEFF_HOME` names.
         reporter: Shows progress.
+        **place: See `open_checkpoint`.
 
     Raises:
         ZooError: See `qeff_zoo.errors`; nothing half-written is left that a later build takes for done.
     """
     store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
-        checkpoint, plan = make_plan(
-            model,
-            request,
-            revision=revision,
-            config_from=config_from,
-            gguf_file=gguf_file,
-            store=store,
-        )
+        checkpoint, plan = make_plan(model, request, store=store, **place)
         if output is not None:
             existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
         package = store.lookup(plan.build_key)
@@ -329,12 +314,10 @@ def prepare(
     output: Path,
     *,
     request: Request = Request(),
-    revision: str | None = None,
-    config_from: str | None = None,
-    gguf_file: str | None = None,
     validate: bool = True,
     store: Store | None = None,
     reporter: Reporter | None = None,
+    **place: Unpack[Place],
 ) -> Path:
     """Turn a checkpoint into all that a package is compiled from, where the compiler is on another machine.
 
@@ -342,12 +325,10 @@ def prepare(
         model: Hub id, folder or GGUF file.
         output: A folder that is new or empty.
         request: What is asked for beyond the recipe.
-        revision: Branch, tag or commit of a Hub model.
-        config_from: See `open_checkpoint`.
-        gguf_file: See `open_checkpoint`.
         validate: Compare what will be compiled with Hugging Face, in the device's numerics.
         store: Where graphs are kept; None for the one `QEFF_HOME` names.
         reporter: Shows progress.
+        **place: See `open_checkpoint`.
 
     Returns:
         The folder; see `qeff_zoo.prepared` for what is in it.
@@ -357,14 +338,7 @@ def prepare(
     """
     store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
-        checkpoint, plan = make_plan(
-            model,
-            request,
-            revision=revision,
-            config_from=config_from,
-            gguf_file=gguf_file,
-            store=store,
-        )
+        checkpoint, plan = make_plan(model, request, store=store, **place)
     target = targets.find(plan.target)
     if not isinstance(target, targets.Preparing):
         raise CompileError(
@@ -423,11 +397,9 @@ def export(
     output: Path,
     *,
     request: Request = Request(),
-    revision: str | None = None,
-    config_from: str | None = None,
-    gguf_file: str | None = None,
     graph_only: bool = False,
     reporter: Reporter | None = None,
+    **place: Unpack[Place],
 ) -> Exported:
     """Write the portable graph of a model, and its weights beside it unless told otherwise.
 
@@ -435,21 +407,13 @@ def export(
         model: Hub id, folder or GGUF file; with `graph_only` a config.json is enough.
         output: A folder that is new or empty.
         request: Of its fields, those matter that change the graph: continuous batching, pooling.
-        revision: Branch, tag or commit of a Hub model.
-        config_from: See `open_checkpoint`.
-        gguf_file: See `open_checkpoint`.
         graph_only: Leave out the weights.
         reporter: Shows progress.
+        **place: See `open_checkpoint`.
     """
     store, watch = Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
-        checkpoint = open_checkpoint(
-            model,
-            revision=revision,
-            need_weights=not graph_only,
-            config_from=config_from,
-            gguf_file=gguf_file,
-        )
+        checkpoint = open_checkpoint(model, need_weights=not graph_only, **place)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
         (program,) = plan.programs
     with new_folder(output) as folder, watch.stage("graph"):

@@ -164,6 +164,7 @@ def _add_predict(commands: Any) -> None:
         "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
     )
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    _add_gguf(parser)
     for name in PREDICTED:
         reader: dict[str, Any] = {} if name == "task" else {"type": int, "metavar": "N"}
         parser.add_argument(CHOICES[name].flag, help=CHOICES[name].help, **reader)

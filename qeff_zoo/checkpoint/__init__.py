@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from qeff_zoo.checkpoint.files import (
     Files,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from qeff_zoo.formats.encoded import Encoded, Encodings
     from qeff_zoo.weights.expressions import Expression
 
-__all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
+__all__ = ["Checkpoint", "Place", "Progress", "TensorInfo", "open_checkpoint"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -303,6 +303,14 @@ class Checkpoint:
         """Unmap the weights; a later `read` maps them again."""
         if "_reader" in self.__dict__:
             self._reader.close()
+
+
+class Place(TypedDict, total=False):
+    """What says which checkpoint is meant besides its name, see `open_checkpoint`."""
+
+    revision: str | None
+    config_from: str | None
+    gguf_file: str | None
 
 
 def open_checkpoint(

@@ -22,7 +22,7 @@ def _request(arguments: argparse.Namespace) -> Any:
     return Request(**choices_of(arguments))
 
 
-def _source(arguments: argparse.Namespace) -> dict[str, Any]:
+def source_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what says which checkpoint is meant, beside its name."""
     return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
 
@@ -32,7 +32,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.pipeline import commands_of, make_plan
 
     with saying_warnings():
-        _, plan = make_plan(arguments.model, _request(arguments), **_source(arguments))
+        _, plan = make_plan(arguments.model, _request(arguments), **source_of(arguments))
     commands = commands_of(plan)
     if arguments.json:
         answer = {"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec}
@@ -57,7 +57,7 @@ def build_command(arguments: argparse.Namespace) -> None:
         built = pipeline.build(
             arguments.model,
             _request(arguments),
-            **_source(arguments),
+            **source_of(arguments),
             validate=not arguments.no_validate,
             output=arguments.output,
             reporter=reporter(arguments),
@@ -111,7 +111,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
             arguments.model,
             arguments.output,
             request=_request(arguments),
-            **_source(arguments),
+            **source_of(arguments),
             validate=not arguments.no_validate,
             reporter=reporter(arguments),
         )
@@ -187,7 +187,7 @@ def export_command(arguments: argparse.Namespace) -> None:
         arguments.model,
         arguments.output,
         request=_request(arguments),
-        **_source(arguments),
+        **source_of(arguments),
         graph_only=arguments.graph_only,
         reporter=reporter(arguments),
     )

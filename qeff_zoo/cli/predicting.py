@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qeff_zoo.arguments.building import PREDICTED
-from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.building import reporter, source_of
 from qeff_zoo.cli.printing import print_json, table
 from qeff_zoo.cli.reading import read_text
 from qeff_zoo.errors import GenerationError
@@ -46,7 +46,7 @@ def predict_command(arguments: argparse.Namespace) -> None:
         keep=tuple(arguments.keep_precision),
         search=arguments.search,
         request=Request(**{name: getattr(arguments, name) for name in PREDICTED}),
-        revision=arguments.revision,
+        **source_of(arguments),
         reporter=reporter(arguments),
     )
     answers = find(found.task).answers

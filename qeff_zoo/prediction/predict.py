@@ -3,8 +3,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
+from qeff_zoo.checkpoint import Place
 from qeff_zoo.choices import Request
 from qeff_zoo.prediction import search as searching
 from qeff_zoo.prediction.measures import Figures
@@ -56,20 +57,20 @@ def predict(
     keep: tuple[str, ...] = (),
     search: bool = False,
     request: Request = Request(),
-    revision: str | None = None,
     reporter: Reporter | None = None,
+    **place: Unpack[Place],
 ) -> Prediction:
     """Say what the numerics of devices would do to a model.
 
     Args:
-        model: Hub id or folder.
+        model: Hub id, folder or GGUF file.
         text: To predict, or of an encoder to read line by line; None for texts of our own.
         tokens: Of the text that are read at most.
         keep: Patterns of weights that stay in float32 on a device, see `DeviceNumerics`.
         search: Also find out which layers to spare from mxfp6.
         request: Choices that change the graph, the context or the width of calls.
-        revision: Branch, tag or commit of a Hub model.
         reporter: Shows progress.
+        **place: See `open_checkpoint`.
 
     Raises:
         PlanError: The checkpoint is for a task of which nothing is predicted, or a pattern names no weight.
@@ -82,7 +83,7 @@ def predict(
     watch = Stopwatch(reporter or Silent())
     rows = []
     with opened(
-        model, text=text, tokens=tokens, keep=keep, request=request, revision=revision, watch=watch
+        model, text=text, tokens=tokens, keep=keep, request=request, watch=watch, **place
     ) as (subject, store):
         with watch.stage(FLOAT32, unit="call") as step:
             rows.append(subject.in_float32(step))

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Unpack
 
 import numpy as np
 import onnx_ir as ir
 
 from qeff_zoo import plan as plans
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, Place, open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.export import graphs
@@ -182,7 +183,7 @@ class Subject:
     def in_integers(self, weights: str, store: Store, step: Callable[[int], None]) -> Figures:
         """Compare the graph as target `ort` runs it with weights in integers."""
         target, graph = targets.find("ort"), self._graph(store)
-        program = replace(self._program, weights=format_of(weights))
+        program = replace(self._program, weights=format_of(weights), stored=False)
         lowered = target.lower(graph, program)
         layout = plan_file(lowered.slots, self.checkpoint.tensors)
         folder = self._folder / weights
@@ -272,19 +273,19 @@ def opened(
     tokens: int = 512,
     keep: Sequence[str] = (),
     request: Request = Request(),
-    revision: str | None = None,
     watch: Stopwatch,
+    **place: Unpack[Place],
 ) -> Iterator[tuple[Subject, Store]]:
     """Open a checkpoint to try numerics on it; everything is removed at the end.
 
     Args:
-        model: Hub id or folder.
+        model: Hub id, folder or GGUF file.
         text: To predict, or of an encoder to read line by line; None for texts of our own.
         tokens: Of the text that are read at most.
         keep: Patterns that are to name weights.
         request: Choices that change the graph, the context or the width of calls.
-        revision: Branch, tag or commit of a Hub model.
         watch: Reports stages.
+        **place: See `open_checkpoint`.
 
     Raises:
         PlanError: The checkpoint is for another task than text generation and feature extraction, or a pattern names
@@ -293,7 +294,7 @@ def opened(
     """
     store = Store()
     with watch.stage("plan"):
-        checkpoint = open_checkpoint(model, revision=revision)
+        checkpoint = open_checkpoint(model, **place)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
         task = plan.programs[0].task
         if len(plan.programs) != 1 or task not in (TEXT_GENERATION, FEATURE_EXTRACTION):
@@ -317,7 +318,7 @@ def opened(
 
 def _texts(checkpoint: Checkpoint, plan: Plan, text: str | None, tokens: int) -> Texts:
     (program,) = plan.programs
-    tokenizer = Tokenizer.find(checkpoint.folder)
+    tokenizer = Tokenizer.find(Path(checkpoint.located["checkpoint"]))
     vocab_size = int(checkpoint.config.get("vocab_size", 0))
     if text is not None and tokenizer is None:
         raise GenerationError(
