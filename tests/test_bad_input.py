@@ -171,6 +171,10 @@ def broken_config(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "llama",')
 
 
+def unreadable(folder: Path) -> None:
+    edit(folder, quantization_config={"quant_method": "aqlm"})
+
+
 def quantized(folder: Path) -> None:
     edit(folder, quantization_config={"quant_method": "awq", "bits": 4})
 
@@ -204,8 +208,10 @@ EARLY = [
         ("No config.json", "model.safetensors", "Expected a checkpoint as transformers writes it", "Give the folder")),
     Bad(broken_config, CheckpointError,
         ("Cannot read", "config.json", "Expected one JSON object", "Get the file again")),
-    Bad(quantized, PlanError,
-        ("is quantized with", "'awq'", "supports none", "Use the unquantized checkpoint")),
+    Bad(quantized, CheckpointError,
+        ("is quantized with", "'awq'", "no tensor is stored so", "Expected some", "Get the checkpoint again")),
+    Bad(unreadable, PlanError,
+        ("is quantized with", "'aqlm'", "can be read", "Use the unquantized checkpoint")),
 ]  # fmt: skip
 
 

@@ -97,4 +97,6 @@ def find(stored: "Stored") -> "Encodings":
     if problem := problem_of(stored.config):
         raise UnsupportedModelError(f"{stored.name!r} is {problem}")
     found: Encodings = _module(str(stored.config["quant_method"])).encodings(stored)
+    if not (found.encoded or found.values):
+        raise stored.wrong("no tensor is stored so", "some, or no `quantization_config`")
     return found
