@@ -127,7 +127,7 @@ def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -
     from qeff_zoo.weights.bindings import Binding, broken_ties
 
     kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
-    for group in ("expressions", "doubled"):
+    for group in ("expressions", "doubled") if checkpoint.values else ():
         kept[group] = {
             name: substitute(value, checkpoint.values) for name, value in kept[group].items()
         }
