@@ -15,11 +15,18 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
 #: Every task: a module of this package with a value `TASK`.
-NAMES = TEXT_GENERATION, FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION = (
+NAMES = (
+    TEXT_GENERATION,
+    FEATURE_EXTRACTION,
+    TEXT_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    SPEECH_RECOGNITION,
+) = (
     "text-generation",
     "feature-extraction",
     "text-classification",
     "token-classification",
+    "automatic-speech-recognition",
 )
 
 Role: TypeAlias = Literal["decoder", "encoder"]
@@ -40,6 +47,7 @@ class Tracing:
         output_names: Of the outputs.
         states: Which of the inputs are retained from call to call, and what they hold.
         then: Applied to the portable graph, in place; one trace may serve several variants.
+        checked_later: torch.export need not prove at once that every size fits, as of strided convolutions.
     """
 
     module: Any
@@ -49,6 +57,7 @@ class Tracing:
     output_names: list[str]
     states: Sequence[State] = ()
     then: Callable[[Any], object] | None = None
+    checked_later: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +70,9 @@ class Task:
         name: Hub pipeline tag.
         role: Of its program.
         answers: Logits of a language model, embeddings, or a classifier's scores.
-        by_token: Whether each token has an answer of its own.
+        by_token: Whether each token, or frame of sound, has an answer of its own.
+        reads: What its packages read.
+        tiny_lens: Lengths that recipes' tiny models are tried with, of what reads a whole input.
         auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
         suffixes: How the names of transformers' classes end that are made for it.
         has_head: Whether such a class has weights of its own; else any other class of the architecture will do too.
@@ -82,6 +93,8 @@ class Task:
     role: Role
     answers: AnswerKind
     by_token: bool = False
+    reads: Literal["text", "sound"] = "text"
+    tiny_lens: tuple[int, ...] = (8, 24)
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
