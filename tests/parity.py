@@ -156,8 +156,8 @@ def is_traced(recipe: Recipe) -> bool:
 
 @cache
 def all_cases() -> dict[str, Case]:
-    """Return every tiny config of every recipe, by name."""
-    found = [Case(recipe=recipe, tiny=tiny) for recipe in list_recipes() for tiny in recipe.tiny]
+    """Return every tiny config of every recipe that reads text, by name."""
+    found = [Case(recipe=recipe, tiny=tiny) for recipe in text_recipes() for tiny in recipe.tiny]
     return {case.name: case for case in found}
 
 

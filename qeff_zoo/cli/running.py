@@ -19,12 +19,16 @@ from qeff_zoo.tasks import NAMES, find
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts or texts."""
+    if arguments.sound:
+        _transcribe_all(arguments)
+        return
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
     if not prompts:
         raise GenerationError(
-            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
+            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE, or name recordings "
+            "for a package that reads them."
         )
     from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
 
@@ -34,10 +38,35 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
-    session = open_session(package, threads=arguments.threads)
     task = find(package.task)
+    if task.reads == "sound":
+        raise GenerationError(
+            f"--prompt does not apply to {package.task}, which reads recordings. Name them: `run PACKAGE a.wav`."
+        )
+    session = open_session(package, threads=arguments.threads)
     run = _label_tokens if task.by_token else _RUNS[task.answers]
     run(session, prompts, arguments)
+
+
+def _transcribe_all(arguments: argparse.Namespace) -> None:
+    """Write down what is said in recordings."""
+    from qeff_zoo.runtime import open_session
+
+    package = usable_package(arguments.package)
+    if package.task in NAMES and find(package.task).reads != "sound":
+        raise GenerationError(
+            f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
+        )
+    session: Any = open_session(package, threads=arguments.threads)
+    for path in arguments.sound:
+        (found,) = session.transcribe(path)
+        if arguments.json:
+            print_json({"sound": str(path), **asdict(found)})
+        elif arguments.timestamps:
+            rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in found.words]
+            print(table(rows, ["from s", "to s", "word"]))
+        else:
+            print_generated(found.text)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:

@@ -77,7 +77,8 @@ def _plain(settings: Mapping[str, Any]) -> Features:
         whole = np.asarray(samples, np.float32)
         if not normalizes:
             return whole
-        return ((whole - whole.mean()) / np.sqrt(whole.var() + _EPSILON)).astype(np.float32)
+        centred: Array = (whole - whole.mean()) / np.sqrt(whole.var() + _EPSILON)
+        return centred.astype(np.float32, copy=False)
 
     rate = int(settings.get("sampling_rate", _RATE))
     return Features(name="input_values", rate=rate, compute=compute)
@@ -130,10 +131,10 @@ def slaney_filters(bins: int, size: int, rate: int) -> Array:
 def kaldi_filters(bins: int, size: int, rate: int, low: float) -> Array:
     """Return mel filters as Kaldi makes them, (size // 2 + 1, bins): triangles in mel, not in hertz."""
 
-    def mel(hertz: Array) -> Array:
+    def mel(hertz: Any) -> Array:
         return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))
 
-    edges = np.linspace(mel(np.float64(low)), mel(np.float64(rate // 2)), bins + 2)
+    edges = np.linspace(mel(low), mel(rate // 2), bins + 2)
     return _triangles(edges, mel((rate / size) * np.arange(size // 2 + 1)))
 
 
@@ -156,7 +157,8 @@ def _kaldi(settings: Mapping[str, Any]) -> Features:
         logs = np.log(mel).astype(np.float32)
         logs = (logs - logs.mean(0)) / np.sqrt(logs.var(0, ddof=1) + _EPSILON)
         count = len(logs) // stride
-        return logs[: count * stride].reshape(count, bins * stride)
+        beside: Array = logs[: count * stride].reshape(count, bins * stride)
+        return beside
 
     return Features(
         name="input_features",
@@ -186,7 +188,8 @@ def _parakeet(settings: Mapping[str, Any]) -> Features:
         logs = np.log(powers @ filters + np.float32(2**-24))
         centred = logs - logs.mean(0)
         spread = np.sqrt(np.square(centred).sum(0) / (len(logs) - 1))
-        return (centred / (spread + np.float32(1e-5))).astype(np.float32)
+        scaled: Array = centred / (spread + np.float32(1e-5))
+        return scaled.astype(np.float32, copy=False)
 
     # One frame has no variance.
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)

@@ -75,7 +75,7 @@ def read_sound(
         raise MediaError(
             f"{name} has samples that are no numbers; expected finite ones. Record or convert it again."
         )
-    mono = found[:, 0] if found.shape[1] == 1 else found.mean(axis=1)
+    mono: Samples = found[:, 0] if found.shape[1] == 1 else found.mean(axis=1)
     return _resampled(np.ascontiguousarray(mono, np.float32), has, rate, name)
 
 
@@ -88,7 +88,7 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
             size = path.stat().st_size
         except OSError as error:
             raise MediaError(
-                f"Cannot read {name}: {error.strerror}. Expected a recording, such as a WAV file. Correct the path."
+                f"Cannot read {name}: {error.strerror}. Expected a recording, as a WAV file. Correct the path."
             ) from error
     if size > limits.file_bytes:
         raise MediaError(
@@ -107,9 +107,10 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
 def _from_array(source: NDArray[Any]) -> NDArray[np.float32]:
     if source.ndim not in (1, 2) or source.dtype.kind not in "fiu":
         raise MediaError(
-            f"The array has shape {source.shape} and type {source.dtype}; expected (samples,) or (samples, channels) of "
-            f"numbers. Give it so."
+            f"The array has shape {source.shape} and type {source.dtype}; expected (samples,) or (samples, channels) "
+            "of numbers. Give it so."
         )
+    floats: NDArray[np.float32]
     if source.dtype.kind == "f":
         floats = source.astype(np.float32)
     elif source.dtype.kind == "u":
@@ -148,7 +149,8 @@ def _read_wav(
     """Read samples of integers or floats, (samples, channels); None of another coding."""
     form: tuple[int, ...] | None = None
     for kind, start, size in _chunks(data):
-        if kind == b"fmt " and size >= 16:
+        whole = start + size <= len(data)
+        if kind == b"fmt " and size >= 16 and whole:
             coding, channels, rate, _, frame, bits = form = struct.unpack_from(
                 "<HHIIHH", data, start
             )
@@ -163,19 +165,19 @@ def _read_wav(
         if (coding, bits) not in known or frame != channels * width:
             return None
         there = len(data) - start
-        if size in _UNKNOWN_SIZE and kind == b"data":
+        if size in _UNKNOWN_SIZE:
             size = there - there % frame
         if size > there:
             raise MediaError(
-                f"{name} says that it has {size:,} bytes of sound, and ends after {there:,}: it was cut off. Expected "
-                "all of it. Copy it again."
+                f"{name} says that it has {size:,} bytes of sound, and ends after {there:,}: it was cut off. "
+                "Expected all of it. Copy it again."
             )
         samples = size // frame if frame else 0
         _check(name, samples, channels, rate, limits)
         raw = memoryview(data)[start : start + samples * frame]
         return _numbers(raw, coding, width).reshape(samples, channels), rate
     raise MediaError(
-        f"{name} is a WAV file without {'sound' if form else 'a format'}: it was cut off, or is damaged. Expected both. "
+        f"{name} is a WAV file without {'sound' if form else 'a format'}: it was cut off or damaged. Expected both. "
         "Copy it again."
     )
 
@@ -189,7 +191,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         at += 8 + size + size % 2
 
 
-def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[np.float32]:
+def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[Any]:
     if coding == _FLOAT:
         return np.frombuffer(raw, f"<f{width}").astype(np.float32)
     if width == 1:
@@ -198,8 +200,8 @@ def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[np.float32]:
         padded = np.zeros((len(raw) // 3, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
         return (padded.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
-    whole = np.frombuffer(raw, f"<i{width}")
-    return (whole / 2.0 ** (8 * width - 1)).astype(np.float32)
+    whole: NDArray[Any] = np.frombuffer(raw, f"<i{width}") / 2.0 ** (8 * width - 1)
+    return whole.astype(np.float32)
 
 
 # --- everything else ---------------------------------------------------------------------------
@@ -212,8 +214,8 @@ def _read_by_soundfile(
         import soundfile
     except ImportError as error:
         raise MediaError(
-            f"{name} is no WAV file of plain samples, and soundfile, which reads others, is not installed. Expected the "
-            f"extra `media`. Run `{_INSTALL}`, or convert the recording to WAV."
+            f"{name} is no WAV file of plain samples, and soundfile, which reads others, is not installed. Expected "
+            f"the extra `media`. Run `{_INSTALL}`, or convert the recording to WAV."
         ) from error
     try:
         with soundfile.SoundFile(BytesIO(data)) as opened:
@@ -240,7 +242,7 @@ def _resampled(samples: Samples, has: int, rate: int, name: str) -> Samples:
         import soxr
     except ImportError as error:
         raise MediaError(
-            f"{name} has {has:,} samples a second, the model takes {rate:,}, and soxr, which converts, is not installed. "
+            f"{name} has {has:,} samples a second, the model takes {rate:,}, and soxr, which converts, is missing. "
             f"Expected the extra `media`. Run `{_INSTALL}`, or convert the recording."
         ) from error
     found: Samples = soxr.resample(samples, has, rate, quality="HQ")

@@ -14,6 +14,7 @@ from qeff_zoo.runtime.text_generation import (
     TextGenerationSession,
 )
 from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession, TimedText, Transcription
 
 __all__ = [
     "Classification",
@@ -22,6 +23,7 @@ __all__ = [
     "Engine",
     "Generation",
     "Handle",
+    "LabelledSpeechSession",
     "Metrics",
     "Request",
     "Sampling",
@@ -30,8 +32,10 @@ __all__ = [
     "Stats",
     "TextClassificationSession",
     "TextGenerationSession",
+    "TimedText",
     "TokenClassificationSession",
     "TokenLabel",
     "TokenLogprobs",
+    "Transcription",
     "open_session",
 ]

@@ -14,6 +14,7 @@ from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import NAMES, find
 
 Session: TypeAlias = (
@@ -21,6 +22,7 @@ Session: TypeAlias = (
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
+    | LabelledSpeechSession
 )
 #: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]

@@ -72,7 +72,6 @@ class Task:
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token, or frame of sound, has an answer of its own.
         reads: What its packages read.
-        tiny_lens: Lengths that recipes' tiny models are tried with, of what reads a whole input.
         auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
         suffixes: How the names of transformers' classes end that are made for it.
         has_head: Whether such a class has weights of its own; else any other class of the architecture will do too.
@@ -94,7 +93,6 @@ class Task:
     answers: AnswerKind
     by_token: bool = False
     reads: Literal["text", "sound"] = "text"
-    tiny_lens: tuple[int, ...] = (8, 24)
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True

@@ -30,8 +30,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     if not checkpoint.config.get("add_adapter"):
         return []
     return [
-        f"{checkpoint.name!r} has an adapter behind its encoder (`add_adapter` in config.json), which mixes the end of a "
-        f"sound with what lies behind it. Expected a model without; use another checkpoint."
+        f"{checkpoint.name!r} has an adapter behind its encoder (`add_adapter` in config.json), which mixes the end of "
+        f"a sound with what lies behind it. Expected a model without; use another checkpoint."
     ]
 
 
@@ -41,13 +41,18 @@ def _session() -> Any:
     return LabelledSpeechSession
 
 
+def _stages() -> Any:
+    from qeff_zoo.validation.cases import sound_stages
+
+    return sound_stages
+
+
 TASK = Task(
     name=SPEECH_RECOGNITION,
     role="encoder",
     answers="scores",
     by_token=True,
     reads="sound",
-    tiny_lens=(3200, 8000),
     auto_classes=("AutoModelForCTC",),
     suffixes=("ForCTC",),
     shapes=SOUND_SHAPES,
@@ -56,5 +61,5 @@ TASK = Task(
     specializations=encoders.specializations("Sound"),
     problems=_problems,
     session=_session,
-    stages=encoders.stages,
+    stages=_stages,
 )

@@ -55,11 +55,16 @@ def frames_of(model: Any, lengths: Tensor) -> Tensor:
         model: Hugging Face's.
         lengths: (batch,), samples or frames of features.
     """
-    owners = (one for one in model.modules() if hasattr(one, "_get_subsampling_output_length"))
-    owner = next(owners, None)
-    if owner is not None:
-        return owner._get_subsampling_output_length(lengths).long()
-    return model._get_feat_extract_output_lengths(lengths).long()
+    names = ("_get_subsampling_output_length", "_get_feat_extract_output_lengths")
+    owners = (getattr(one, name) for name in names for one in model.modules() if hasattr(one, name))
+    frames: Tensor = next(owners)(lengths).long()
+    return frames
+
+
+def _name_frames(graph: Any) -> None:
+    """Give the number of frames a name, in place of how it was computed."""
+    logits = graph.graph.outputs[0]
+    logits.shape = type(logits.shape)([logits.shape[0], "frames", logits.shape[2]])
 
 
 def _example(model: Any) -> tuple[Tensor, Tensor]:
@@ -108,5 +113,6 @@ def tracing(model: Any) -> Tracing:
         dynamic_shapes={"sound": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
         input_names=[name, "attention_mask"],
         output_names=["logits", "lengths"],
+        then=_name_frames,
         checked_later=True,
     )

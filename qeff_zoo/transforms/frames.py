@@ -2,7 +2,7 @@
 """Sound that is padded: what lies behind its end changes nothing, neither a norm over time nor a convolution.
 
 Hugging Face's models hide padded frames from attention alone: a group norm averages over them, and a convolution with
-padding of its own sees them across the end. So a sound in a batch has other logits than by itself. Here it has the same.
+padding of its own sees them across the end. So a sound in a batch has other logits than by itself; not so here.
 """
 
 from dataclasses import dataclass
@@ -41,9 +41,9 @@ def apply(model: Any) -> int:
 
     model.register_forward_pre_hook(note, with_kwargs=True)
     for module in model.modules():
-        module_norm = getattr(module, "layer_norm", None)
-        if isinstance(module_norm, nn.GroupNorm) and isinstance(module.conv, nn.Conv1d):
-            _limit(module_norm, module.conv, heard)
+        norm = getattr(module, "layer_norm", None)
+        if isinstance(norm, nn.GroupNorm) and isinstance(module.conv, nn.Conv1d):
+            _limit(norm, module.conv, heard)
             changed += 1
         if hasattr(type(module), "_get_feature_vector_attention_mask"):
             module.heard = heard

@@ -73,9 +73,11 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_grad_enabled(False)
     told = request["told"]
     model = load_model(request, request["task"], told.get("rope_factors"))
-    answers = answers_of(model, request)
-    with np.load(arguments[2], allow_pickle=False) as chosen:
-        choices = Choices(request["runs"], dict(chosen), **request["noise"])
+    with np.load(arguments[2], allow_pickle=False) as given:
+        arrays = dict(given)
+    heard = [arrays.pop(name) for name in list(arrays) if name.startswith("sound.")]
+    answers = answers_of(model, request) if not heard else _Sounds(model, heard)
+    choices = Choices(request["runs"], arrays, **request["noise"])
     greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
     arrays, mutation = _run_variants(model, request, answers, choices)
     about = {
@@ -182,10 +184,10 @@ class _Answers:
     """Runs sequences, watched or not.
 
     Args:
-        sequences: Token ids.
+        sequences: Token ids, or sounds.
     """
 
-    def __init__(self, sequences: list[list[int]]) -> None:
+    def __init__(self, sequences: Sequence[Any]) -> None:
         self._sequences = sequences
 
     def alone(self, watching: Watching | None = None) -> list[Array]:
@@ -313,6 +315,30 @@ class _Whole(_Answers):
         for number, activation in enumerate(self._activations):
             pooled = activation(self._model.dense[number](pooled[None])[0])
         return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
+
+
+class _Sounds(_Answers):
+    """Answers about sounds: labels' logits of every frame.
+
+    Args:
+        model: Hugging Face's.
+        sounds: (samples,) or (frames, bins) of features.
+    """
+
+    def __init__(self, model: Any, sounds: list[Array]) -> None:
+        super().__init__(sounds)
+        self._model = model
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Each alone: in a batch, Hugging Face's models mix the end of a sound with its padding.
+        return [self._read(self._sequences[number]) for number in numbers]
+
+    def _read(self, sound: Array) -> Array:
+        given = torch.from_numpy(sound)[None].to(self._model.dtype)
+        logits = self._model(**{self._model.main_input_name: given}).logits[0]
+        tick()
+        found: Array = logits.float().numpy()
+        return found
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:

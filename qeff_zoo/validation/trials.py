@@ -14,8 +14,9 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import Task, find
-from qeff_zoo.validation import cases, sample_texts
+from qeff_zoo.validation import cases, sample_sounds, sample_texts
 from qeff_zoo.validation.choices import Run, read_choices
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -34,13 +35,14 @@ class Trial:
     """What a package answered, and to what.
 
     Args:
-        sequences: Token ids.
+        sequences: Token ids; of sounds how long they are.
         positions: Of each sequence, those with an answer, ascending.
         keys: By stage, of every answer.
         answers: By stage, (answers, vocab, hidden or labels).
         runs: Every time that a row began a sequence, with what was chosen there.
         types: Token types of the sequences, where the package takes them.
         greedy: Prompt and continuation.
+        sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features.
     """
 
     sequences: list[list[int]]
@@ -50,6 +52,7 @@ class Trial:
     runs: list[Run]
     types: list[list[int]] | None = None
     greedy: tuple[list[int], list[int]] | None = None
+    sounds: Sequence[Array] = ()
 
 
 def try_package(
@@ -57,7 +60,10 @@ def try_package(
 ) -> Trial:
     """Run the package, or what is opened in its place; its memory is free again before the reference starts."""
     rows, task = _Rows(), find(package.task)
-    session: Any = open_session(package, threads=threads, observe=rows.note, opening=opening)
+    note = rows.note if task.reads == "text" else None  # what reads sound chooses nothing
+    session: Any = open_session(package, threads=threads, observe=note, opening=opening)
+    if task.reads == "sound":
+        return _try_sound(session, task, step)
     if task.role == "encoder":
         return _try_encoder(session, task, rows, step)
     (program,) = package.programs
@@ -78,6 +84,8 @@ def call_once(package: Package) -> None:
     session = open_session(package, lean=True)
     if isinstance(session, EncoderSession):
         session.run([[0]])
+    elif isinstance(session, LabelledSpeechSession):
+        session.run(sample_sounds.draw([session.sizes.seq_lens[0]], session))
     else:
         session.decoder.decode({0: Piece([0], 0)})
 
@@ -215,4 +223,31 @@ def _try_encoder(session: EncoderSession, task: Task, kept: _Rows, step: Progres
         answers=answers,
         runs=kept.runs,
         types=given,
+    )
+
+
+def _try_sound(session: LabelledSpeechSession, task: Task, step: Progress) -> Trial:
+    stages, lengths = task.stages()(session.sizes)
+    sounds = sample_sounds.draw(lengths, session)
+    positions: list[list[int]] = [[] for _ in sounds]
+    answers: dict[str, Array] = {}
+    keys: dict[str, list[Key]] = {}
+    for stage in stages:
+        found: list[Array] = []
+        keys[stage.name] = []
+        for call in stage.calls:
+            got = session.run([sounds[number] for number in call.sequences], call.seq_len)
+            for number, frames in zip(call.sequences, got, strict=True):
+                positions[number] = list(range(len(frames)))
+                keys[stage.name] += [(number, index, 0) for index in positions[number]]
+                found.append(frames)
+            step(1)
+        answers[stage.name] = np.concatenate(found)
+    return Trial(
+        sequences=[[length] for length in lengths],
+        positions=positions,
+        keys=keys,
+        answers=answers,
+        runs=[],
+        sounds=sounds,
     )
