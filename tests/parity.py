@@ -154,6 +154,11 @@ def is_traced(recipe: Recipe) -> bool:
     return EVERY or recipe.model_type in {all_cases()[name].recipe.model_type for name in names}
 
 
+def text_recipes() -> list[Recipe]:
+    """Return the recipes that read text; those of sound are compared in `test_speech`."""
+    return [recipe for recipe in list_recipes() if tasks.find(recipe.task).reads == "text"]
+
+
 @cache
 def all_cases() -> dict[str, Case]:
     """Return every tiny config of every recipe that reads text, by name."""
@@ -166,7 +171,7 @@ def more_cases() -> dict[str, Case]:
     """Return, for every task but its own that a recipe serves, its first tiny config, by name."""
     found = [
         Case(recipe=tasks.for_task(recipe, task), tiny=recipe.tiny[0])
-        for recipe in list_recipes()
+        for recipe in text_recipes()
         for task in tasks.tasks_of(recipe)[1:]
     ]
     return {case.name: case for case in found}

@@ -35,6 +35,7 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qnn_htp import lowering, processes, recurrence, rewrites
+from qeff_zoo.tasks import find
 from qeff_zoo.weights.storage import Storage
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
@@ -407,12 +408,14 @@ def test_every_recipe_has_a_verdict_and_most_agree() -> None:
     path = Path(__file__).parent.parent / "validated_models" / "_targets" / "qnn-htp.json"
     found = json.loads(path.read_bytes())["models"]
     agreeing: dict[bool, int] = {True: 0, False: 0}
-    for recipe in list_recipes():
+    # What compiles sound is said in docs/speech.md.
+    recipes = [recipe for recipe in list_recipes() if find(recipe.task).reads == "text"]
+    for recipe in recipes:
         verdict = found[f"{recipe.model_type}-{recipe.tiny[0].name}"]
         assert verdict["verdict"] in ("agrees", "differs", "refused")
         if verdict["verdict"] == "agrees":
             assert verdict["max_relative_error"] <= verdict["<="]
             agreeing[recipe.task == "text-generation"] += 1
     assert agreeing[True] >= 110
-    encoders = [recipe for recipe in list_recipes() if recipe.task != "text-generation"]
+    encoders = [recipe for recipe in recipes if recipe.task != "text-generation"]
     assert agreeing[False] == len(encoders)

@@ -43,6 +43,9 @@ class Listen(nn.Module):
 
     def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits, and how many frames of each row are of sound."""
+        # Subsampling of features sees a little of what lies behind the end.
+        real = attention_mask.to(sound.dtype)
+        sound = sound * (real if sound.dim() == 2 else real[:, :, None])
         given = {self.model.main_input_name: sound, "attention_mask": attention_mask}
         logits = self.model(**given).logits
         return logits, frames_of(self.model, attention_mask.sum(1))
