@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qeff_zoo.auto import (
         QEFFAutoModel,
         QEFFAutoModelForCausalLM,
+        QEFFAutoModelForCTC,
         QEFFAutoModelForSequenceClassification,
     )
 
@@ -36,6 +37,7 @@ __all__ = [
     "ParityError",
     "PlanError",
     "QEFFAutoModel",
+    "QEFFAutoModelForCTC",
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForSequenceClassification",
     "StoreError",

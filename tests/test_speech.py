@@ -3,7 +3,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import LabelledSpeechSession
 from qeff_zoo.runtime.labels_of_frames import CharacterLabels
-from qeff_zoo.store import Store
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.listening import Listen
 from qeff_zoo.validation import tiny_models
@@ -37,6 +36,8 @@ CASES = {
 #: Recipes whose graphs are compared in any case; those of all were when their evidence was recorded.
 TRACED = ["wav2vec2-base"]
 RATE = 16_000
+# Raised by PyTorch where WavLM masks.
+pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
 
 
 @cache
@@ -209,10 +210,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def package(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    store = Store(tmp_path_factory.mktemp("store"))
-    request = Request(seq_lens=(4000, 16_000), batch_size=2)
-    return pipeline.build(str(checkpoint), request, validate=False, store=store).package
+def model(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[qeff_zoo.QEFFAutoModelForCTC]:
+    """Give a validated package, built as QEfficient's users would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("store")))
+        loaded = qeff_zoo.QEFFAutoModelForCTC.from_pretrained(checkpoint)
+        loaded.compile(seq_len=[4000, 16_000], batch_size=2, num_cores=16)
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def package(model: qeff_zoo.QEFFAutoModelForCTC) -> Any:
+    assert model.package is not None
+    assert model.package.validated == "checkpoint"
+    return model.package
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +341,15 @@ def test_an_adapter_is_refused_before_anything_is_built(checkpoint: Path, tmp_pa
     (tmp_path / "config.json").write_text(json.dumps({**config, "add_adapter": True}))
     with pytest.raises(PlanError, match="add_adapter"):
         pipeline.make_plan(str(tmp_path), Request())
+
+
+def test_qefficients_class_answers_with_texts(
+    model: qeff_zoo.QEFFAutoModelForCTC, session: LabelledSpeechSession
+) -> None:
+    sounds = [voice(3000, RATE, 1), voice(30_000, RATE, 2)]
+    wanted = [found.text for found in session.transcribe(sounds)]
+    assert model.generate(None, sounds) == wanted
+    assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
 
 
 # --- labels --------------------------------------------------------------------------------------
