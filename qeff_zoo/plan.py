@@ -88,6 +88,7 @@ class Plan:
             "toolchain": {name: self.spec["toolchain"][name] for name in _TRACERS},
             "variant": dict(program.variant),
             "task": program.task,
+            **({"role": program.role} if len(self.programs) > 1 else {}),
             "structure": structure,
         }
         return "qg1-" + identity.digest(parts, "qz-graph-1")
@@ -128,6 +129,12 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
+    if len(tasks.components_of(recipe)) > target.programs:
+        several = " and ".join(repr(one.role) for one in tasks.components_of(recipe))
+        choices.problems.append(
+            f"A package for {recipe.task} has programs {several}, and --target {target.name} runs one. Expected a target "
+            f"that runs several; choose --target {targets.NAMES[0]}."
+        )
     _check_applicable(served, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
@@ -141,12 +148,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             role=component.role,
             task=task.name,
             shape=shape,
-            variant={**task.variant(checkpoint, shape, choices.value), **factors},
-            specializations=task.specializations(shape),
+            variant={**part.variant(checkpoint, recipe, shape, choices.value), **factors},
+            specializations=part.specializations(shape),
             flags=options,
             **storage,
         )
         for component, task in zip(tasks.components_of(recipe), served, strict=True)
+        for part in [task.parts[component.role]]
     )
     source = {
         "model_id": checkpoint.model_id,
@@ -209,7 +217,7 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
         UnsupportedModelError: There is none.
     """
     try:
-        return registry.find_recipe(checkpoint.model_type)
+        return registry.recipe_for(checkpoint.config)
     except UnsupportedModelError as error:
         if not checkpoint.needs_remote_code:
             raise
@@ -312,12 +320,11 @@ def _choose_shape(
     for name in [item.name for item in fields(Shape) if not choices.value[item.name]]:
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
-    roles = {component.role for component in tasks.components_of(recipe)}
-    positions = _positions(checkpoint.config, recipe)
-    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(checkpoint.config)}"
-    least = min(
-        positions or 0, tasks.positions_of(checkpoint.config) or 0
-    )  # not grown by a scaling
+    roles = {tasks.find(component.task).role for component in tasks.components_of(recipe)}
+    config = checkpoint.text_config
+    positions = _positions(config, recipe)
+    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(config)}"
+    least = min(positions or 0, tasks.positions_of(config) or 0)  # not grown by a scaling
     if positions is not None and least < tasks.LEAST_POSITIONS:
         choices.problems.append(
             f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
@@ -433,7 +440,7 @@ def _choose_rope_factors(
     Returns:
         What was chosen where the graph would not go by its context; else nothing.
     """
-    config = checkpoint.config
+    config = checkpoint.text_config
     scaling = next((one for one in rope_scalings(config) if "long_factor" in one), None)
     if scaling is None:
         if request.rope_factors is not None:
