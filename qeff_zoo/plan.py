@@ -129,12 +129,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
-    if len(tasks.components_of(recipe)) > target.programs:
-        several = " and ".join(repr(one.role) for one in tasks.components_of(recipe))
-        choices.problems.append(
-            f"A package for {recipe.task} has programs {several}, and --target {target.name} runs one. Expected a target "
-            f"that runs several; choose --target {targets.NAMES[0]}."
-        )
+    _check_programs(recipe, target, choices)
     _check_applicable(served, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
@@ -143,18 +138,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
         for group in ("task", "quantization")
     }
-    programs = tuple(
-        ProgramPlan(
-            role=component.role,
-            task=task.name,
-            shape=shape,
-            variant={**part.variant(checkpoint, recipe, shape, choices.value), **factors},
-            specializations=part.specializations(shape),
-            flags=options,
-            **storage,
-        )
-        for component, task in zip(tasks.components_of(recipe), served, strict=True)
-        for part in [task.parts[component.role]]
+    programs = _programs(
+        checkpoint, recipe, shape, choices, factors=factors, flags=options, **storage
     )
     source = {
         "model_id": checkpoint.model_id,
@@ -192,6 +177,29 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         spec=spec,
         why=why,
         warnings=(*resolved.warnings, *rounded),
+    )
+
+
+def _programs(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    shape: Shape,
+    choices: Chosen,
+    factors: Mapping[str, str],
+    **common: Any,
+) -> tuple[ProgramPlan, ...]:
+    """Plan a program for each component."""
+    parts = {one: tasks.find(one.task).parts[one.role] for one in tasks.components_of(recipe)}
+    return tuple(
+        ProgramPlan(
+            role=component.role,
+            task=component.task,
+            shape=shape,
+            variant={**part.variant(checkpoint, recipe, shape, choices.value), **factors},
+            specializations=part.specializations(shape),
+            **common,
+        )
+        for component, part in parts.items()
     )
 
 
@@ -248,6 +256,16 @@ def _check_applicable(served: Sequence[Task], request: Request, choices: Chosen)
         for one in CHOICES.values()
         if getattr(request, one.name) is not None and not any(task.takes(one) for task in served)
     ]
+
+
+def _check_programs(recipe: Recipe, target: targets.Target, choices: Chosen) -> None:
+    """Refuse more programs than a target runs of one package."""
+    roles = [repr(component.role) for component in tasks.components_of(recipe)]
+    if len(roles) > target.programs:
+        choices.problems.append(
+            f"A package for {recipe.task} has programs {' and '.join(roles)}, but --target {target.name} runs "
+            f"{target.programs} of a package. Choose --target {targets.NAMES[0]}."
+        )
 
 
 def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> None:

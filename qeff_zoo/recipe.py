@@ -76,7 +76,8 @@ class Images:
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
         whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
-        before: Tokens before those of a picture: ids, or names of fields of the config.
+        marker: Field of the config with the token that stands for a picture in a prompt; nothing for `token`.
+        before: Tokens before those of a picture, of those that its marker becomes: ids, or fields of the config.
         after: Tokens after them.
     """
 
@@ -86,6 +87,7 @@ class Images:
     types: str = ""
     whole: str = ""
     deepstack: str = ""
+    marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
 

@@ -20,6 +20,8 @@ from qeff_zoo.settings import expanded
 #: Folders with recipes of the user's own, separated like PATH; they come before ours.
 RECIPES_ENV = "QEFF_ZOO_RECIPES"
 _PACKAGE = "qeff_zoo.recipes"
+#: Why key/value heads of a language model with a vision tower are not repeated.
+_BESIDE = "they are those of a language model beside a vision tower"
 
 
 def list_model_types() -> list[str]:
@@ -66,6 +68,8 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
         UnsupportedModelError: There is none.
     """
     recipe = find_recipe(config["model_type"])
+    if recipe.images:
+        recipe = replace(recipe, fixed_kv_heads=_BESIDE)
     inner = config.get("text_config")
     kind = inner.get("model_type") if isinstance(inner, Mapping) and recipe.images else None
     if kind is None or file_name(kind) not in list_model_types():

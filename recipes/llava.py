@@ -25,6 +25,5 @@ RECIPE = Recipe(
     special="Features of one size of picture, through two matrices, in place of placeholder tokens.",
     images=Images(),
     shapes=DECODER_SHAPES,
-    fixed_kv_heads="they are those of a language model beside a vision tower",
     tiny=(Tiny(config={"text_config": TEXT, "vision_config": VISION, "image_token_index": 200}),),
 )

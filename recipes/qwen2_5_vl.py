@@ -6,7 +6,10 @@ from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
 from .qwen2 import RECIPE as QWEN2
 
 TEXT = {
-    **{name: QWEN2.tiny[0].config[name] for name in ("vocab_size", "hidden_size", "intermediate_size")},
+    **{
+        name: QWEN2.tiny[0].config[name]
+        for name in ("vocab_size", "hidden_size", "intermediate_size")
+    },
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -29,15 +32,8 @@ RECIPE = Recipe(
     task="image-text-to-text",
     special="Patches of pictures of any size; windows in most vision layers; RoPE over time, row and column.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
-    images=Images(
-        patches=True,
-        axes=3,
-        types="mm_token_type_ids",
-        before=("vision_start_token_id",),
-        after=("vision_end_token_id",),
-    ),
+    images=Images(patches=True, axes=3, types="mm_token_type_ids"),
     shapes=DECODER_SHAPES,
-    fixed_kv_heads="they are those of a language model beside a vision tower",
     tiny=(
         Tiny(
             config={

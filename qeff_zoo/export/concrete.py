@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """While a vision tower is traced: what depends on no input is computed at once, and some calls are made otherwise.
 
-Towers compute much from sizes alone: grids, window indices, tables of positions, with loops and `.tolist()`. All of that
-is known while tracing, and only its results become part of the graph; those of more than a million elements would make
-the graph large, and stay calls. And a few calls of PyTorch are exported to ONNX wrongly, or not at all: they become
-others that compute the same.
+Towers compute much from sizes alone: grids, window indices, tables of positions, with loops and `.tolist()`. All of
+that is known while tracing, and only its results become part of the graph; those of more than a million elements would
+make the graph large, and stay calls. And a few calls of PyTorch are exported to ONNX wrongly, or not at all: they
+become others that compute the same.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def _is_choice(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype is torch.bool
 
 
-# --- calls that are made otherwise: each returns what the call gives, or None where it may stay ------------------------
+# --- calls that are made otherwise: each rule returns what a call gives, or None where it may stay ----------------
 
 
 def _convolve(_: Any, args: Any, kwargs: Any) -> Tensor | None:
@@ -73,7 +73,8 @@ def _set_chosen(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     values, where, new = args
     if not (_is_choice(where) and _is_traced(values)) or isinstance(new, Tensor):
         return None
-    return values.copy_(torch.where(where, new, values))
+    written: Tensor = values.copy_(torch.where(where, new, values))
+    return written
 
 
 def _get_chosen(_: Any, args: Any, kwargs: Any) -> Tensor | None:
@@ -100,13 +101,15 @@ def _resize(func: Any, args: Any, kwargs: Any) -> Tensor | None:
             ]
             for old, new in zip(x.shape[2:], size, strict=True)
         )
-    return down.T @ x @ right
+    resized: Tensor = down.T @ x @ right
+    return resized
 
 
 def _squeeze(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     """ONNX fails where there is nothing to squeeze."""
     axis = args[1] if len(args) > 1 else kwargs.get("dim")
-    return args[0] if isinstance(axis, int) and args[0].shape[axis] != 1 else None
+    x: Tensor = args[0]
+    return x if isinstance(axis, int) and x.shape[axis] != 1 else None
 
 
 def _unfold(_: Any, args: Any, kwargs: Any) -> Tensor | None:
@@ -116,7 +119,8 @@ def _unfold(_: Any, args: Any, kwargs: Any) -> Tensor | None:
         return None
     batch, channels, height, width = args[0].shape
     patches = args[0].reshape(batch, channels, height // size, size, width // size, size)
-    return patches.permute(0, 1, 3, 5, 2, 4).reshape(batch, channels * size * size, -1)
+    unfolded: Tensor = patches.permute(0, 1, 3, 5, 2, 4)
+    return unfolded.reshape(batch, channels * size * size, -1)
 
 
 def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:

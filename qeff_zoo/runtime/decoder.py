@@ -200,7 +200,7 @@ class Decoder:
         }
 
     def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
-        """Return which row of features each token has, and all such rows of a call; a row of zeros where there is none."""
+        """Return each token's row of features, and all rows of a call; one of zeros where it has none."""
         tensors = self.program.inputs
         names = [name for name, tensor in tensors.items() if tensor.shape[0] == _ROWS]
         rows: dict[str, list[Array]] = {name: [] for name in names}

@@ -53,11 +53,11 @@ class Vision:
     def _look(self, digest: bytes, prepared: Mapping[str, Array]) -> Picture:
         self.read += 1
         inputs = {"pixel_values": np.ascontiguousarray(prepared["pixel_values"], np.float32)}
-        grid = None
+        grid: tuple[int, int, int] | None = None
         if self.tower is not None:
-            whole = tuple(int(size) for size in prepared[GRID].reshape(3))
-            inputs |= self.tower.describe(whole)
-            grid = whole[0], *(size // self.tower.merge for size in whole[1:])
+            time, height, width = (int(size) for size in prepared[GRID].reshape(3))
+            inputs |= self.tower.describe((time, height, width))
+            grid = time, height // self.tower.merge, width // self.tower.merge
         known = {name: array for name, array in inputs.items() if name in self.program.inputs}
         return Picture(digest=digest, features=dict(self.program.run(known)), grid=grid)
 

@@ -175,11 +175,7 @@ def tracing(
             "position_ids": {0: batch, 1: seq},
             "more": [axes for _, axes in first.values()],
             "past": [
-                {
-                    axis: symbols[size]
-                    for axis, size in enumerate(state.axes)
-                    if isinstance(size, str)
-                }
+                {axis: symbols[one] for axis, one in enumerate(state.axes) if isinstance(one, str)}
                 for state in states
             ],
             **{name: axes for name, (_, axes) in last.items()},
