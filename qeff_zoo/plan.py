@@ -189,7 +189,7 @@ def _programs(
     **common: Any,
 ) -> tuple[ProgramPlan, ...]:
     """Plan a program for each component."""
-    parts = {one: tasks.find(one.task).parts[one.role] for one in tasks.components_of(recipe)}
+    parts = {one: tasks.part_of(one) for one in tasks.components_of(recipe)}
     return tuple(
         ProgramPlan(
             role=component.role,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures and text in, text out: two programs of one package, compared with Hugging Face, and at work."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,13 @@ CASES = {"llava": {"full_batch_size": 3}, "qwen2_5_vl": {"batch_size": 2}}
 
 
 @pytest.fixture(scope="module", params=CASES)
-def built(request: Any, tmp_path_factory: Any) -> Iterator[tuple[Package, Path]]:
+def built(request: Any, tmp_path_factory: Any) -> tuple[Package, Path]:
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
     recipe = find_recipe(name)
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
     asked = Request(prefill_seq_len=8, ctx_len=48, **CASES[name])
     done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
-    yield done.package, checkpoint
+    return done.package, checkpoint
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def export_graph(
         ExportError: The graph does not keep the recipe's promises.
     """
     task = tasks.find(recipe.task)
-    part = task.parts[role] if role else task
+    part = task.parts.get(role, task) if role else task
     graph = _attempt(config, recipe, part, everything=False, **variant)
     if graph is None:  # two layers of a kind do not prove the rest: trace them all
         graph = _attempt(config, recipe, part, everything=True, **variant)

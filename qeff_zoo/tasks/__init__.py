@@ -173,6 +173,12 @@ def components_of(recipe: Recipe) -> tuple[Component, ...]:
     return recipe.components or tuple(Component(role=role, task=recipe.task) for role in parts)
 
 
+def part_of(component: Component) -> Part:
+    """Return how a component is traced and specialized."""
+    task = find(component.task)
+    return task.parts.get(component.role, task)
+
+
 def named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:
     """Name specializations of one kind, and number them where there are several.
 

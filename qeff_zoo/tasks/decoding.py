@@ -55,10 +55,10 @@ class Step(nn.Module):
         self,
         input_ids: Tensor,
         position_ids: Tensor,
-        more: list[Tensor],
         past: list[Tensor],
         batch_index: Tensor | None = None,
         comp_ctx_lengths: Tensor | None = None,
+        more: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         """Return logits of each row's highest position, then the new states."""
         names = [state.name for state in self.states]
@@ -81,7 +81,7 @@ class Step(nn.Module):
         return (output.logits, *(state.present[name] for name in names))
 
     def call(
-        self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: list[Tensor]
+        self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
         """Run transformers' forward."""
         return _call(self.model, input_ids, position_ids, state)
@@ -148,39 +148,39 @@ def tracing(
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": _CTX}, {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     # Behind the states: example and symbols.
-    last: dict[str, tuple[Tensor, Any]] = {
-        "batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch}),
-        "comp_ctx_lengths": (
-            torch.zeros(_SEEN).long(),
-            {0: Dim("comp_ctx_lengths", min=2, max=longest)},
-        ),
-    }
-    if not comp_ctx_lengths:
-        del last["comp_ctx_lengths"]
-    first = more(batch, seq, position_ids) if more else {}
+    last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
+    if comp_ctx_lengths:
+        seen = Dim("comp_ctx_lengths", min=2, max=longest)
+        last["comp_ctx_lengths"] = torch.zeros(_SEEN).long(), {0: seen}
+    given = more(batch, seq, position_ids) if more else {}
     return Tracing(
-        module=step(model, states, tuple(first)).eval(),
+        module=step(model, states, tuple(given)).eval(),
         inputs={
             "input_ids": torch.zeros_like(position_ids),
             "position_ids": position_ids,
-            "more": [example for example, _ in first.values()],
             "past": [
                 torch.zeros([size if isinstance(size, int) else sizes[size] for size in state.axes])
                 for state in states
             ],
             **{name: example for name, (example, _) in last.items()},
+            **({"more": [example for example, _ in given.values()]} if given else {}),
         },
         dynamic_shapes={
             "input_ids": {0: batch, 1: seq},
             "position_ids": {0: batch, 1: seq},
-            "more": [axes for _, axes in first.values()],
             "past": [
                 {axis: symbols[one] for axis, one in enumerate(state.axes) if isinstance(one, str)}
                 for state in states
             ],
             **{name: axes for name, (_, axes) in last.items()},
+            **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
-        input_names=["input_ids", "position_ids", *first, *(state.name for state in states), *last],
+        input_names=[
+            *("input_ids", "position_ids"),
+            *(state.name for state in states),
+            *last,
+            *given,
+        ],
         output_names=["logits", *(state.output for state in states)],
         states=states,
         then=None if continuous_batching else remove_slots,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of a language model whose text has pictures in it, as it is traced: program `language`.
 
-As in `qeff_zoo.tasks.decoding`, and between the positions and the states
+As in `qeff_zoo.tasks.decoding`, and after the states
 
 IN   image_index (batch_size, seq_len) i64      of each token its row of the features below, -1 for text
      image_embeds (image_rows, hidden) f32      what program `vision` made of pictures: all that the call needs, or more
@@ -12,7 +12,7 @@ The forward is transformers' own. Where it would scatter features over placehold
 it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,7 +70,7 @@ class Step(decoding.Step):
         input_ids: Tensor,
         position_ids: Tensor,
         state: RetainedState,
-        more: list[Tensor],
+        more: Sequence[Tensor],
     ) -> Any:
         """Run transformers' forward with features that are there already."""
         told = dict(zip(self.names, more, strict=True))
