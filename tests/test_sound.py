@@ -134,11 +134,10 @@ def test_three_hours_are_refused_before_they_are_decoded() -> None:
 
 # --- features ----------------------------------------------------------------------------------
 
-#: Extractor and how far numpy may be from it: the last computes its own spectra in float32.
+#: Extractor and how far numpy may be from it.
 EXTRACTORS = {
     "Wav2Vec2FeatureExtractor": ({}, 0),
     "SeamlessM4TFeatureExtractor": ({}, 2e-7),
-    "ParakeetFeatureExtractor": ({}, 1e-4),
 }
 
 

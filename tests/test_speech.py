@@ -51,10 +51,7 @@ def sounds_for(of: Subject) -> list[Array]:
     random = np.random.default_rng(0)
     if of.hf.main_input_name == "input_values":
         return [voice(length, RATE, length) for length in (4000, 1930)]
-    config = of.hf.config
-    bins = (
-        getattr(config, "feature_projection_input_dim", None) or config.encoder_config.num_mel_bins
-    )
+    bins = of.hf.config.feature_projection_input_dim
     return [random.standard_normal((length, bins)).astype(np.float32) for length in (61, 30)]
 
 
@@ -157,10 +154,6 @@ FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
         _zero("wav2vec2_conformer.encoder.layers.0.conv_module.depthwise_conv.weight"),
     ),
     "wav2vec2-bert: distances": ("wav2vec2-bert-base", _narrow),
-    "parakeet: convolution": (
-        "parakeet_ctc-base",
-        _zero("encoder.layers.0.conv.depthwise_conv.weight"),
-    ),
     "unispeech: positions": (
         "unispeech-base",
         _zero("unispeech.encoder.pos_conv_embed.conv.bias"),

@@ -111,23 +111,6 @@ def _triangles(edges: Array, places: Array) -> Array:
 
 
 @lru_cache
-def slaney_filters(bins: int, size: int, rate: int) -> Array:
-    """Return mel filters as librosa makes them by default, (size // 2 + 1, bins)."""
-    low, high = 0.0, rate / 2
-    linear, step, above = 200.0 / 3, np.log(6.4) / 27.0, 1000.0
-
-    def mel(hertz: float) -> float:
-        return hertz / linear if hertz < above else above / linear + np.log(hertz / above) / step
-
-    places = np.linspace(mel(low), mel(high), bins + 2)
-    edges = np.where(
-        places < above / linear, places * linear, above * np.exp(step * (places - above / linear))
-    )
-    filters = _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
-    return filters * (2.0 / (edges[2:] - edges[:-2]))[None, :]
-
-
-@lru_cache
 def kaldi_filters(bins: int, size: int, rate: int, low: float) -> Array:
     """Return mel filters as Kaldi makes them, (size // 2 + 1, bins): triangles in mel, not in hertz."""
 
@@ -169,36 +152,9 @@ def _kaldi(settings: Mapping[str, Any]) -> Features:
     )
 
 
-def _parakeet(settings: Mapping[str, Any]) -> Features:
-    """NeMo's log-mel features, each bin with mean 0 and variance 1."""
-    bins, rate = int(settings.get("feature_size", 80)), int(settings.get("sampling_rate", _RATE))
-    hop, size = int(settings.get("hop_length", 160)), int(settings.get("n_fft", 512))
-    width, emphasis = int(settings.get("win_length", 400)), settings.get("preemphasis", 0.97)
-    left = (size - width) // 2
-    window = np.zeros(size, np.float32)
-    window[left : left + width] = np.hanning(width).astype(np.float32)
-    filters = slaney_filters(bins, size, rate).astype(np.float32)
-
-    def compute(samples: Array) -> Array:
-        whole = np.asarray(samples, np.float32)
-        if emphasis is not None:
-            whole = np.concatenate([whole[:1], whole[1:] - np.float32(emphasis) * whole[:-1]])
-        frames = _frames(np.pad(whole, size // 2), size, hop)[: len(samples) // hop]
-        powers = _power(frames, window, size).astype(np.float32)
-        logs = np.log(powers @ filters + np.float32(2**-24))
-        centred = logs - logs.mean(0)
-        spread = np.sqrt(np.square(centred).sum(0) / (len(logs) - 1))
-        scaled: Array = centred / (spread + np.float32(1e-5))
-        return scaled.astype(np.float32, copy=False)
-
-    # One frame has no variance.
-    return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
-
-
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
     {
         "Wav2Vec2FeatureExtractor": _plain,
         "SeamlessM4TFeatureExtractor": _kaldi,
-        "ParakeetFeatureExtractor": _parakeet,
     }
 )

@@ -102,7 +102,7 @@ class LabelledSpeechSession:
         #: Of the graph: samples, or frames of features.
         self.input_name = next(name for name in _INPUTS if name in program.inputs)
         #: Samples from one labelled frame to the next.
-        self.step = self.features.step * _strides(self.config)
+        self.step = self.features.step * math.prod(self.config.get("conv_stride") or ())
 
     @property
     def input_bins(self) -> int:
@@ -210,9 +210,3 @@ class LabelledSpeechSession:
             TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in places
         ]
         return Transcription(text=text, words=tuple(words), seconds=seconds)
-
-
-def _strides(config: dict[str, Any]) -> int:
-    """Return how many inputs become one frame."""
-    inner = config.get("encoder_config", {}).get("subsampling_factor", 1)
-    return int(inner) * math.prod(config.get("conv_stride") or ())

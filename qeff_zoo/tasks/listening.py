@@ -58,9 +58,7 @@ def frames_of(model: Any, lengths: Tensor) -> Tensor:
         model: Hugging Face's.
         lengths: (batch,), samples or frames of features.
     """
-    names = ("_get_subsampling_output_length", "_get_feat_extract_output_lengths")
-    owners = (getattr(one, name) for name in names for one in model.modules() if hasattr(one, name))
-    frames: Tensor = next(owners)(lengths).long()
+    frames: Tensor = model._get_feat_extract_output_lengths(lengths).long()
     return frames
 
 
@@ -75,22 +73,14 @@ def _example(model: Any) -> tuple[Tensor, Tensor]:
     shape: tuple[int, ...] = (_BATCH, _EXAMPLE[name])
     mask = torch.ones(shape, dtype=torch.long)
     if name == "input_features":
-        shape = (*shape, _bins(model.config))
+        shape = (*shape, model.config.feature_projection_input_dim)
     return torch.zeros(shape), mask
-
-
-def _bins(config: Any) -> int:
-    """Return the values of a frame of features."""
-    bins = getattr(config, "feature_projection_input_dim", None)
-    return int(bins or config.encoder_config.num_mel_bins)
 
 
 def _longest(config: Any) -> int:
     """Return how many inputs there may be: some models have so many positions, and torch.export wants to be told."""
-    encoder = getattr(config, "encoder_config", config)
-    names = ("max_source_positions", "max_position_embeddings")
-    positions = next((getattr(encoder, name) for name in names if hasattr(encoder, name)), _MOST)
-    return min(_MOST, int(positions) * math.prod(getattr(config, "conv_stride", ())))
+    positions = int(getattr(config, "max_source_positions", _MOST))
+    return min(_MOST, positions * math.prod(getattr(config, "conv_stride", ())))
 
 
 def run_once(model: Any) -> None:
