@@ -210,7 +210,7 @@ def model(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("store")))
         loaded = qeff_zoo.QEFFAutoModelForCTC.from_pretrained(checkpoint)
-        loaded.compile(seq_len=[4000, 16_000], batch_size=2, num_cores=16)
+        loaded.compile(seq_len=[4000, 16_000], batch_size=2, num_cores=16, target="ort")
         yield loaded
 
 
