@@ -99,6 +99,7 @@ def finetune(
     device = devices.find(config)
     rows.check(config)
     checkpoint = models.open_base(config)
+    config = models.with_length(config, checkpoint)
     tokenizer = models.read_tokenizer(config, checkpoint)
     run = _Run(config, device, checkpoint, tokenizer, reporter or Silent())
     with _quiet():
@@ -166,7 +167,7 @@ class _Run:
             self.folder.require_new()
         remove(self.scratch)
         self.scratch.mkdir(parents=True)
-        sources = rows.load(self.config, self.scratch / "read")
+        sources = rows.load(self.config, self.scratch / "read", self.tokenizer)
         parts = {rows.TRAIN: sources.train}
         if sources.validation:
             parts[rows.VALIDATION] = sources.validation

@@ -23,6 +23,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from qeff_zoo.errors import TrainingError
+from qeff_zoo.finetuning import rows
 from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.finetuning.run_folder import RunFolder, perplexity
@@ -73,8 +74,8 @@ class _Run(Trainer):
         if self.config.lr_scheduler_type != STEP or self.lr_scheduler is not None:
             return super().create_scheduler(num_training_steps, optimizer)
         assert self.optimizer is not None
-        rows = len(self.train_dataset)  # type: ignore[arg-type]
-        batches = math.ceil(rows / (self.args.train_batch_size * self.args.world_size))
+        count = len(self.train_dataset)  # type: ignore[arg-type]
+        batches = math.ceil(count / (self.args.train_batch_size * self.args.world_size))
         epoch = math.ceil(batches / self.args.gradient_accumulation_steps)
         gamma = self.config.gamma
         self.lr_scheduler = LambdaLR(
@@ -222,8 +223,10 @@ def trainer_of(
         "processing_class": tokenizer,
     }
     found: _Run
+    if config.collator:
+        facts["data_collator"] = rows.function(config.collator)(tokenizer)
     if config.task_mode == CLASSIFICATION:
-        facts["data_collator"] = DataCollatorWithPadding(tokenizer)
+        facts.setdefault("data_collator", DataCollatorWithPadding(tokenizer))
         found = Classification(**facts, compute_metrics=accuracy)
     else:
         found = Generation(**facts)
