@@ -24,7 +24,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning import rows
-from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
+from qeff_zoo.finetuning.config import CLASSIFICATION, CUDA, QAIC, Config
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.finetuning.run_folder import RunFolder, perplexity
 
@@ -149,9 +149,9 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
         "activation_checkpointing": config.gradient_checkpointing,
         "activation_checkpointing_kwargs": {"use_reentrant": False},
         "max_grad_norm": config.max_grad_norm,
-        "fp16": device.autocast == torch.float16,
-        "bf16": device.autocast == torch.bfloat16,
-        "use_cpu": device.kind == CPU,
+        "fp16": device.kind == CUDA and device.autocast == torch.float16,
+        "bf16": device.kind != QAIC and device.autocast == torch.bfloat16,
+        "use_cpu": device.kind != CUDA,  # a card is taken afterwards, see devices.place
         "seed": config.seed,
         "data_seed": config.seed,
         "eval_strategy": config.eval_strategy,
@@ -167,7 +167,7 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
         "logging_nan_inf_filter": False,
         "train_sampling_strategy": "group_by_length" if config.group_by_length else "random",
         "dataloader_num_workers": config.dataloader_num_workers,
-        "dataloader_pin_memory": device.kind != CPU,
+        "dataloader_pin_memory": device.kind == CUDA,
         "ddp_backend": config.ddp_backend,
         "ddp_timeout": config.ddp_timeout,
         "ddp_find_unused_parameters": False if device.processes > 1 else None,
