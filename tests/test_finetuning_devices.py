@@ -32,7 +32,7 @@ def test_two_processes_train_as_one_does_on_batches_of_both(tmp_path: Path) -> N
     )
     (tmp_path / "config.yaml").write_text(as_yaml(config))
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
          "-m", "qeff_zoo", "finetune", str(tmp_path / "config.yaml"), "--device", "cpu"],
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip

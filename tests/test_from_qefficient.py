@@ -568,4 +568,4 @@ def test_as_a_module(workplace: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert "There is no torch_qaic here: training on the CPU." in done.stderr
-    assert "There is no file 'dataset/alpaca_data.json'" in done.stderr
+    assert "No model 'meta-llama/Llama-3.2-1B'" in done.stderr
