@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
-from transformers.integrations import TensorBoardCallback
+from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
 from qeff_zoo import plots
