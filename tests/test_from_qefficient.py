@@ -220,6 +220,14 @@ def test_only_a_graph_of_ours_is_compiled(
     for foreign in (path, tmp_path / "absent.onnx"):
         with pytest.raises(CompileError, match="Export the model again"):
             auto.compile(foreign, tmp_path / "qpc", num_cores=16)
+    theirs = tmp_path / "LlamaForCausalLM-0123456789abcdef" / "LlamaForCausalLM.onnx"
+    theirs.parent.mkdir()
+    theirs.touch()
+    theirs.with_name("hashed_export_params.json").write_text("{}")
+    with pytest.raises(
+        CompileError, match=r"QEfficient exported it.*qeff-cloud-export --model_name"
+    ):
+        auto.compile(theirs, tmp_path / "qpc", num_cores=16)
 
 
 # --- what is for a card --------------------------------------------------------------------------

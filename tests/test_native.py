@@ -44,6 +44,7 @@ def packages(
             "compute contexts": build(
                 falcon, **SIZES, comp_ctx_lengths_prefill=(8,), comp_ctx_lengths_decode=(16, 32)
             ),
+            "trained": build(ROOT / "examples" / "tiny-llama", ctx_len=128, weights="int8"),
             # Windows, and states of recurrences.
             "hybrid": build(models.checkpoint("hybrid", "recurrent_gemma"), **SIZES),
         }
@@ -179,19 +180,21 @@ def test_qeff_run_generates_our_tokens(
 
 
 def test_qeff_run_reads_and_writes_text(packages: dict[str, Package], qeff_run: Path) -> None:
-    package = packages["int8"]
+    package = packages["trained"]  # what random weights generate is no text
     session: Any = qeff_zoo.load(package)
-    for text, chat in (("a text of words,\nit's héllo 12", False), ("thrice 你好", True)):
-        (ours,) = session.generate([text], generation_len=16, chat=chat)
+    for text, chat in (
+        ("class socket.SocketIO\n    It's a 你好 <|user|> 12", False),
+        ("What is a socket?", True),
+    ):
+        (ours,) = session.generate([text], generation_len=32, chat=chat)
         words = [package.path, "--prompt", text, *(["--chat"] if chat else [])]
-        found = json.loads(run(qeff_run, *words, "--generation-len", "16", "--json"))
+        found = json.loads(run(qeff_run, *words, "--generation-len", "32", "--json"))
         if not chat:
             assert found["prompt_ids"] == session.tokenizer.encode(text)
         assert len(found["prompt_ids"]) == ours.prompt_tokens
-        # Bytes that are no text, which random weights generate: onnxruntime-genai leaves them out.
-        expected = ours.text.replace("\N{REPLACEMENT CHARACTER}", "")
-        assert (found["token_ids"], found["text"]) == (ours.token_ids, expected)
-    assert run(qeff_run, *words, "--generation-len", "16") == f"{expected}\n"
+        assert (found["token_ids"], found["text"]) == (ours.token_ids, ours.text)
+    assert ours.text.isprintable()
+    assert run(qeff_run, *words, "--generation-len", "32") == f"{ours.text}\n"
 
 
 def test_qeff_run_samples(packages: dict[str, Package], qeff_run: Path) -> None:
