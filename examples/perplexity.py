@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Perplexity: what a package makes of a text, beside Hugging Face's model in float32.
 
-python examples/perplexity.py [MODEL] [FILE]   # default: examples/tiny-llama, on the text it was not trained on
+python examples/perplexity.py [MODEL FILE]   # default: examples/tiny-llama, on the text it was not trained on
 """
 
 import sys
@@ -11,7 +11,7 @@ import qeff_zoo
 from qeff_zoo.validation import perplexity
 
 tiny = Path(__file__).parent / "tiny-llama"
-model_name, file = [*sys.argv[1:], tiny, tiny / "held_out.txt"][: 3 if sys.argv[1:] else 2][:2]
+model_name, file = sys.argv[1:] or (tiny, tiny / "held_out.txt")
 
 package = qeff_zoo.build(model_name, weights="int8", ctx_len=128, batch_size=4)
 text = Path(file).read_text(encoding="utf-8")[:2000]

@@ -5,11 +5,13 @@ import importlib
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +96,14 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_a_snippet_runs_with_one_changed_line(
-    snippet: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+    snippet: str,
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = snippet.splitlines()
+    if snippet != SNIPPETS[0]:  # packages of the same model, compared once
+        monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
     (before,) = (line[1:] for line in lines if line.startswith("-"))
     (after,) = (line[1:] for line in lines if line.startswith("+"))
     assert before.split()[1] == "QEfficient"
@@ -131,6 +138,36 @@ def test_the_commands_of_the_guide_run(workplace: Path, capsys: pytest.CaptureFi
 def test_the_guide_names_every_class_and_function() -> None:
     for name in auto.__all__:
         assert name in GUIDE or name in ("CloudAI100ExecInfo", "PerfMetrics", "transform")
+
+
+EXAMPLES = {
+    "compute_contexts": ("Completion: ", '"comp_ctx_lengths": "64"'),
+    "continuous_batching": ("'def open(' -> '", "5 prompts on 2 slots"),
+    "devices": ("mdp_disagg", "-mxfp6-matmul"),
+    "embeddings": ("cosine similarities:", "1."),
+    "perplexity": ("hugging-face", "int8"),
+    "prefix_caching": (" 0 of them reused", " 32 of them reused"),
+    "qnn": ("qnn-context-binary-generator", "--log_level debug"),
+    "text": ("Prompt: class socket.", "Decode: "),
+}
+
+
+def test_the_examples_run(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the comparisons with Hugging Face: of these packages others tell."""
+    for name in ("build", "prepare"):
+        monkeypatch.setattr(pipeline, name, partial(getattr(pipeline, name), validate=False))
+    for name, said in EXAMPLES.items():
+        path = ROOT / "examples" / f"{name}.py"
+        assert len(path.read_text().splitlines()) <= 60
+        words = [ENCODER] if name == "embeddings" else []
+        monkeypatch.setattr(sys, "argv", [str(path), *words])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            runpy.run_path(str(path), run_name="__main__")
+        printed = capsys.readouterr().out
+        assert [one for one in said if one not in printed] == [], (name, printed)
 
 
 # --- answers -----------------------------------------------------------------------------------
