@@ -143,7 +143,7 @@ def test_the_guide_names_every_class_and_function() -> None:
 EXAMPLES = {
     "compute_contexts": ("Completion: ", '"comp_ctx_lengths": "64"'),
     "continuous_batching": ("'def open(' -> '", "5 prompts on 2 slots"),
-    "devices": ("mdp_disagg", "-mxfp6-matmul"),
+    "devices": ("mdp_partitions.json", "-mxfp6-matmul"),
     "embeddings": ("cosine similarities:", "1."),
     "perplexity": ("hugging-face", "int8"),
     "prefix_caching": (" 0 of them reused", " 32 of them reused"),
