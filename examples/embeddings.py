@@ -12,10 +12,10 @@ from transformers import AutoTokenizer
 from qeff_zoo import QEFFAutoModel
 
 (model_name,) = sys.argv[1:]
-texts = ["the quick brown fox", "a lazy dog", "the fox is quick, and it is brown"]
+texts = ["the quick brown fox", "a lazy dog", "the fox is quick"]
 
 model = QEFFAutoModel.from_pretrained(model_name, pooling="mean")
-model.compile(seq_len=[16, 32], batch_size=1, num_cores=16)
+model.compile(seq_len=[16, 64], batch_size=1, num_cores=16)
 tokenizer = AutoTokenizer.from_pretrained(model_name)
 vectors = np.concatenate(
     [model.generate(tokenizer(text, return_tensors="pt"))["output"] for text in texts]

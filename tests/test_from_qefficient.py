@@ -146,7 +146,7 @@ EXAMPLES = {
     "devices": ("mdp_partitions.json", "-mxfp6-matmul"),
     "embeddings": ("cosine similarities:", "1."),
     "perplexity": ("hugging-face", "int8"),
-    "prefix_caching": (" 0 of them reused", " 32 of them reused"),
+    "prefix_caching": (" 0 of them reused", " 64 of them reused"),
     "qnn": ("qnn-context-binary-generator", "--log_level debug"),
     "text": ("Prompt: class socket.", "Decode: "),
 }
