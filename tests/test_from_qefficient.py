@@ -62,6 +62,9 @@ def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Itera
     checkpoint(folder / CLASSIFIER, "bert", task="text-classification")
     (folder / "examples").mkdir()
     (folder / "examples" / "prompts.txt").write_text("My name is\nThe sun rises from\n")
+    (folder / "dataset").mkdir()
+    row = {"instruction": "Name a module.", "input": "", "output": "socket"}
+    (folder / "dataset" / "alpaca_data.json").write_text(json.dumps([row] * 20))
     (folder / "QEfficient" / "compile").mkdir(parents=True)
     (folder / "QEfficient" / "compile" / "qnn_config.json").write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +135,7 @@ def test_the_commands_of_the_guide_run(workplace: Path, capsys: pytest.CaptureFi
             assert re.search(r"Decode: [\d,.]+ tokens/s", said)
         else:
             assert Path(printed.strip()).exists()
-    assert {line.split()[3].rpartition(".")[2] for line in COMMANDS} == {*CLOUD} - {"finetune"}
+    assert {line.split()[3].rpartition(".")[2] for line in COMMANDS} == {*CLOUD}
 
 
 def test_the_guide_names_every_class_and_function() -> None:
@@ -511,7 +514,7 @@ def test_an_answer_as_json(workplace: Path, capsys: pytest.CaptureFixture[str]) 
         (["execute", "--qpc_path", "absent", "--prompt", "a"], "No package at 'absent'"),
         (["compile", "--onnx_path", "a.onnx", "--qpc_path", "q", "--num_cores", "16", "--device_group", "[0]"],
          "Export the model again"),
-        (["finetune", "--device", "qaic:0", "--use-peft"], "models are not trained here yet"),
+        (["finetune", "--device", "qaic:0", "--use-peft"], "there is no torch_qaic here"),
     ],
 )  # fmt: skip
 def test_a_command_fails_in_a_line(
@@ -603,4 +606,5 @@ def test_as_a_module(workplace: Path) -> None:
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
-    assert "qeff-zoo build FOLDER" in done.stderr
+    assert "There is no torch_qaic here: training on the CPU." in done.stderr
+    assert "No model 'meta-llama/Llama-3.2-1B'" in done.stderr
