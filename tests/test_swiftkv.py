@@ -63,7 +63,8 @@ def test_later_layers_compute_only_tokens_whose_logits_are_needed() -> None:
     for layer in model.model.layers:
         layer.mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
     states = parity.subject(BASE).states
-    past = [torch.zeros([2 if size == "batch_size" else 20 if size == "ctx_len" else size for size in one.axes]) for one in states]  # fmt: skip
+    sizes = {"batch_size": 2, "ctx_len": 20}
+    past = [torch.zeros([sizes.get(size, size) for size in one.axes]) for one in states]
     decoding.Step(model, states)(torch.zeros(2, 9).long(), torch.arange(9).expand(2, 9), past)
     assert seen == [9, 9, 9, 1, 1, 1, 1]
     for layer in model.model.layers:

@@ -38,7 +38,7 @@ class LlamaSwiftKVConfig(LlamaConfig):
         if self.num_key_value_layers is None:
             self.num_key_value_layers = self.num_hidden_layers
         self.key_value_group_size = self.key_value_group_size or 1
-        super().__post_init__(**kwargs)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
         later = self.num_hidden_layers - self.num_key_value_layers
         if not self.swiftkv:
             raise ValueError("swiftkv is false: its later layers have keys and values of their own")
@@ -57,6 +57,10 @@ class SwiftKVAttention(llama.LlamaAttention):
         config: Of the model.
         layer_idx: At least `num_key_value_layers`.
     """
+
+    q_proj_swiftkv: nn.Linear
+    k_proj_swiftkv: nn.Linear
+    v_proj_swiftkv: nn.Linear
 
     def __init__(self, config: LlamaSwiftKVConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
@@ -96,7 +100,9 @@ class SwiftKVAttention(llama.LlamaAttention):
         query = _heads(self.q_proj_swiftkv(hidden_states), self.head_dim)
         query = _rotated(query, position_embeddings)
         if self.makes:
-            key = _rotated(_heads(self.k_proj_swiftkv(swiftkv_states), self.head_dim), key_embeddings)
+            key = _rotated(
+                _heads(self.k_proj_swiftkv(swiftkv_states), self.head_dim), key_embeddings
+            )
             value = _heads(self.v_proj_swiftkv(swiftkv_states), self.head_dim)
             if past_key_values is not None:
                 key, value = past_key_values.update(key, value, self.layer_idx)
@@ -153,9 +159,9 @@ class LlamaSwiftKVModel(llama.LlamaModel):
         for index in range(config.num_key_value_layers, config.num_hidden_layers):
             self.layers[index] = SwiftKVLayer(config, index)
         self.norm_swiftkv = llama.LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -172,7 +178,7 @@ class LlamaSwiftKVModel(llama.LlamaModel):
         if position_ids is None:
             seen = past_key_values.get_seq_length() if past_key_values is not None else 0
             position_ids = (torch.arange(hidden.shape[1], device=hidden.device) + seen)[None]
-        mask = create_causal_mask(
+        mask: Any = create_causal_mask(
             config=self.config,
             inputs_embeds=hidden,
             attention_mask=attention_mask,
@@ -208,12 +214,12 @@ class LlamaSwiftKVForCausalLM(llama.LlamaForCausalLM):
 
     config_class = LlamaSwiftKVConfig
     # Training leaves the projections there that the later layers had as Llama's.
-    _keys_to_ignore_on_load_unexpected = (r"\.self_attn\.[qkv]_proj\.",)
+    _keys_to_ignore_on_load_unexpected = [r"\.self_attn\.[qkv]_proj\."]  # noqa: RUF012
 
     def __init__(self, config: LlamaSwiftKVConfig) -> None:
         super().__init__(config)
         self.model = LlamaSwiftKVModel(config)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
 
 def register() -> None:

@@ -213,7 +213,7 @@ class RetainedState(Cache):
         return {state.layer for state in self.states.values()}
 
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
-        """The true positions of the queries, (batch, seq): masks are evaluated there. Padding is masked as at position 0."""
+        """The true positions of the queries: masks are evaluated there. Padding is masked as at position 0."""
         return self.queries.clamp(min=0)
 
     def get_mask_sizes(  # type: ignore[override]

@@ -25,7 +25,7 @@ def going_on(
         The hidden states of the tokens whose logits are needed, their cosines and sines, and their mask.
     """
     hidden, *own = state.narrow(hidden, *rope)
-    mask = create_causal_mask(
+    mask: Any = create_causal_mask(
         config=self.config,
         inputs_embeds=hidden,
         attention_mask=None,

@@ -10,16 +10,17 @@ The cache of a window has a few rows more than the window: the kernel keeps the 
 and moves them when it is full. There padding would push tokens out. So the columns of a call that are padding in all
 rows are cut off before anything is computed, and rows of different lengths have to come one by one.
 
-Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written by
-CacheWrite, and the kernel is given no new ones.
+Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
+before, at the same rows, and the kernel is given no new ones.
 
 An attention of another kind (a mask that is not causal, a state that is not a plain cache) keeps its portable body.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
@@ -94,11 +95,13 @@ class _Lowering:
     _seen: list[ir.Value] = field(default_factory=list)
     _last: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
     _none: dict[int, ir.Value] = field(default_factory=dict)
+    _places: dict[int, ir.Value] = field(default_factory=dict)
+    _written: dict[ir.Value, _Cached] = field(default_factory=dict)
 
     def attention(self, node: ir.Node) -> str:
         """Replace one attention and the writes of its keys and values; return the code of the way."""
         query, key, value, mask, *sinks = node.inputs
-        window, keys, values = _window(mask), _cached(key, node), _cached(value, node)
+        window, keys, values = _window(mask), self._cached(key, node), self._cached(value, node)
         if window is None:
             return "portable:mask"
         if keys is None or values is None or query is None or keys.slides != values.slides:
@@ -141,16 +144,17 @@ class _Lowering:
         return "native" if rotary is None else "native:rotary"
 
     def _read_only(self, node: ir.Node, keys: _Cached, values: _Cached, window: int) -> str:
-        """Replace one attention, and leave the writes of its keys and values to others."""
+        """Replace one attention, which writes nothing, and the writes of its keys and values."""
         query, _, _, mask, *sinks = node.inputs
         assert query is not None
         assert mask is not None
         groups, width = _sizes(keys.past)
+        present = [self._write(cached, groups) for cached in (keys, values)]
         lengths = self._lengths_at(mask) if _narrowed(mask) else self._lengths()
         tape, none = Tape(), self._no_keys(groups * width)
         attended, *_ = tape.op_multi_out(
             "GroupQueryAttention",
-            [_flat(tape, query), none, none, keys.present, values.present, *lengths]
+            [_flat(tape, query), none, none, *present, *lengths]
             + ([None, None, None, None, *sinks] if sinks else []),
             _attributes(node, groups, window),
             num_outputs=1,
@@ -161,6 +165,56 @@ class _Lowering:
             self.graph, node, [node], tape.nodes, [node.outputs[0]], [heads]
         )
         return "native:read"
+
+    def _cached(self, value: ir.Value | None, node: ir.Node) -> _Cached | None:
+        """Recognize a plain cache, also one that is written already."""
+        read, _ = _read(value)
+        return (
+            _cached(value, node)
+            if read is None
+            else self._written.get(read) or _cached(value, node)
+        )
+
+    def _write(self, cached: _Cached, groups: int) -> ir.Value:
+        """Write new keys or values in place, by one node; what padding writes is overwritten before it is read."""
+        write = cached.present.producer()
+        assert write is not None
+        if cached.present in self._written:
+            return cached.present
+        tape, rows = Tape(), self._rows(groups)
+        present = tape.op("ScatterND", [cached.past, rows, _by_token(tape, cached.new)])
+        ir.convenience.replace_nodes_and_values(
+            self.graph, write, [write], tape.nodes, [cached.present], [present]
+        )
+        self._written[present] = replace(cached, present=present)
+        return present
+
+    def _rows(self, groups: int) -> ir.Value:
+        """Return where new keys go, (batch, seq, heads, 3): of each its batch row, head and row of the cache."""
+        if groups not in self._places:
+            tape, positions = Tape(), self._input("position_ids")
+            zero, one = (tape.op("Constant", [], {"value_int": value}) for value in (0, 1))
+            batch, columns = (
+                tape.op("Squeeze", [tape.op("Shape", [positions], {"start": a, "end": a + 1})])
+                for a in (0, 1)
+            )
+            ends = [_ints(tape, value) for value in (0, 1, 1)]
+            first = tape.op("Slice", [positions, *ends])  # (batch, 1)
+            rows = tape.op("Add", [first, tape.op("Range", [zero, columns, one])])
+            numbers = tape.op("Range", [zero, batch, one])
+            places = [
+                tape.op("Unsqueeze", [numbers, _ints(tape, 1, 2, 3)]),
+                tape.op(
+                    "Constant", [], {"value": ir.tensor(np.arange(groups).reshape(1, 1, -1, 1))}
+                ),
+                tape.op("Unsqueeze", [rows, _ints(tape, 2, 3)]),
+            ]
+            every = [tape.op("Shape", [positions]), _ints(tape, groups, 1)]
+            shape = tape.op("Concat", every, {"axis": 0})
+            spread = [tape.op("Expand", [one, shape]) for one in places]
+            self._places[groups] = tape.op("Concat", spread, {"axis": -1})
+            self.graph.insert_before(self.graph[0], tape.nodes)
+        return self._places[groups]
 
     def _no_keys(self, width: int) -> ir.Value:
         """Return new keys, or values, of no tokens: (batch, 0, heads * size)."""
@@ -332,17 +386,21 @@ def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
         tape: Records what is needed.
         heads: Of a query, a key or a value.
     """
-    transpose = heads.producer()
-    split: ir.Value | None = None
-    if transpose is not None and transpose.op_type == "Transpose":
-        perm = list(transpose.attributes.get_ints("perm", []))
-        split = transpose.inputs[0] if perm == _HEADS_FIRST else None
-    if split is None:
-        split = tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
+    split = _by_token(tape, heads)
     made = split.producer()
     if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
         return made.inputs[0]  # type: ignore[return-value]
     return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
+
+
+def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
+    """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
+    transpose = heads.producer()
+    if transpose is not None and transpose.op_type == "Transpose":
+        perm = list(transpose.attributes.get_ints("perm", []))
+        if perm == _HEADS_FIRST and transpose.inputs[0] is not None:
+            return transpose.inputs[0]
+    return tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
 
 
 def _is_product(value: ir.Value | None) -> bool:
