@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -142,6 +143,36 @@ def test_the_guide_names_every_class_and_function() -> None:
         assert name in GUIDE or name in ("CloudAI100ExecInfo", "PerfMetrics", "transform")
 
 
+EXAMPLES = {
+    "compute_contexts": ("Completion: ", '"comp_ctx_lengths": "64"'),
+    "continuous_batching": ("'def open(' -> '", "5 prompts on 2 slots"),
+    "devices": ("mdp_partitions.json", "-mxfp6-matmul"),
+    "embeddings": ("cosine similarities:", "1."),
+    "perplexity": ("hugging-face", "int8"),
+    "prefix_caching": (" 0 of them reused", " 64 of them reused"),
+    "qnn": ("qnn-context-binary-generator", "--log_level debug"),
+    "text": ("Prompt: class socket.", "Decode: "),
+}
+
+
+def test_the_examples_run(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the comparisons with Hugging Face: of these packages others tell."""
+    for name in ("build", "prepare"):
+        monkeypatch.setattr(pipeline, name, partial(getattr(pipeline, name), validate=False))
+    for name, said in EXAMPLES.items():
+        path = ROOT / "examples" / f"{name}.py"
+        assert len(path.read_text().splitlines()) <= 60
+        words = [ENCODER] if name == "embeddings" else []
+        monkeypatch.setattr(sys, "argv", [str(path), *words])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            runpy.run_path(str(path), run_name="__main__")
+        printed = capsys.readouterr().out
+        assert [one for one in said if one not in printed] == [], (name, printed)
+
+
 # --- answers -----------------------------------------------------------------------------------
 
 
@@ -229,6 +260,14 @@ def test_only_a_graph_of_ours_is_compiled(
     for foreign in (path, tmp_path / "absent.onnx"):
         with pytest.raises(CompileError, match="Export the model again"):
             auto.compile(foreign, tmp_path / "qpc", num_cores=16)
+    theirs = tmp_path / "LlamaForCausalLM-0123456789abcdef" / "LlamaForCausalLM.onnx"
+    theirs.parent.mkdir()
+    theirs.touch()
+    theirs.with_name("hashed_export_params.json").write_text("{}")
+    with pytest.raises(
+        CompileError, match=r"QEfficient exported it.*qeff-cloud-export --model_name"
+    ):
+        auto.compile(theirs, tmp_path / "qpc", num_cores=16)
 
 
 # --- what is for a card --------------------------------------------------------------------------
