@@ -136,7 +136,7 @@ def _try_decoder(
     )
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in stages for call in stage.calls for span in call.spans):
-        ends[span.sequence].add(span.stop - 1)
+        ends[span.sequence].update(span.answered)
     positions = [sorted(found) for found in ends]
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
@@ -146,8 +146,10 @@ def _try_decoder(
             for span in call.spans:
                 if span.start == 0:
                     rows.begin(span.row, span.sequence)
-                index = positions[span.sequence].index(span.stop - 1)
-                keys[stage.name].append((span.sequence, index, rows.run(span.row)))
+                keys[stage.name] += [
+                    (span.sequence, positions[span.sequence].index(place), rows.run(span.row))
+                    for place in span.answered
+                ]
             found += _call(decoder, call, sequences, step)
         answers[stage.name] = np.stack(found)
     rows.end()
@@ -170,13 +172,15 @@ def _call(
         span.row: Piece(sequences[span.sequence][span.start : span.stop], span.start)
         for span in call.spans
     }
-    prefills = call.kind == "prefill"
+    step(1)
+    if call.kind == "verify":
+        several = decoder.verify(pieces, context=call.context)
+        return [one for span in call.spans for one in several[span.row]]
     logits = (
         decoder.prefill(pieces, padded=call.padded, context=call.context)
-        if prefills
+        if call.kind == "prefill"
         else decoder.decode(pieces, context=call.context)
     )
-    step(1)
     return [logits[span.row] for span in call.spans]
 
 

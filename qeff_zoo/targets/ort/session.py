@@ -192,7 +192,9 @@ class OrtProgram:
         self._has_windows = any(state.kind == "window" for state in self.states)
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into runs of adjacent ones.
 
         The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
