@@ -220,7 +220,7 @@ def _forget_start(call: Any) -> Any:
         self: Decoder, pieces: Any, rows: range, seq_len: int, context: int, *more: int
     ) -> Any:
         moved = {row: type(piece)(piece.tokens, 0) for row, piece in pieces.items()}
-        return call(self, moved if seq_len > 1 else pieces, rows, seq_len, context)
+        return call(self, moved if seq_len > 1 else pieces, rows, seq_len, context, *more)
 
     return damaged
 

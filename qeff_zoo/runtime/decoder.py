@@ -137,6 +137,11 @@ class Decoder:
         return self.program.together(starts, prefill=True, kept=kept)
 
     @property
+    def only_grows(self) -> bool:
+        """Whether to forget a row's newest tokens is to write over them: all states have a row for each position."""
+        return all(state.grows for state in self.program.states)
+
+    @property
     def movable(self) -> bool:
         """Whether states can be read and written, which `save`, `restore` and `exchange` do."""
         return self.program.memory is not None
