@@ -293,7 +293,6 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
     ("choices", "problem"),
     [
         ({"num_speculative_tokens": "many"}, "expected one value or a list"),
-        ({"num_speculative_tokens": 999}, "--num-speculative-tokens is [999]; expected 1 to 126"),
         ({"prefill_only": True}, "one package has both Prefill and Decode"),
         ({"kv_cache_batch_size": 8}, "share their states by themselves"),
         ({"full_batch_size": 4}, "without continuous batching"),

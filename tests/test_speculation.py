@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several logits a call, and what is built on them: drafted tokens are checked together, and change no answer."""
 
+import shutil
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import parity
 import pytest
+from fixtures_runtime import LENGTH, PROMPTS
 
+import qeff_zoo
+from qeff_zoo import cli
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package import Package
 from qeff_zoo.recipe import Shape
+from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.runtime.speculation import opening
 from qeff_zoo.targets.ort.session import OrtProgram
 from qeff_zoo.tasks import text_generation
 
@@ -105,6 +113,16 @@ def test_fixed_shapes_say_what_is_too_many() -> None:
         FixedShapes(specializations(1)).fit(inputs, [0])
 
 
+def test_a_plan_refuses_what_no_call_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["plan", "examples/tiny-llama", "--ctx-len", "64", "--num-speculative-tokens"]
+    for given in ("0", "3,63"):
+        assert cli.main([*argv, given]) == 1
+        said = f"--num-speculative-tokens is [{given.replace(',', ', ')}]; expected 1 to 62"
+        assert said in capsys.readouterr().err
+    assert cli.main([*argv, "5,3,5", "--json"]) == 0
+    assert '"num_logits_to_keep": true' in capsys.readouterr().out
+
+
 # --- several logits a call ------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 2, 3, MOST + 1, parity.PROMPT])
 @pytest.mark.parametrize("name", parity.STATES.values())
@@ -135,9 +153,125 @@ def test_prompts_and_single_tokens_run_as_without(name: str) -> None:
         assert away <= parity.TOLERANCE["fp32"] * noise
 
 
+@pytest.mark.parametrize("storage", ["fp32", "int8", "int4"])
+def test_what_runs_beside_an_answer_changes_nothing_that_matters(storage: str) -> None:
+    """As docs/serving.md says: not a bit at fp32; the last digits of logits at 8 and 4 bits."""
+    ids = parity.tokens(rows=4)
+    session = parity.subject("llama-base").lowered(storage, SEVERAL, 1)
+    decoder = Decoder(OrtProgram(session, session.states, specializations(4)))
+
+    def logits(rows: int) -> Any:
+        for row in range(4):
+            decoder.prefill({row: Piece(ids[row, : 9 + row].tolist(), 0)})
+        pieces = {row: Piece([int(ids[row, 9 + row])], 9 + row) for row in range(rows)}
+        return decoder.decode(pieces)
+
+    every = logits(4)
+    for rows in (1, 2, 3):
+        for row, found in logits(rows).items():
+            away = np.abs(found - every[row]).max() / every[row].std()
+            assert away <= (0 if storage == "fp32" else 1e-4)
+
+
 def test_a_package_without_drafts_refuses_to_check_any() -> None:
     session = parity.subject("llama-base").lowered("fp32", (), 1)
     decoder = Decoder(OrtProgram(session, session.states, specializations(1)))
     assert not decoder.verifies
     with pytest.raises(GenerationError, match="Build it with --num-speculative-tokens"):
         decoder.verify({0: Piece([5, 6], 0)})
+
+
+# --- sessions -------------------------------------------------------------------------------------
+REPEATED = [7, 8, 9, 7, 8]
+
+
+def opened(package: Package, speculate: Any) -> TextGenerationSession:
+    session = qeff_zoo.load(package, threads=1, speculate=speculate)
+    assert isinstance(session, TextGenerationSession)
+    return session
+
+
+@pytest.mark.parametrize("drafts", ["lookup", "itself"])
+def test_answers_are_those_of_hugging_face(
+    built: dict[str, Package], expected: list[list[int]], drafts: str
+) -> None:
+    package = built["drafts"]
+    session = opened(package, "lookup" if drafts == "lookup" else package)
+    # As if wide calls were free: as many are drafted as can be.
+    assert session.speculation is not None
+    costs = session.speculation.drafter.args[-1]  # type: ignore[attr-defined]
+    object.__setattr__(costs, "drafting", 0.0)
+    costs.seconds.update(dict.fromkeys(costs.seconds, 1.0))
+    for one in (PROMPTS, PROMPTS[::-1]):
+        found = session.generate(one, generation_len=LENGTH, ignore_eos=True)
+        right = dict(zip(PROMPTS, expected, strict=True))
+        assert [output.token_ids for output in found] == [right[prompt] for prompt in one]
+    plain = opened(package, None)
+    for sampling in (Sampling(), Sampling(temperature=0.2, seed=5, repetition_penalty=1.1)):
+        asked: Any = {"generation_len": 40, "ignore_eos": True, "sampling": sampling}
+        (one,), (other,) = (
+            session.generate([REPEATED], **asked),
+            plain.generate([REPEATED], **asked),
+        )
+        assert (one, one.text) == (other, other.text)
+        assert session.metrics is not None
+        assert session.metrics.drafted_tokens == one.drafted_tokens
+        assert (one.drafted_tokens > 0) or drafts == "lookup"
+        assert ("drafted tokens accepted" in str(session.metrics)) == (one.drafted_tokens > 0)
+    with Engine(session) as engine:
+        engine.submit(session.request(REPEATED, generation_len=20)).result(timeout=60)
+        engine.submit("a").cancel()
+    assert engine.stats().drafted_tokens >= engine.stats().accepted_tokens
+
+
+def test_what_cannot_draft_is_refused(built: dict[str, Package], tmp_path: Path) -> None:
+    with pytest.raises(
+        GenerationError, match=r"no drafts can be checked.* --num-speculative-tokens"
+    ):
+        opened(built["one row"], "lookup")
+    with pytest.raises(GenerationError, match="in which no token is drafted"):
+        qeff_zoo.load(built["encoder"], speculate="lookup")
+    with pytest.raises(
+        GenerationError, match=r"The draft package .* is for task 'feature-extraction'"
+    ):
+        opened(built["drafts"], built["encoder"])
+    other = Path(shutil.copytree(built["one row"].path, tmp_path / "other"))
+    content = (other / "tokenizer.json").read_text().replace('"</s>"', '"</t>"')
+    (other / "tokenizer.json").write_text(content)
+    with pytest.raises(GenerationError, match="has another vocabulary than"):
+        opened(built["drafts"], Package(other, built["one row"].manifest))
+
+
+def test_a_device_that_keeps_its_states_cannot_take_back_a_recurrence(
+    built: dict[str, Package],
+) -> None:
+    session = opened(built["drafts"], None)
+    program_ = session.decoder.program
+    program_.memory = None  # type: ignore[misc]
+    program_.states = program(parity.STATES["recurrent"]).states  # type: ignore[misc]
+    with pytest.raises(GenerationError, match="recurrent states, which its device keeps"):
+        opening.speculation_of(session, "lookup")
+
+
+def test_the_commands_draft(built: dict[str, Package], capsys: pytest.CaptureFixture[str]) -> None:
+    package = str(built["drafts"].path)
+    argv = [
+        "run",
+        package,
+        "--prompt",
+        "the quick, the quick",
+        "--generation-len",
+        "12",
+        "--threads",
+        "1",
+    ]
+    answers = []
+    for more in ([], ["--speculate", "lookup"], ["--speculate", package]):
+        assert cli.main([*argv, *more]) == 0
+        answers.append(capsys.readouterr().out)
+    assert len({*answers}) == 1
+    bench = ["bench", package, "--speculate", "lookup", "--repeat", "1", "--batch-size", "1"]
+    assert cli.main([*bench, "--prompt-len", "8", "--generation-len", "8", "-q"]) == 0
+    assert "accepted" in capsys.readouterr().out
+    assert cli.main([*argv, "--speculate", str(built["encoder"].path)]) == 1
+    assert "is for task 'feature-extraction'" in capsys.readouterr().err

@@ -34,10 +34,16 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
-    session = open_session(package, threads=arguments.threads)
+    session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
     task = find(package.task)
     run = _label_tokens if task.by_token else _RUNS[task.answers]
     run(session, prompts, arguments)
+
+
+def _drafts(arguments: argparse.Namespace) -> Any:
+    """Return what drafts tokens: a package, "lookup" or nothing."""
+    asked = arguments.speculate
+    return asked if asked in (None, "lookup") else usable_package(asked)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -189,7 +195,10 @@ def serve_command(arguments: argparse.Namespace) -> None:
                 file=sys.stderr,
             )
         session = open_session(
-            package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
+            package,
+            threads=arguments.threads,
+            prefix_cache_bytes=arguments.prefix_cache_bytes,
+            speculate=_drafts(arguments),
         )
         serving.serve(session, listener, choices, announce)
 
@@ -223,6 +232,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
         batch_sizes=arguments.batch_size,
         threads=arguments.threads,
         spread=arguments.plot is not None,
+        speculate=_drafts(arguments),
     )
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -237,8 +247,10 @@ def bench_command(arguments: argparse.Namespace) -> None:
     rows = [
         [one.batch_size, one.prompt_len, one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
-         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes)]
+         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
+         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
         for one in figures
     ]  # fmt: skip
     headers = ["batch", "prompt", "new", "ttft s", "prefill/s", "decode/s", "all/s", "peak memory"]
+    headers += ["accepted"] if arguments.speculate else []
     print(table(rows, headers))

@@ -27,7 +27,7 @@ class Costs:
     drafting: float = 0.0
 
     def of(self, width: int) -> float:
-        """Return the seconds of a call with that many tokens, between those that were measured on a line."""
+        """Return the seconds of a call with that many tokens, on a line through those that were measured."""
         known = sorted(self.seconds)
         place = min(bisect_left(known, width), len(known) - 1)
         upper = known[place]
