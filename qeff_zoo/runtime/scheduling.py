@@ -17,7 +17,7 @@ a request that is alone is served faster, and none waits for another's drafts.
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Decoder, Piece
@@ -110,7 +110,7 @@ class _Seat:
             tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
-        return Piece(tokens, self.done)
+        return Piece(tokens, self.done, self.answer.request.sights)
 
     def draft(self, most: int) -> list[int]:
         """Guess what comes after the newest token, which is still to run.
@@ -216,7 +216,8 @@ class Scheduler:
                 self._groups.remove(group)
         joined.sort(key=lambda one: len(one[0].request.prompt))
         for row, (answer, group) in zip(free, joined, strict=False):
-            keys = self._prefixes.keys(answer.request.prompt)
+            request = answer.request
+            keys = self._prefixes.keys(request.prompt, request.sights)
             drafter = self._speculation.drafter() if self._speculation else None
             self._seats.append(_Seat(answer, group, row, keys, drafter))
 
@@ -314,7 +315,7 @@ class Scheduler:
         """Run several tokens of each row; let answers go on for as long as they agree with their drafts."""
         ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
         pieces = {
-            seat.row: Piece([*piece.tokens, *draft], piece.start) for seat, piece, draft in ahead
+            seat.row: replace(piece, tokens=[*piece.tokens, *draft]) for seat, piece, draft in ahead
         }
         held = {
             seat: self._decoder.save(seat.row, seat.done, seat.done)

@@ -10,6 +10,7 @@ from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import LOOKUP, Lookup
 from qeff_zoo.runtime.speculation.opening import speculation_of
@@ -20,6 +21,7 @@ from qeff_zoo.tasks import NAMES, TEXT_GENERATION, find
 
 Session: TypeAlias = (
     TextGenerationSession
+    | ImageTextToTextSession
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
@@ -66,7 +68,7 @@ def open_session(
             f"{' or '.join(NAMES)}. Run a package of such a task."
         )
     task = find(package.task)
-    if speculate is not None and task.answers != "logits":
+    if speculate is not None and package.task != TEXT_GENERATION:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
             f"expected one for {TEXT_GENERATION}. Leave speculation out."
@@ -76,10 +78,14 @@ def open_session(
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
     target = targets.find(package.target)
     with _fitting(package):
-        (program,) = package.programs
-        opening = opening or partial(target.open, package, program.role, lean=lean)
+        answering, *before = package.programs
+        opening = opening or partial(target.open, package, answering.role, lean=lean)
         opened = opening(threads=threads, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
+        for program in before:
+            choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
+        if before:
+            choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
     if speculate is not None:
         assert isinstance(session, TextGenerationSession)

@@ -88,6 +88,10 @@ class Target(Protocol):
         """Which of `WEIGHTS` and `STORED` of `qeff_zoo.numerics` it takes weights in."""
 
     @property
+    def programs(self) -> int:
+        """How many programs a package for it may have."""
+
+    @property
     def ways(self) -> Mapping[str, str]:
         """How it may compute a part of a graph: a code for programs, a sentence's end for people."""
 
@@ -243,6 +247,26 @@ class Preparing(Protocol):
 
         Raises:
             GenerationError: Its states do not fit into memory.
+        """
+
+
+@runtime_checkable
+class Accompanying(Protocol):
+    """What a target says and does besides whose packages other software can open as well."""
+
+    def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """Write what that software reads.
+
+        Args:
+            folder: Of a package that is being built, complete but for this.
+            manifest: As it will be, without `files`.
+        """
+
+    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+        """Say which software opens a package, or why it does not: a line.
+
+        Args:
+            manifest: Of the package.
         """
 
 

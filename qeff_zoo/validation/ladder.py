@@ -68,15 +68,13 @@ def validate(
     """
     step = progress or (lambda steps: None)
     trial = try_package(package, threads, step, opening)
-    (program,) = package.programs
-    rounding = program.numerics
+    rounding = Numerics.together(program.numerics for program in package.programs)
     chosen = _chosen(trial)
     request = _request(package, checkpoint, trial, rounding)
-    (entry,) = package.manifest["programs"]
-    device = DeviceNumerics.of_program(entry) if opening else None
+    device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
     request["device"] = device and asdict(device)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
-    reference = ask(request, threads, step, arrays=chosen)
+    reference = ask(request, threads, step, arrays={**chosen, **_shown(trial)})
     judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,
@@ -103,6 +101,8 @@ def _request(
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
+        "pictures": [len(found) for found in trial.pictures],
+        "images": trial.images,
         "told": _told(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
@@ -126,6 +126,16 @@ def _chosen(trial: Trial) -> dict[str, Array]:
         f"{number}.{name}": indices
         for number, run in enumerate(trial.runs)
         for name, indices in run.all().items()
+    }
+
+
+def _shown(trial: Trial) -> dict[str, Array]:
+    """Return the pictures of the sequences, as `reference` takes them."""
+    return {
+        f"picture.{number}.{place}.{name}": array
+        for number, pictures in enumerate(trial.pictures)
+        for place, picture in enumerate(pictures)
+        for name, array in picture.items()
     }
 
 
@@ -253,13 +263,14 @@ def _told_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
 def _report(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> dict[str, Any]:
     floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
     reported: dict[str, Any] = {"noise_floor": floors}
-    if reference.about.get("activations"):
+    if left_out := reference.about.get("left_out"):
         reported["not_applied"] = (
-            "The checkpoint says how activations are rounded; neither the package nor the reference does so."
+            f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
+            "does so."
         )
-    left_out = judges.keys() - _deciding(judges, reference).keys()
-    if left_out:
-        reported["not_judged"] = sorted(judges[name].against["dtype"] for name in left_out)
+    not_judged = judges.keys() - _deciding(judges, reference).keys()
+    if not_judged:
+        reported["not_judged"] = sorted(judges[name].against["dtype"] for name in not_judged)
     choices = {name: value for name, value in reference.about["choices"].items() if name != "runs"}
     if choices["made"]:
         reported["choices"] = choices

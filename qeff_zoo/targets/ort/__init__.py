@@ -47,6 +47,7 @@ class OrtTarget:
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
     keeps_weights: bool = True
+    programs: int = 4
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(
@@ -98,6 +99,18 @@ class OrtTarget:
         from qeff_zoo.targets.ort import session
 
         return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
+
+    def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """Write what onnxruntime-genai reads."""
+        from qeff_zoo.targets.ort import genai
+
+        genai.write(folder, manifest)
+
+    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+        """Say whether onnxruntime-genai opens a package."""
+        from qeff_zoo.targets.ort import genai
+
+        return genai.said(manifest)
 
 
 TARGET = OrtTarget()
