@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
+from qeff_zoo import plots
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.disk.staging import publish, remove, staged_beside, write_durably
 from qeff_zoo.errors import PlanError, TrainingError
@@ -98,7 +100,10 @@ def finetune(
         raise PlanError(problems)
     device = devices.find(config)
     rows.check(config)
+    if config.plot:
+        plots.check(Path(config.plot))
     checkpoint = models.open_base(config)
+    config = models.with_length(config, checkpoint)
     tokenizer = models.read_tokenizer(config, checkpoint)
     run = _Run(config, device, checkpoint, tokenizer, reporter or Silent())
     with _quiet():
@@ -122,6 +127,7 @@ class _Run:
     def do(self, resume: str | None) -> Finetuned | None:
         """Train, as the only process in its folder; of several of torchrun, the first one holds it."""
         args = trainers.arguments(self.config, self.device, resumed=resume is not None)
+        devices.place(args, self.device, self.config.ddp_backend)
         if args.process_index:
             return self._train(args, resume)
         try:
@@ -147,7 +153,8 @@ class _Run:
         trainer = trainers.trainer_of(
             self.config, self.folder, args, model, self.tokenizer, self._data(made_by)
         )
-        for callback in self._callbacks():
+        devices.round_on_card(trainer, self.device)
+        for callback in self._callbacks(first=args.process_index == 0):
             trainer.add_callback(callback)
         if args.process_index == 0:
             self._begin(made_by, found)
@@ -166,7 +173,7 @@ class _Run:
             self.folder.require_new()
         remove(self.scratch)
         self.scratch.mkdir(parents=True)
-        sources = rows.load(self.config, self.scratch / "read")
+        sources = rows.load(self.config, self.scratch / "read", self.tokenizer)
         parts = {rows.TRAIN: sources.train}
         if sources.validation:
             parts[rows.VALIDATION] = sources.validation
@@ -214,7 +221,7 @@ class _Run:
                 "or change --output-dir."
             )
 
-    def _callbacks(self) -> list[TrainerCallback]:
+    def _callbacks(self, *, first: bool) -> list[TrainerCallback]:
         config = self.config
         found: list[TrainerCallback] = [Log(self.folder, self.reporter)]
         if config.convergence_counter is not None:
@@ -225,6 +232,10 @@ class _Run:
                     config.early_stopping_patience, config.early_stopping_threshold
                 )
             )
+        if config.tensorboard and first:
+            from tensorboardX import SummaryWriter
+
+            found.append(TensorBoardCallback(SummaryWriter(str(self.folder.path / "tensorboard"))))
         return found
 
     def _begin(self, made_by: Mapping[str, Any], found: Path | None) -> None:
@@ -263,6 +274,9 @@ class _Run:
             first=validated[0] if validated else {},
             last=last[-1] if last else {},
         )
+        if self.config.plot:
+            title = f"{self.checkpoint.name} on {Path(self.config.data).name}"
+            plots.draw_losses(self.folder.entries(), Path(self.config.plot), title)
         self.folder.note({**made_by, "result": found.as_dict()})
         return found
 

@@ -2,6 +2,7 @@
 """A checkpoint -> the model that is trained: with an adapter, or with all its weights; and its tokenizer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from qeff_zoo.tasks import positions_of
 
 _ADAPTER = "adapter_config.json"
 _ALL = ("all-linear",)
+_LENGTH = 1024  # tokens of a row, of models that read any number
 
 
 def open_base(config: Config) -> Checkpoint:
@@ -56,6 +58,12 @@ def open_base(config: Config) -> Checkpoint:
             "path."
         )
     return checkpoint
+
+
+def with_length(config: Config, checkpoint: Checkpoint) -> Config:
+    """Say how many tokens a row may have, where the model is to say it."""
+    longest = positions_of(checkpoint.config) or _LENGTH
+    return config if config.max_length else replace(config, max_length=longest)
 
 
 def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -114,7 +122,6 @@ def load(
     if config.task_mode == CLASSIFICATION:
         kind = AutoModelForSequenceClassification
         facts = {
-            "num_labels": len(labels),
             "id2label": dict(enumerate(labels)),
             "label2id": {label: number for number, label in enumerate(labels)},
             "ignore_mismatched_sizes": True,  # of another number of labels

@@ -71,21 +71,25 @@ class Step(nn.Module):
         state = RetainedState(
             self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
         )
-        kept = position_ids.argmax(1, keepdim=True)  # (batch, 1)
         if num_logits_to_keep is not None:
             count, last = num_logits_to_keep.shape[0], position_ids.shape[1] - 1
-            first = (kept + 1 - count).clamp(min=0)
-            kept = (first + torch.arange(count)[None]).clamp(max=last)
+            first = (state.needed + 1 - count).clamp(min=0)
+            state.needed = (first + torch.arange(count)[None]).clamp(max=last)
 
-        def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            hidden = args[0]
-            return (hidden.gather(1, kept[:, :, None].expand(-1, -1, hidden.shape[2])),)
+        def only_needed(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            return (args[0] if state.narrowed else state.only_needed(args[0]),)
 
-        head = self.model.get_output_embeddings().register_forward_pre_hook(keep_newest)
+        head = self.model.get_output_embeddings().register_forward_pre_hook(only_needed)
         try:
             output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:
             head.remove()
+        if num_logits_to_keep is not None and state.narrowed:
+            raise ExportError(
+                f"{type(self.model).__name__} computes its later layers for a call's newest token alone, so that no "
+                "draft can be checked. Expected a model that computes all layers for all tokens; leave "
+                "--num-speculative-tokens out."
+            )
         return (output.logits, *(state.present[name] for name in names))
 
     def call(
