@@ -141,7 +141,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             role=component.role,
             task=task.name,
             shape=shape,
-            variant={**task.variant(checkpoint, shape, choices.value), **factors},
+            variant={**task.variant(checkpoint, recipe, shape, choices.value), **factors},
             specializations=task.specializations(shape),
             flags=options,
             **storage,
@@ -199,6 +199,7 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "rev": recipe.rev,
         "transforms": [*always, *own],
         "components": [asdict(component) for component in recipe.components],
+        **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
     }
 
 

@@ -15,14 +15,23 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
 #: Every task: a module of this package with a value `TASK`.
-NAMES = TEXT_GENERATION, FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION = (
+NAMES = (
+    TEXT_GENERATION,
+    FEATURE_EXTRACTION,
+    TEXT_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    IMAGE_CLASSIFICATION,
+    IMAGE_FEATURE_EXTRACTION,
+) = (
     "text-generation",
     "feature-extraction",
     "text-classification",
     "token-classification",
+    "image-classification",
+    "image-feature-extraction",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder"]
+Role: TypeAlias = Literal["decoder", "encoder", "vision"]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]
@@ -62,6 +71,7 @@ class Task:
         role: Of its program.
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token has an answer of its own.
+        reads: What its packages read.
         auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
         suffixes: How the names of transformers' classes end that are made for it.
         has_head: Whether such a class has weights of its own; else any other class of the architecture will do too.
@@ -69,7 +79,7 @@ class Task:
         shapes: Profiles of a recipe that serves it besides a task of another role.
         probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder.
         tracing: `tracing(model, **variant)` describes how to trace a model.
-        variant: `variant(checkpoint, shape, chosen)` says what changes the graph beyond its sizes.
+        variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
         defaults: What a checkpoint says of choices that the user left out.
         problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
@@ -82,6 +92,7 @@ class Task:
     role: Role
     answers: AnswerKind
     by_token: bool = False
+    reads: Literal["text", "image"] = "text"
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
@@ -89,8 +100,8 @@ class Task:
     shapes: Mapping[str, Shape]
     probe: Callable[[Any], Any]
     tracing: Callable[..., Tracing]
-    variant: Callable[["Checkpoint", Shape, Mapping[str, Any]], dict[str, Any]] = (
-        lambda checkpoint, shape, chosen: {}
+    variant: Callable[["Checkpoint", Recipe, Shape, Mapping[str, Any]], dict[str, Any]] = (
+        lambda checkpoint, recipe, shape, chosen: {}
     )
     specializations: Callable[[Shape], list[dict[str, Any]]]
     defaults: Callable[["Checkpoint"], Mapping[str, Chosen]] = lambda checkpoint: {}
@@ -119,8 +130,10 @@ def task_of(architecture: str, recipe: Recipe) -> str:
         architecture: Class name.
         recipe: Of its `model_type`.
     """
+    reads = find(recipe.task).reads
+    alike = (task for task in map(find, NAMES) if task.reads == reads)
     # What has no head is recognized last: every name may end like that.
-    every = sorted(map(find, NAMES), key=lambda task: not task.has_head)
+    every = sorted(alike, key=lambda task: not task.has_head)
     told = (task.name for task in every if architecture.endswith(task.suffixes))
     return next(told, recipe.task)
 

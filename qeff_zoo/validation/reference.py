@@ -34,6 +34,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 import transformers
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -50,6 +51,7 @@ from qeff_zoo.validation.reference_numerics import (
     round_weights,
     swapped_heads,
 )
+from qeff_zoo.validation.sample_pictures import draw
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -98,7 +100,10 @@ def answers_of(model: Any, request: Mapping[str, Any]) -> "_Answers":
         model: Hugging Face's, for the request's task.
         request: With `task`, and what that takes: see `_Logits` and `_Whole`.
     """
-    kind = _Logits if tasks.find(request["task"]).answers == "logits" else _Whole
+    task = tasks.find(request["task"])
+    if task.reads == "image":
+        return _Pictures(model, request)
+    kind = _Logits if task.answers == "logits" else _Whole
     return kind(model, request)
 
 
@@ -313,6 +318,49 @@ class _Whole(_Answers):
         for number, activation in enumerate(self._activations):
             pooled = activation(self._model.dense[number](pooled[None])[0])
         return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
+
+
+class _Pictures(_Answers):
+    """Answers about pictures, which transformers' own processor makes into arrays.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `task`, `sequences` as `sample_pictures.draw` takes them, and in `told` what to do
+            otherwise than the model does.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(request["sequences"])
+        self._model, self._told = model, request["told"]
+        self._embeds = tasks.find(request["task"]).answers == "embeddings"
+        self._process = transformers.AutoImageProcessor.from_pretrained(
+            request["checkpoint"], backend="pil", local_files_only=True
+        )
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
+        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
+        pixels = pixels.to(next(self._model.parameters()).dtype)
+        found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
+        tick()
+        return list(found.float().numpy()[:, None])
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        both = hasattr(self._model, "get_image_features")
+        call = self._model.get_image_features if both else self._model
+        output = call(pixel_values=pixels)
+        states = output.last_hidden_state
+        if states.dim() > 3:
+            states = states.reshape(*states.shape[:2], -1).permute(0, 2, 1)
+        by_mode: dict[str | None, Callable[[], Tensor]] = {
+            None: lambda: output.pooler_output.reshape(len(pixels), -1),
+            "cls": lambda: states[:, 0],
+            "max": lambda: states.max(1).values,
+            "mean": lambda: states.sum(1) / states.shape[1],
+        }
+        pooled = by_mode[self._told.get("pooling")]()
+        length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
+        return pooled / length if self._told.get("normalize") else pooled
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:
