@@ -128,7 +128,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
-    _check_applicable(served, request, choices)
+    _check_applicable(served, target, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
@@ -234,8 +234,16 @@ def _choose_task(
     return tasks.for_task(recipe, chosen.task)
 
 
-def _check_applicable(served: Sequence[Task], request: Request, choices: Chosen) -> None:
-    """Refuse what means nothing to any task of the package."""
+def _check_applicable(
+    served: Sequence[Task], target: targets.Target, request: Request, choices: Chosen
+) -> None:
+    """Refuse what means nothing to any task of the package, and tasks that mean nothing to the target."""
+    choices.problems += [
+        f"--target {target.name} runs nothing that reads {task.reads}s, as {task.name} does. Expected "
+        f"{' or '.join(name for name in targets.NAMES if task.reads in targets.find(name).reads)}; choose that."
+        for task in served
+        if task.reads not in target.reads
+    ]
     choices.problems += [
         f"{one.flag} does not apply to {served[0].name}. Leave it out."
         for one in CHOICES.values()

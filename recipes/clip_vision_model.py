@@ -16,7 +16,11 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={**VIT.tiny[0].config, "initializer_factor": 3.0},
-            image_processor={"size": 28, "crop_size": 28},
+            image_processor={
+                "image_processor_type": "CLIPImageProcessor",
+                "size": 28,
+                "crop_size": 28,
+            },
         ),
     ),
 )

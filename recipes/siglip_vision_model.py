@@ -6,6 +6,8 @@ Unusual: no class token; a learned query attends to all patches, and what it fin
 
 from dataclasses import replace
 
+from qeff_zoo.recipe import Tiny
+
 from .vit import RECIPE as VIT
 
 RECIPE = replace(
@@ -14,5 +16,13 @@ RECIPE = replace(
     architectures=("SiglipVisionModel",),
     special="ViT without a class token: a learned query attends to the last states.",
     image_processor="SiglipImageProcessor",
-    tiny=(replace(VIT.tiny[0], image_processor={"size": {"height": 28, "width": 28}}),),
+    tiny=(
+        Tiny(
+            config=VIT.tiny[0].config,
+            image_processor={
+                "image_processor_type": "SiglipImageProcessor",
+                "size": {"height": 28, "width": 28},
+            },
+        ),
+    ),
 )

@@ -51,6 +51,13 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
     )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="picture, for a package that reads those; may be given several times",
+    )
     parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
     parser.add_argument(
         "--pair",

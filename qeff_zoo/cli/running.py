@@ -14,6 +14,8 @@ from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.tasks import NAMES, find
 
+_BEST = 5  # labels of a picture that are shown
+
 # --- run ---------------------------------------------------------------------------------------
 
 
@@ -22,9 +24,10 @@ def run_command(arguments: argparse.Namespace) -> None:
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
-    if not prompts:
+    if not prompts and not arguments.image:
         raise GenerationError(
-            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
+            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
+            "reads pictures --image FILE."
         )
     from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
 
@@ -34,10 +37,24 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
+    given = _given(package.task, prompts, arguments.image)
     session = open_session(package, threads=arguments.threads)
     task = find(package.task)
-    run = _label_tokens if task.by_token else _RUNS[task.answers]
-    run(session, prompts, arguments)
+    run = _label_tokens if task.by_token else _RUNS[task.reads, task.answers]
+    run(session, given, arguments)
+
+
+def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
+    """Return what the packages of a task read; refuse what they do not."""
+    sees = task in NAMES and find(task).reads == "image"
+    wrong, flag, reads = (
+        (prompts, "--prompt", "--image") if sees else (images, "--image", "--prompt")
+    )
+    if wrong:
+        raise GenerationError(
+            f"{flag} does not apply to {task}, which reads {reads[2:]}s alone. Leave it out, and use {reads}."
+        )
+    return images if sees else prompts
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -89,8 +106,9 @@ def _as_json(output: Any) -> dict[str, Any]:
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
     embeddings = session.embed(texts)
     if arguments.json:
+        kind = "image" if arguments.image else "text"
         outputs = [
-            {"text": t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)
+            {kind: t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)
         ]
         print_json({"outputs": outputs})
     elif len(texts) == 1:
@@ -117,6 +135,23 @@ def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> 
         for one in found
     ]
     print(table(rows, ["text", *(["pair"] if arguments.pair else []), "label", "score"]))
+
+
+def _recognize(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
+    found = session.classify(images)
+    if arguments.json:
+        outputs = [
+            {"image": image, "scores": [asdict(score) for score in scores]}
+            for image, scores in zip(images, found, strict=True)
+        ]
+        print_json({"outputs": outputs})
+        return
+    rows = [
+        [image if not place else "", one.label, f"{one.score:.4f}"]
+        for image, scores in zip(images, found, strict=True)
+        for place, one in enumerate(scores[:_BEST])
+    ]
+    print(table(rows, ["image", "label", "score"]))
 
 
 def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
@@ -148,11 +183,13 @@ def _label_tokens(session: Any, texts: list[str], arguments: argparse.Namespace)
     print(table(rows, ["token", "at", "label", "score"]))
 
 
-#: What runs a package, by what it answers.
-_RUNS: dict[str, Callable[[Any, list[str], argparse.Namespace], None]] = {
-    "logits": _generate,
-    "embeddings": _embed,
-    "scores": _classify,
+#: What runs a package, by what it reads and answers.
+_RUNS: dict[tuple[str, str], Callable[[Any, list[str], argparse.Namespace], None]] = {
+    ("text", "logits"): _generate,
+    ("text", "embeddings"): _embed,
+    ("text", "scores"): _classify,
+    ("image", "embeddings"): _embed,
+    ("image", "scores"): _recognize,
 }
 
 

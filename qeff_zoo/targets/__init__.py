@@ -99,6 +99,10 @@ class Target(Protocol):
     def keeps_weights(self) -> bool:
         """Whether what it compiles reads the data file when it runs; else the package is without it."""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What packages for it may read, of what `qeff_zoo.tasks.Task.reads` says."""
+
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
     ) -> list[str]:

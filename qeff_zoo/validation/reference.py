@@ -126,7 +126,7 @@ def _run_variants(
         runs["half"] = _in_float16(model, answers, choices)
     with as_the_package:
         told = _run_told(answers, choices)
-    with swapped_heads(model) as mutation, as_the_package:
+    with swapped_heads(answers.half) as mutation, as_the_package:
         runs["canary"] = answers.alone()
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
@@ -188,10 +188,11 @@ class _Answers:
 
     Args:
         sequences: Token ids.
+        half: The model that answers; of one of pictures and texts, the half that does.
     """
 
-    def __init__(self, sequences: list[list[int]]) -> None:
-        self._sequences = sequences
+    def __init__(self, sequences: list[list[int]], half: Any) -> None:
+        self._sequences, self.half = sequences, half
 
     def alone(self, watching: Watching | None = None) -> list[Array]:
         """Run each sequence by itself, without padding; return (positions, values) each."""
@@ -240,7 +241,7 @@ class _Logits(_Answers):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"])
+        super().__init__(request["sequences"], model)
         self._model = model
         self._positions: list[list[int]] = request["positions"]
 
@@ -273,7 +274,7 @@ class _Whole(_Answers):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"])
+        super().__init__(request["sequences"], model)
         self._model = model
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._types: list[list[int]] | None = request.get("types")
@@ -330,7 +331,7 @@ class _Pictures(_Answers):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"])
+        super().__init__(request["sequences"], getattr(model, "vision_model", model))
         self._model, self._told = model, request["told"]
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._process = transformers.AutoImageProcessor.from_pretrained(

@@ -47,6 +47,7 @@ class OrtTarget:
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
     keeps_weights: bool = True
+    reads: tuple[str, ...] = ("text", "image")
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(

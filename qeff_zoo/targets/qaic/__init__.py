@@ -31,6 +31,7 @@ class QaicTarget:
     weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
     keeps_weights: bool = False
+    reads: tuple[str, ...] = ("text",)
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(

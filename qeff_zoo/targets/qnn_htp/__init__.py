@@ -33,6 +33,7 @@ class HtpTarget:
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
     keeps_weights: bool = False
+    reads: tuple[str, ...] = ("text",)
     ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
 
     def problems(
