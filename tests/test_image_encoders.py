@@ -29,7 +29,7 @@ from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.runtime import ImageClassificationSession, ImageEmbeddingSession, open_session
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.seeing import Embed
-from qeff_zoo.validation import sample_pictures, tiny_models
+from qeff_zoo.validation import drawings, tiny_models
 
 IMAGE_RECIPES = [one for one in registry.list_recipes() if tasks.find(one.task).reads == "image"]
 #: Graphs that are compared in any case: attention and convolutions, with a head and without. `validate MODEL_TYPE`
@@ -70,7 +70,7 @@ class Built:
         self.store = Store(folder / "store")
         self.package = self.build()
         self.pictures = [
-            Image.fromarray(sample_pictures.draw(number, *size))
+            Image.fromarray(drawings.draw(number, *size))
             for number, size in enumerate([(61, 93), (40, 40), (120, 37), (5, 5), (64, 70)])
         ]
 
@@ -283,8 +283,8 @@ def test_what_cannot_be_built_says_why(
         build(changed(vit, tmp_path, **settings), asked, store=vit.store)
 
 
-def test_sample_pictures_are_always_the_same() -> None:
-    first, again = (sample_pictures.draw(3, 31, 20) for _ in range(2))
+def test_drawings_are_always_the_same() -> None:
+    first, again = (drawings.draw(3, 31, 20) for _ in range(2))
     assert first.shape == (20, 31, 3)
     assert np.array_equal(first, again)
-    assert not np.array_equal(first, sample_pictures.draw(4, 31, 20))
+    assert not np.array_equal(first, drawings.draw(4, 31, 20))

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
+from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 
@@ -25,6 +26,7 @@ class Request:
         stop: Strings that end the answer, which ends before them.
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
+        sights: Its pictures, if it has any.
     """
 
     prompt: tuple[int, ...]
@@ -33,6 +35,7 @@ class Request:
     stop: tuple[str, ...] = ()
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
+    sights: Sights | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -266,7 +266,7 @@ def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[lis
     """Write the stages of a package that reads pictures: each alone, then together in each batch.
 
     Returns:
-        The stages, and the pictures that they name, as `sample_pictures.draw` takes them.
+        The stages, and the pictures that they name, as `drawings.draw` takes them.
     """
     pictures = [[number, width, height] for number, (width, height) in enumerate(_PICTURES)]
     alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(pictures))))

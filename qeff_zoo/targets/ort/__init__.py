@@ -48,6 +48,7 @@ class OrtTarget:
     level: str = "checkpoint"
     keeps_weights: bool = True
     reads: tuple[str, ...] = ("text", "image")
+    programs: int = 4
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(

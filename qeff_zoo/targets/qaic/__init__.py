@@ -32,6 +32,7 @@ class QaicTarget:
     level: str = "device"
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text",)
+    programs: int = 1
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(
