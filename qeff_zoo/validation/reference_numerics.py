@@ -196,7 +196,8 @@ def swapped_heads(model: Any) -> Iterator[str]:
     """Swap the first and the last head of the first mixer of tokens for a while; yields what was done."""
     config = model.config.get_text_config()
     layers = getattr(config, "per_layer_config", None)
-    if layers is not None:  # which need not have as many heads each
+    # Which need not have as many heads each; of convolutions there are stages, and no number of layers.
+    if layers is not None and hasattr(config, "num_hidden_layers"):
         config = layers[0]
     told = getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
     heads = int(told[0] if isinstance(told, list | tuple) else told)  # of the first stage
