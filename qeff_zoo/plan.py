@@ -14,7 +14,7 @@ from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.choosing import Chosen, choose_weights, rounded_floats
+from qeff_zoo.choosing import Chosen, choose_adapters, choose_weights, rounded_floats
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
@@ -125,6 +125,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     storage = choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
+    adapters = choose_adapters(target, request, choices)
     factors = _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
@@ -141,7 +142,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             role=component.role,
             task=task.name,
             shape=shape,
-            variant={**task.variant(checkpoint, shape, choices.value), **factors},
+            variant={**task.variant(checkpoint, shape, choices.value), **factors, **adapters},
             specializations=task.specializations(shape),
             flags=options,
             **storage,

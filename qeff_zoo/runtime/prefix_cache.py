@@ -46,15 +46,19 @@ class PrefixCache:
             OrderedDict()
         )  # least recently used first
 
-    def keys(self, prompt: Sequence[int]) -> list[bytes]:
+    def keys(self, prompt: Sequence[int], adapter: bytes = b"") -> list[bytes]:
         """Name the blocks of a prompt that can be kept, each by all tokens up to its end.
 
         At least one token of the prompt is left to be computed.
+
+        Args:
+            prompt: Token ids.
+            adapter: Digest of the one that they are run with; nothing for the model as it is.
         """
         keys: list[bytes] = []
         if not self._keeps:
             return keys
-        digest = hashlib.blake2b(digest_size=32)
+        digest = hashlib.blake2b(adapter, digest_size=32)
         for start in range(0, len(prompt) - self.block, self.block):
             digest.update(np.array(prompt[start : start + self.block], np.int64).tobytes())
             keys.append(digest.digest())

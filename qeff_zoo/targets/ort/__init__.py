@@ -46,6 +46,7 @@ class OrtTarget:
     revision: int = 2
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
+    no_adapters: str = ""
     keeps_weights: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

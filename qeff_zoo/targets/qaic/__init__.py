@@ -30,6 +30,9 @@ class QaicTarget:
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
+    no_adapters: str = (
+        "Cloud AI 100's compiler bounds the inputs of a program, and a model has two for every linear layer"
+    )
     keeps_weights: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

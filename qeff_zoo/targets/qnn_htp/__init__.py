@@ -32,6 +32,7 @@ class HtpTarget:
     revision: int = 1
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
+    no_adapters: str = "its compiler takes weights as constants alone"
     keeps_weights: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
 
