@@ -30,7 +30,7 @@ def write_adapter(folder: Path, session: Any, seed: int) -> None:
     """Write an adapter of random matrices for every layer that a session lets adapters change."""
     folder.mkdir()
     rng = np.random.default_rng(seed)
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for site in sites_of(session.adapters.inputs):
         rows, columns = (session.adapters.inputs[name].shape for name in site.inputs)
         module = f"base_model.model.model.layers.{site.layer}.{site.module}"
@@ -62,12 +62,15 @@ def measure(folder: Path) -> dict[str, Any]:
     """Build both packages, load adapters, and time calls of both in turns."""
     model = random_llama.make(folder / "model", random_llama.SIZES["160m"], 0)
     choices: dict[str, Any] = {
-        **{"weights": "int4", "ctx_len": 512, "batch_size": ROWS, "prefill_seq_len": PROMPT},
+        "weights": "int4",
+        "ctx_len": 512,
+        "batch_size": ROWS,
+        "prefill_seq_len": PROMPT,
         "validate": False,
     }
-    plain = qeff_zoo.load(qeff_zoo.build(str(model), **choices), threads=1)
+    plain: Any = qeff_zoo.load(qeff_zoo.build(str(model), **choices), threads=1)
     taking = qeff_zoo.build(str(model), max_loras=SLOTS, max_lora_rank=RANK, **choices)
-    session = qeff_zoo.load(taking, threads=1)
+    session: Any = qeff_zoo.load(taking, threads=1)
     seconds = []
     for number in range(SLOTS):
         write_adapter(folder / f"adapter{number}", session, number)

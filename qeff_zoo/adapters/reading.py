@@ -149,8 +149,8 @@ class Adapter:
     def refused(self, what: str, expected: str) -> AdapterError:
         """Return the error that refuses it."""
         return AdapterError(
-            f"Cannot use the adapter {self.name!r}: {what}; expected {expected}. Use another adapter, or train it again "
-            "without that."
+            f"Cannot use the adapter {self.name!r}: {what}; expected {expected}. Use another adapter, or train it "
+            "again without that."
         )
 
 
@@ -168,11 +168,13 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
     files = _files(str(source), revision)
     if CONFIG not in files.names:
         raise AdapterError(
-            f"{files} has no {CONFIG}, so it is no adapter. Expected what peft's save_pretrained writes. Give the folder "
-            "or the repository of one."
+            f"{files} has no {CONFIG}, so it is no adapter. Expected what peft's save_pretrained writes. Give the "
+            "folder or the repository of one."
         )
     if WEIGHTS not in files.names:
-        pickled = f", only {_PICKLE}: a pickle, which can run code" if _PICKLE in files.names else ""
+        pickled = (
+            f", only {_PICKLE}: a pickle, which can run code" if _PICKLE in files.names else ""
+        )
         raise AdapterError(
             f"{files} has no {WEIGHTS}{pickled}. Expected the adapter as safetensors. Save it again with peft's "
             "save_pretrained."
@@ -221,7 +223,7 @@ def _pattern(config: Mapping[str, Any], table: str, module: str, default: Any) -
                 return value
     except re.error as error:
         raise AdapterError(
-            f"{table} of an adapter has {pattern!r}, which is no regular expression: {error}. Expected what peft wrote. "
-            f"Correct {CONFIG}."
+            f"{table} of an adapter has {pattern!r}, which is no regular expression: {error}. Expected what peft "
+            f"wrote. Correct {CONFIG}."
         ) from error
     return default

@@ -80,9 +80,11 @@ class Adapters(Mapping[str, Loaded]):
         }
         #: Whether the program takes adapters.
         self.are_taken = IDS in program.inputs
-        first = next(iter(self.inputs.values()), None)
-        #: Adapters at a time, and the rank of the largest.
-        self.slots, self.rank = (0, 0) if first is None else (len(first) - 1, first.shape[2])
+        first = next(iter(self.inputs.values()), np.zeros((1, 0, 0)))
+        #: Adapters at a time.
+        self.slots: int = first.shape[0] - 1
+        #: Of the largest adapter.
+        self.rank: int = first.shape[2]
         self._loaded: dict[str, Loaded] = {}
         self._leaving: list[Loaded] = []  # unloaded, and still in use
         self._changing = threading.Lock()
@@ -141,7 +143,9 @@ class Adapters(Mapping[str, Loaded]):
                 "built with --max-loras. Build the model with that."
             )
         if not name:
-            raise AdapterError(f"Cannot load {str(source)!r} by the name ''; expected a name. Give one.")
+            raise AdapterError(
+                f"Cannot load {str(source)!r} by the name ''; expected a name. Give one."
+            )
         from qeff_zoo.adapters.reading import open_adapter
 
         adapter = open_adapter(source, revision)
@@ -191,30 +195,37 @@ class Adapters(Mapping[str, Loaded]):
 
         adapter.require(FOLDABLE)
         self._require_base(adapter)
-        problems, places = [], {}
+        problems: list[str] = []
+        places: dict[str, Site] = {}
         by_end: dict[str, list[Site]] = {}
         for site in self._sites:
             by_end.setdefault(site.module.rpartition(".")[2], []).append(site)
         for module, rank in adapter.modules.items():
             near = by_end.get(module.rpartition(".")[2], [])
-            site = next((one for one in near if one.is_of(module)), None)
-            if site is None:
-                problems.append(f"it changes {module!r}, which is no layer that this package lets adapters change")
+            fitting = [one for one in near if one.is_of(module)]
+            if not fitting:
+                problems.append(
+                    f"it changes {module!r}, which is no layer that this package lets adapters change"
+                )
                 continue
+            site = places[module] = fitting[0]
             down, up = (self.inputs[name].shape for name in site.inputs)
             here, has = (down[1], up[2]), adapter.shape(module)
             if has != here:
-                problems.append(f"its {module!r} is from {has[0]} to {has[1]}, here from {here[0]} to {here[1]}")
+                problems.append(
+                    f"its {module!r} is from {has[0]} to {has[1]}, here from {here[0]} to {here[1]}"
+                )
             elif rank > self.rank:
-                problems.append(f"its {module!r} has rank {rank}, and here the largest is {self.rank}")
-            places[module] = site
+                problems.append(
+                    f"its {module!r} has rank {rank}, and here the largest is {self.rank}"
+                )
         problems += [f"it has {name!r}" for name in adapter.others]
         if problems:
             changed = dict.fromkeys(site.module for site in self._sites)
             raise AdapterError(
-                f"The adapter {adapter.name!r} does not fit package {str(self._folder)!r}: {some(problems, 4)}. Expected "
-                f"an adapter of its model with matrices of rank {self.rank} at most, for {', '.join(changed)}. Use such "
-                "an adapter, or build the package with another --max-lora-rank or --lora-targets."
+                f"The adapter {adapter.name!r} does not fit package {str(self._folder)!r}: {some(problems, 4)}. "
+                f"Expected an adapter of its model, of rank {self.rank} at most, for {', '.join(changed)}. "
+                "Use such an adapter, or build the package with another --max-lora-rank or --lora-targets."
             )
         return places
 
@@ -223,7 +234,11 @@ class Adapters(Mapping[str, Loaded]):
         manifest = read_json(self._folder / "manifest.json")
         model = manifest.get("spec", {}).get("sources", {}).get("model", {}).get("model_id")
         base = adapter.base
-        is_id = base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists()
+        is_id = (
+            base.count("/") == 1
+            and not base.startswith((".", "/", "~"))
+            and not Path(base).exists()
+        )
         if model and is_id and base.lower() != model.lower():
             raise AdapterError(
                 f"The adapter {adapter.name!r} was trained on {base!r}, and package {str(self._folder)!r} is of "
@@ -238,6 +253,8 @@ class Adapters(Mapping[str, Loaded]):
             down, up = (self.inputs[name][slot] for name in site.inputs)
             a, b = adapter.pair(module)
             if not (np.isfinite(a).all() and np.isfinite(b).all()):
-                raise adapter.refused(f"its {module!r} is infinite or not a number", "finite matrices")
+                raise adapter.refused(
+                    f"its {module!r} is infinite or not a number", "finite matrices"
+                )
             rank = a.shape[1]
             down[:, :rank], up[:rank] = a, b

@@ -80,9 +80,7 @@ def apply(
     )
 
 
-def _find(
-    model: Any, repeated: layers.RepeatedLayers | None
-) -> dict[Site, tuple[str, nn.Module]]:
+def _find(model: Any, repeated: layers.RepeatedLayers | None) -> dict[Site, tuple[str, nn.Module]]:
     """Return path and module of every linear layer in the repeated layers."""
     if repeated is not None:
         path, indices = repeated.path, repeated.traced
@@ -92,7 +90,7 @@ def _find(
         if listed is None:
             return {}
         path, indices = listed[0], tuple(range(count))
-    found = {}
+    found: dict[Site, tuple[str, nn.Module]] = {}
     for index, layer in zip(indices, model.get_submodule(path), strict=True):
         for name, module in layer.named_modules():
             if isinstance(module, nn.Linear | Conv1D):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What adapters add becomes operators of ONNX Runtime: calls of base rows alone skip it, and all sites decide at once."""
+"""What adapters add becomes operators of ONNX Runtime; calls for the model as it is skip it, decided once for all."""
 
 import onnx_ir as ir
 from onnx_ir.tape import Tape

@@ -30,9 +30,7 @@ class QaicTarget:
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
-    no_adapters: str = (
-        "Cloud AI 100's compiler bounds the inputs of a program, and a model has two for every linear layer"
-    )
+    no_adapters: str = "nothing was tried yet that keeps their matrices on a card from call to call"
     keeps_weights: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
