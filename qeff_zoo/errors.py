@@ -13,7 +13,8 @@ ZooError                    the user can act on it; the command line prints it a
 ├── StoreError              no room, no permission, or another process in the way
 ├── GenerationError         a request that the package cannot serve
 │   ├── BusyError           more requests than are allowed at a time
-│   └── ContextLengthError  a prompt that the context cannot hold
+│   ├── ContextLengthError  a prompt that the context cannot hold
+│   └── MediaError          a picture or a recording that cannot be read, or is too large
 ├── ServingError            a server that cannot start
 ├── SettingsError           a settings file or variable with a value that is not allowed
 ├── RemoteError             a place where packages are shared cannot be reached, or is not what it claims
@@ -87,6 +88,10 @@ class BusyError(GenerationError):
 
 class ContextLengthError(GenerationError):
     """A prompt has more tokens than the context holds."""
+
+
+class MediaError(GenerationError):
+    """A picture or a recording cannot be read, is damaged, or is larger than allowed."""
 
 
 class ServingError(ZooError):

@@ -168,6 +168,8 @@ def _build(
                 raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
         with watch.stage("package"):
             manifest = _manifest(checkpoint, plan, traced, entries, watch)
+            if isinstance(target, targets.Accompanying):
+                target.accompany(folder, manifest)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             if not target.keeps_weights:
                 (folder / external_data.WEIGHTS).unlink()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,14 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_a_snippet_runs_with_one_changed_line(
-    snippet: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+    snippet: str,
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = snippet.splitlines()
+    if snippet != SNIPPETS[0]:  # packages of the same model, compared once
+        monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
     (before,) = (line[1:] for line in lines if line.startswith("-"))
     (after,) = (line[1:] for line in lines if line.startswith("+"))
     assert before.split()[1] == "QEfficient"

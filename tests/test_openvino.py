@@ -39,15 +39,22 @@ def distance(got: Array, expected: Array) -> float:
     return float(off.max())
 
 
+def traced(models: Models, home: Path) -> Store:
+    """Return a store that has the graph of a Llama without slots."""
+    models.trace(models.llama, home, ctx_len=48, prefill_seq_len=16)
+    return Store(home)
+
+
 def test_a_package_is_validated(models: Models, tmp_path: Path) -> None:
     choices = Request(target="openvino", weights="int4", ctx_len=48, prefill_seq_len=16)
-    done = pipeline.build(str(models.llama), choices, store=Store(tmp_path))
+    done = pipeline.build(str(models.llama), choices, store=traced(models, tmp_path))
     assert done.package.validated == "checkpoint"
 
 
 def test_integers_are_the_default(models: Models, tmp_path: Path) -> None:
     choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
-    done = pipeline.build(str(models.llama), choices, validate=False, store=Store(tmp_path))
+    store = traced(models, tmp_path)
+    done = pipeline.build(str(models.llama), choices, validate=False, store=store)
     assert done.package.manifest["spec"]["quantization"]["weights"] == "int8"
 
 
@@ -56,8 +63,9 @@ def test_integers_of_a_checkpoint_stay(ordered: bool, models: Models, tmp_path: 
     kinds = {"v_proj": (4, 16), "down_proj": (8, 32), "_proj": (4, 32)}
     source = gptq_checkpoints.write(models.llama, tmp_path / "gptq", kinds, ordered=ordered)
     choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
-    done = pipeline.build(str(source), choices, store=Store(tmp_path / "store"))
-    assert done.package.validated == "checkpoint"
+    store = traced(models, tmp_path / "store")
+    done = pipeline.build(str(source), choices, validate=ordered, store=store)
+    assert done.package.validated == ("checkpoint" if ordered else "none")
     (program,) = done.package.programs
     found = {(one.format.bits, one.format.block) for one in program.numerics.matrices if one.kept}
     assert found == set(kinds.values())
@@ -165,8 +173,9 @@ def test_without_openvino_the_extra_is_named(
 ) -> None:
     monkeypatch.setattr("qeff_zoo.targets.openvino.installed", lambda _: None)
     choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
+    store = traced(models, tmp_path)
     with pytest.raises(CompileError, match=r"pip install 'qeff-zoo\[openvino\]'"):
-        pipeline.build(str(models.llama), choices, validate=False, store=Store(tmp_path))
+        pipeline.build(str(models.llama), choices, validate=False, store=store)
 
 
 def test_a_damaged_graph_is_refused(models: Models, tmp_path: Path) -> None:

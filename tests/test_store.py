@@ -469,6 +469,18 @@ def test_gc_removes_what_was_long_unused(store: Store) -> None:
     assert left_in_staging(store) == []
 
 
+def test_gc_removes_what_was_made_of_a_gguf_file_and_long_unused(store: Store) -> None:
+    with store.stage("companions") as folder:
+        (folder / "config.json").write_text("{}")
+        store.promote_companions(folder, GRAPH)
+    assert store.companions(GRAPH) is not None
+    assert store.gc(older_than=timedelta(days=7)) == []
+    age(store, GRAPH, days=8)
+    removed = store.gc(older_than=timedelta(days=7))
+    assert [(entry.kind, entry.key) for entry in removed] == [("companions", GRAPH)]
+    assert store.companions(GRAPH) is None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show who maps a file")
 @pytest.mark.parametrize("how", ["mapped", "open"])
 def test_gc_spares_what_a_process_uses(store: Store, how: str) -> None:

@@ -210,7 +210,10 @@ class Store:
             key: Of what they were made of.
         """
         folder = self._layout.companions / _checked(key)
-        return folder if folder.is_dir() else None
+        if not folder.is_dir():
+            return None
+        self._layout.touch(key)
+        return folder
 
     def promote_companions(self, folder: Path, key: str) -> Path:
         """Make a staged folder the store's companions of its key; another's is adopted.

@@ -39,7 +39,7 @@ class Entry:
     """Something that the store holds.
 
     Args:
-        kind: "package", "graph", "staging", "partial" (a download) or "failed".
+        kind: "package", "graph", "companions" (made of a GGUF file), "staging", "partial" (a download) or "failed".
         key: Its folder's or file's name.
         path: Its folder, or of a download its file.
         size: Bytes of all files in it.
@@ -133,6 +133,8 @@ def _states(layout: Layout) -> Iterator[tuple[str, str, Path]]:
         yield "package", "damaged" if _package_problem(path) else "complete", path
     for path in _children(layout.graphs):
         yield "graph", "damaged" if graph_problems(path) else "complete", path
+    for path in _children(layout.companions):
+        yield "companions", "complete", path
     for path in _children(layout.failed):
         yield "failed", "failed", path
     for path in staging_folders(layout.staging):
@@ -148,7 +150,7 @@ def unneeded(layout: Layout, max_idle: float | None, keep: Collection[str]) -> l
 
     Args:
         layout: The store.
-        max_idle: Seconds that packages and graphs may lie unused; None for any number.
+        max_idle: Seconds that packages, graphs and companions may lie unused; None for any number.
         keep: Keys to leave in any case.
     """
     busy = in_use(layout)
@@ -181,7 +183,8 @@ def freed(folders: Collection[Path]) -> int:
 
 
 def _is_idle(entry: Entry, limit: float | None) -> bool:
-    return limit is not None and entry.kind in ("package", "graph") and entry.used < limit
+    ages = entry.kind in ("package", "graph", "companions")
+    return limit is not None and ages and entry.used < limit
 
 
 def discard_entry(layout: Layout, entry: Entry) -> None:
@@ -207,8 +210,9 @@ def discard_entry(layout: Layout, entry: Entry) -> None:
 def forget(layout: Layout, max_idle: float) -> None:
     """Drop digests computed longer ago than that, and notes about entries that are gone."""
     limit = time.time() - max_idle
+    noted = layout.packages, layout.graphs, layout.companions
     for note in _children(layout.used, folders=False):
-        if not (layout.packages / note.name).exists() and not (layout.graphs / note.name).exists():
+        if not any((folder / note.name).exists() for folder in noted):
             note.unlink(missing_ok=True)
     for note in _children(layout.sources, folders=False):
         if not (layout.packages / note.name).exists():

@@ -250,6 +250,26 @@ class Preparing(Protocol):
         """
 
 
+@runtime_checkable
+class Accompanying(Protocol):
+    """What a target says and does besides whose packages other software can open as well."""
+
+    def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """Write what that software reads.
+
+        Args:
+            folder: Of a package that is being built, complete but for this.
+            manifest: As it will be, without `files`.
+        """
+
+    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+        """Say which software opens a package, or why it does not: a line.
+
+        Args:
+            manifest: Of the package.
+        """
+
+
 def find(name: str) -> Target:
     """Return a target by its name, one of `NAMES`."""
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")

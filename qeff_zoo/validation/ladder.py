@@ -253,13 +253,14 @@ def _told_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
 def _report(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> dict[str, Any]:
     floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
     reported: dict[str, Any] = {"noise_floor": floors}
-    if reference.about.get("activations"):
+    if left_out := reference.about.get("left_out"):
         reported["not_applied"] = (
-            "The checkpoint says how activations are rounded; neither the package nor the reference does so."
+            f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
+            "does so."
         )
-    left_out = judges.keys() - _deciding(judges, reference).keys()
-    if left_out:
-        reported["not_judged"] = sorted(judges[name].against["dtype"] for name in left_out)
+    not_judged = judges.keys() - _deciding(judges, reference).keys()
+    if not_judged:
+        reported["not_judged"] = sorted(judges[name].against["dtype"] for name in not_judged)
     choices = {name: value for name, value in reference.about["choices"].items() if name != "runs"}
     if choices["made"]:
         reported["choices"] = choices

@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from qeff_zoo import tasks
-from qeff_zoo.validation.reference_formats import Weights, open_weights, stored_activations
+from qeff_zoo.validation.reference_formats import Weights, left_out, open_weights
 
 _ENDLESS = 1 << 40  # tokens
 
@@ -106,11 +106,11 @@ def about_quantization(request: Mapping[str, Any]) -> dict[str, Any]:
         request: With `checkpoint`, and `gguf` where the weights are in such files.
     """
     if request.get("gguf"):
-        return {"quantization": "gguf", "activations": False}
+        return {"quantization": "gguf", "left_out": []}
     told = _quantization(Path(request["checkpoint"]))
     if not told:
         return {}
-    return {"quantization": told["quant_method"], "activations": stored_activations(told)}
+    return {"quantization": told["quant_method"], "left_out": left_out(told)}
 
 
 def _fix_factors(config: Any, chosen: str) -> None:

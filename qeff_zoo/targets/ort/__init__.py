@@ -100,5 +100,17 @@ class OrtTarget:
 
         return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
 
+    def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """Write what onnxruntime-genai reads."""
+        from qeff_zoo.targets.ort import genai
+
+        genai.write(folder, manifest)
+
+    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
+        """Say whether onnxruntime-genai opens a package."""
+        from qeff_zoo.targets.ort import genai
+
+        return genai.said(manifest)
+
 
 TARGET = OrtTarget()

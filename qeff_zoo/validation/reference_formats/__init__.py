@@ -86,15 +86,17 @@ def _finder(
     return METHODS.get(method.removeprefix("intel/").replace("_", "-"))
 
 
-def stored_activations(config: Mapping[str, Any]) -> bool:
-    """Tell whether a checkpoint says how activations are to be rounded, which the reference does not do.
+def left_out(config: Mapping[str, Any]) -> list[str]:
+    """Return what else a checkpoint says how to round, in words, which the reference does not do.
 
     Args:
         config: `quantization_config`.
     """
     groups = (config.get("config_groups") or {}).values()
     always = (small_floats.fp8, small_floats.fbgemm_fp8, integers.bitnet)
-    return _finder(config) in always or any(group.get("input_activations") for group in groups)
+    rounded = _finder(config) in always or any(group.get("input_activations") for group in groups)
+    said = {"activations": rounded, "keys and values": bool(config.get("kv_cache_scheme"))}
+    return [name for name, is_said in said.items() if is_said]
 
 
 def _orders(files: Files, decoded: Mapping[str, Decoded]) -> dict[str, Tensor]:

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint's processor for pictures: its JSON in, and pictures made into the arrays that its model takes.
+
+The JSON is `preprocessor_config.json`, or the part `image_processor` of `processor_config.json`, in any spelling that
+transformers reads: `…FeatureExtractor`, `…ImageProcessor` and `…ImageProcessorFast`; sizes as a number, a pair or by
+name. Each kind is a row of `PROCESSORS`, with its defaults; an unknown one is refused by name.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
+from qeff_zoo.media import image_rules as rules
+from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
+
+FILES = ("processor_config.json", "preprocessor_config.json")
+
+# Pillow's filters; PIL itself is imported when a picture is.
+_LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
+
+_HALF = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+_CLIP = {
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+_PLAIN = {
+    "do_resize": True,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "default_to_square": True,
+}
+_CROPPED = {
+    **_PLAIN, **_CLIP,
+    "resample": _BICUBIC, "size": {"shortest_edge": 224}, "default_to_square": False,
+    "do_center_crop": True, "crop_size": {"height": 224, "width": 224},
+}  # fmt: skip
+_IDEFICS3 = {
+    **_PLAIN, **_HALF,
+    "resample": _LANCZOS, "size": {"longest_edge": 4 * 364}, "max_image_size": {"longest_edge": 364},
+    "do_image_splitting": True, "do_pad": True,
+}  # fmt: skip
+
+# transformers' class -> what it makes of pictures, and its settings where the JSON names none.
+PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
+    "BeitImageProcessor": (
+        rules.plain,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 224, "width": 224},
+            "crop_size": {"height": 224, "width": 224},
+        },
+    ),
+    "BitImageProcessor": (rules.plain, _CROPPED),
+    "CLIPImageProcessor": (rules.plain, _CROPPED),
+    "ConvNextImageProcessor": (
+        rules.cropped_below_384,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256,
+            "default_to_square": False,
+        },
+    ),
+    "DeiTImageProcessor": (
+        rules.plain,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 256, "width": 256},
+            "do_center_crop": True, "crop_size": {"height": 224, "width": 224},
+        },
+    ),
+    "Gemma3ImageProcessor": (
+        rules.pan_and_scan,
+        {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
+    ),
+    "GotOcr2ImageProcessor": (
+        rules.tiles_of_one_canvas,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
+            "crop_to_patches": False, "min_patches": 1, "max_patches": 12,
+        },
+    ),
+    "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "LlavaImageProcessor": (rules.square, {**_CROPPED, "do_pad": False}),
+    "LlavaNextImageProcessor": (
+        rules.tiles_of_resolutions,
+        {
+            **_CROPPED, "do_pad": True,
+            "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+        },
+    ),
+    "PixtralImageProcessor": (
+        rules.whole_patches,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"longest_edge": 1024},
+            "patch_size": {"height": 16, "width": 16}, "do_pad": True,
+        },
+    ),
+    "Qwen2VLImageProcessor": (
+        rules.grid_of_patches,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "default_to_square": False,
+            "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+            "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+        },
+    ),
+    "SiglipImageProcessor": (
+        rules.plain,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 224, "width": 224},
+            "default_to_square": False,
+        },
+    ),
+    "SmolVLMImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "ViTImageProcessor": (
+        rules.plain,
+        {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageProcessor:
+    """How pictures become the arrays that a model takes.
+
+    Attributes:
+        name: transformers' class that does the same.
+        settings: All of its settings, with sizes by name.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+
+    def __call__(self, pictures: Sequence[Picture], limits: ImageLimits = LIMITS) -> dict[str, Any]:
+        """Make arrays of the pictures of one request, under the names that the model takes them by.
+
+        Raises:
+            MediaError: There are none, one cannot be read, or its shape does not suit the model.
+        """
+        if not pictures:
+            raise MediaError(
+                "Cannot process no pictures: the list is empty. Expected at least one. Give a path or a Pillow image."
+            )
+        rule, _ = PROCESSORS[self.name]
+        return rule([read_image(picture, limits) for picture in pictures], self.settings)
+
+
+def image_processor(
+    document: Mapping[str, Any], default: str | None = None, **changes: Any
+) -> ImageProcessor:
+    """Make the processor that a JSON describes.
+
+    Args:
+        document: The content of `preprocessor_config.json` or `processor_config.json`.
+        default: The kind, where the document names none, as old checkpoints do.
+        **changes: Settings that the model's own processor chooses otherwise, such as `crop_to_patches=True`.
+
+    Raises:
+        UnsupportedModelError: Nothing here computes what this kind does.
+        CheckpointError: A setting is not what its name promises.
+    """
+    document = document.get("image_processor") or document
+    name = document.get("image_processor_type") or document.get("feature_extractor_type") or default
+    if name is None:
+        raise CheckpointError(
+            "Cannot tell what this checkpoint makes of pictures: its processor names no `image_processor_type`. "
+            f"Expected one of {', '.join(PROCESSORS)}. Add the name to preprocessor_config.json."
+        )
+    name = str(name).removesuffix("Pil").removesuffix("Fast")
+    name = name.replace("FeatureExtractor", "ImageProcessor")
+    if name not in PROCESSORS:
+        raise UnsupportedModelError(
+            f"Pictures cannot be processed as {name!r} does. Expected one of {', '.join(PROCESSORS)}. Process them "
+            "with transformers, and give the arrays."
+        )
+    _, defaults = PROCESSORS[name]
+    given = {key: value for key, value in {**document, **changes}.items() if value is not None}
+    return ImageProcessor(name, _standard({**defaults, **given}))
+
+
+def load_image_processor(
+    folder: Path, default: str | None = None, **changes: Any
+) -> ImageProcessor:
+    """Read the processor of a checkpoint's or a package's folder; see `image_processor`."""
+    documents = {}
+    for file in FILES:
+        path = folder / file
+        if path.is_file():
+            try:
+                documents[file] = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise CheckpointError(
+                    f"Cannot read {path}: it is not JSON ({error}). Expected a processor's settings. Get it again."
+                ) from error
+    # A whole processor's file has the settings only if it was saved by a recent transformers.
+    found = [
+        document
+        for file, document in documents.items()
+        if file == FILES[1] or "image_processor" in document
+    ]
+    if not found:
+        raise CheckpointError(
+            f"Cannot tell what {folder} makes of pictures: it has no settings of a processor. Expected "
+            f"{FILES[1]}, or {FILES[0]} with `image_processor`. Get the whole checkpoint."
+        )
+    return image_processor(found[0], default, **changes)
+
+
+_SIZES = (
+    {"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"longest_edge"},
+    {"max_height", "max_width"},
+)  # fmt: skip
+
+
+def _standard(settings: dict[str, Any]) -> dict[str, Any]:
+    """Bring settings to one form: sizes by name, and old names replaced."""
+    square = settings["default_to_square"]
+    size = settings["size"]
+    if isinstance(size, Mapping):  # `min_pixels` and `max_pixels` are old names of Qwen2-VL's
+        old = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+        named = {old.get(key, key): value for key, value in size.items() if value is not None}
+        named |= {old[key]: settings[key] for key in old if key in settings}
+        size = named
+    for key, value, squared in (
+        ("size", size, square),
+        ("crop_size", settings.get("crop_size"), True),
+        ("pad_size", settings.get("pad_size"), True),
+        ("patch_size", settings.get("patch_size"), True),
+    ):
+        if value is not None and not (key == "patch_size" and "merge_size" in settings):
+            settings[key] = _named_size(key, value, squared)
+    for key in ("image_mean", "image_std"):
+        values = settings[key]
+        numbers = [values] if isinstance(values, int | float) else values
+        if len(numbers) not in (1, 3) or not all(
+            isinstance(value, int | float) for value in numbers
+        ):
+            raise CheckpointError(
+                f"Cannot process pictures: `{key}` is {values!r}. Expected 3 numbers, of red, green and blue. Correct "
+                "the processor's JSON."
+            )
+        settings[key] = tuple(numbers) * (3 // len(numbers))
+    return settings
+
+
+def _named_size(key: str, value: Any, square: bool) -> dict[str, int]:
+    named = value
+    if isinstance(value, int):
+        named = {"height": value, "width": value} if square else {"shortest_edge": value}
+    elif isinstance(value, list | tuple) and len(value) == 2:
+        named = {"height": value[0], "width": value[1]}
+    if isinstance(named, Mapping):
+        named = {name: number for name, number in named.items() if number is not None}
+        if set(named) in _SIZES and all(
+            isinstance(number, int) and number > 0 for number in named.values()
+        ):
+            return named
+    raise CheckpointError(
+        f"Cannot process pictures: `{key}` is {value!r}. Expected a number of pixels, a pair of them, or height and "
+        "width, shortest_edge, longest_edge or max_height and max_width by name. Correct the processor's JSON."
+    )

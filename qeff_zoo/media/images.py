@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures, read without trust: a path, bytes, a Pillow image or an array in, pixels of red, green and blue out.
+
+Pixels are what Hugging Face's processors see, with two mistakes left out: a photograph is turned as its EXIF says, and
+16 bits of grey become 8 by dropping the low ones, where Pillow makes all but the darkest white. What is transparent
+lies on white. Of an animation, the first frame counts.
+"""
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qeff_zoo.errors import MediaError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image.Image", NDArray[Any]]
+Pixels: TypeAlias = NDArray[np.uint8]  # (height, width, 3): red, green, blue
+
+# Formats of pictures alone: others are drawings or containers, and Pillow starts programs to read some of them.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+
+# What Pillow's decoders raise when a file's contents are not what its header promised.
+_DAMAGED = (
+    OSError, RuntimeError, SyntaxError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError,
+    struct.error, zlib.error,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """How large a picture may be. It is checked before anything is decoded.
+
+    Attributes:
+        pixels: Height times width.
+        file_bytes: Bytes of the encoded picture.
+    """
+
+    pixels: int = 80_000_000
+    file_bytes: int = 100_000_000
+
+
+LIMITS = ImageLimits()
+
+
+def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
+    """Read one picture.
+
+    Args:
+        source: A path, the bytes of a file, a Pillow image, or an array of uint8: (height, width) of grey, or
+            (height, width, channels) with 1, 3 or 4 channels (grey; red, green, blue; and alpha).
+        limits: How large it may be.
+
+    Raises:
+        MediaError: It cannot be read, is damaged, is too large, or is of a kind that has no 8-bit pixels.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MediaError(
+            "Cannot read pictures: Pillow is not installed. Run `pip install 'qeff-zoo[media]'`."
+        ) from error
+
+    name = _name(source)
+    if isinstance(source, np.ndarray):
+        return _pixels(_from_array(source, name, limits), name)
+    if isinstance(source, Image.Image):
+        image = source
+    else:
+        try:
+            image = Image.open(BytesIO(_content(source, name, limits)), formats=FORMATS)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
+        except _DAMAGED as error:
+            raise MediaError(
+                f"Cannot read {name}: it is no picture, or its header is damaged ({_first_line(error)}). Expected one "
+                f"of {', '.join(FORMATS)}. Open it in another program to see whether it is whole."
+            ) from error
+    _check_size(image.size, name, limits)
+    return _pixels(image, name)
+
+
+def _pixels(image: "Image.Image", name: str) -> Pixels:
+    """Decode, turn as EXIF says, and convert to red, green and blue."""
+    from PIL import ImageOps
+
+    if image.mode in ("I", "F"):
+        raise MediaError(
+            f"Cannot read {name}: its pixels are 32-bit numbers (mode {image.mode!r}), whose black and white nobody "
+            "knows. Expected 8 or 16 bits. Convert it to 8 bits."
+        )
+    try:
+        return _on_white(ImageOps.exif_transpose(image))
+    except _DAMAGED as error:
+        raise MediaError(
+            f"Cannot read {name}: its contents are damaged or cut short ({_first_line(error)}). Expected a whole "
+            "picture. Get the file again."
+        ) from error
+
+
+def _on_white(image: "Image.Image") -> Pixels:
+    from PIL import Image
+
+    key = image.info.get("transparency")
+    if image.mode.startswith("I;16"):
+        values = np.asarray(image)
+        grey = (values >> 8).astype(np.uint8)
+        if isinstance(key, int):
+            grey[values == key] = 255
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if "A" in image.getbands() or key is not None:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image)
+    return np.asarray(image.convert("RGB"))
+
+
+def _from_array(array: NDArray[Any], name: str, limits: ImageLimits) -> "Image.Image":
+    from PIL import Image
+
+    channels = array.shape[2] if array.ndim == 3 else 1
+    if (
+        array.dtype != np.uint8
+        or array.ndim not in (2, 3)
+        or channels not in (1, 3, 4)
+        or not array.size
+    ):
+        raise MediaError(
+            f"Cannot read {name}: expected uint8 with the shape (height, width) or (height, width, channels) and 1, 3 "
+            "or 4 channels. Convert it, or give a Pillow image."
+        )
+    _check_size((array.shape[1], array.shape[0]), name, limits)
+    return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
+
+
+def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageLimits) -> bytes:
+    """Return the encoded picture, which is not too large."""
+    if isinstance(source, bytes):
+        size = len(source)
+    else:
+        try:
+            size = Path(source).stat().st_size
+        except (OSError, ValueError) as error:
+            raise MediaError(
+                f"Cannot read {name}: {_first_line(error)}. Expected the path of a picture. Correct the path."
+            ) from error
+    if size > limits.file_bytes:
+        raise MediaError(
+            f"Cannot read {name}: its file has {size:,} bytes. Expected at most {limits.file_bytes:,}. Save it "
+            "smaller."
+        )
+    if isinstance(source, bytes):
+        return source
+    try:
+        return Path(source).read_bytes()
+    except OSError as error:
+        raise MediaError(
+            f"Cannot read {name}: {_first_line(error)}. Expected a file that can be read. Correct the path or its "
+            "permissions."
+        ) from error
+
+
+def _check_size(size: tuple[int, int], name: str, limits: ImageLimits) -> None:
+    width, height = size
+    if width * height > limits.pixels:
+        raise MediaError(
+            _too_large(name, f"{width} x {height} = {width * height:,} pixels", limits)
+        )
+    if not width * height:
+        raise MediaError(
+            f"Cannot read {name}: it is {width} pixels wide and {height} high. Expected at least one pixel. Give "
+            "another picture."
+        )
+
+
+def _too_large(name: str, size: str, limits: ImageLimits) -> str:
+    return (
+        f"Cannot read {name}: it has {size}. Expected at most {limits.pixels:,}. Make it smaller."
+    )
+
+
+def _name(source: Picture) -> str:
+    """Say which picture it is, in an error."""
+    if isinstance(source, bytes):
+        return f"a picture of {len(source):,} bytes"
+    if isinstance(source, np.ndarray):
+        return f"a picture in an array of {source.dtype} with the shape {source.shape}"
+    if isinstance(source, str | os.PathLike):
+        return f"the picture {os.fspath(source)!r}"
+    return "a picture"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations on pixels, bit for bit as transformers' PIL backend does them, without torch.
+
+Pictures stay uint8, (height, width, 3), until their size is final; `numbers` then makes them float32, (3, height,
+width). A pixel has 256 values, so scaling and normalizing read a table of 256 entries for each color.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.images import LIMITS, Pixels
+
+Settings = Mapping[str, Any]
+
+
+def resize(image: Pixels, height: int, width: int, resample: int) -> Pixels:
+    """Resize by one of Pillow's filters.
+
+    Raises:
+        MediaError: The result would have no pixels, or too many: the picture is too narrow for its processor.
+    """
+    from PIL import Image
+
+    if min(height, width) < 1 or height * width > LIMITS.pixels:
+        raise MediaError(
+            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
+            f"between 1 and {LIMITS.pixels:,} pixels. Crop it: it is too narrow for this model."
+        )
+    return np.asarray(
+        Image.fromarray(np.ascontiguousarray(image)).resize(
+            (width, height), Image.Resampling(resample)
+        )
+    )
+
+
+def shortest_edge(image: Pixels, edge: int) -> tuple[int, int]:
+    """Return the height and width of a picture whose shorter side has this length."""
+    height, width = image.shape[:2]
+    short, long = min(height, width), max(height, width)
+    other = int(edge * long / short)
+    return (other, edge) if width <= height else (edge, other)
+
+
+def between_edges(image: Pixels, shortest: int, longest: int) -> tuple[int, int]:
+    """Return the height and width whose shorter side has this length, or less if the longer one is at its limit."""
+    height, width = image.shape[:2]
+    short, long = float(min(height, width)), float(max(height, width))
+    exact: float = shortest
+    if long / short * shortest > longest:
+        exact = longest * short / long
+    edge = round(exact)
+    if edge == min(height, width):
+        return height, width
+    if width < height:
+        return int(exact * height / width), edge
+    return edge, int(exact * width / height)
+
+
+def resized_as_asked(image: Pixels, settings: Settings) -> Pixels:
+    """Resize to `size`, in each form that it may have."""
+    size: Mapping[str, int] = settings["size"]
+    if "shortest_edge" in size and "longest_edge" in size:
+        height, width = between_edges(image, size["shortest_edge"], size["longest_edge"])
+    elif "shortest_edge" in size:
+        height, width = shortest_edge(image, size["shortest_edge"])
+    elif "max_height" in size:
+        scale = min(size["max_height"] / image.shape[0], size["max_width"] / image.shape[1])
+        height, width = int(image.shape[0] * scale), int(image.shape[1] * scale)
+    else:
+        height, width = size["height"], size["width"]
+    return resize(image, height, width, settings["resample"])
+
+
+def center_crop(image: Pixels, height: int, width: int) -> Pixels:
+    """Cut the middle out; where the picture is smaller, black surrounds it."""
+    old_height, old_width = image.shape[:2]
+    tall, wide = max(height, old_height), max(width, old_width)
+    if (tall, wide) != (old_height, old_width):
+        canvas = np.zeros((tall, wide, 3), image.dtype)
+        down, right = ceil((tall - old_height) / 2), ceil((wide - old_width) / 2)
+        canvas[down : down + old_height, right : right + old_width] = image
+        # A side that is not padded is cut from where it would be without the canvas.
+        top, left = (old_height - height) // 2 + down, (old_width - width) // 2 + right
+        return canvas[max(top, 0) : top + height, max(left, 0) : left + width]
+    top, left = (tall - height) // 2, (wide - width) // 2
+    return image[top : top + height, left : left + width]
+
+
+def cropped_as_asked(image: Pixels, settings: Settings) -> Pixels:
+    """Cut out `crop_size`, if that is asked for."""
+    if not settings.get("do_center_crop"):
+        return image
+    return center_crop(image, settings["crop_size"]["height"], settings["crop_size"]["width"])
+
+
+def pad_to_square(image: Pixels, color: Sequence[int]) -> Pixels:
+    """Put the picture in the middle of a square of a color."""
+    height, width = image.shape[:2]
+    side = max(height, width)
+    square = np.empty((side, side, 3), image.dtype)
+    square[:] = color
+    top, left = (side - height) // 2, (side - width) // 2
+    square[top : top + height, left : left + width] = image
+    return square
+
+
+def numbers(image: Pixels, settings: Settings) -> NDArray[Any]:
+    """Scale and normalize: (height, width, 3) in, (3, height, width) out, float32 unless neither is asked for."""
+    if not settings["do_rescale"] and not settings["do_normalize"]:
+        return np.ascontiguousarray(image.transpose(2, 0, 1))
+    values = np.arange(256, dtype=np.float64)
+    if settings["do_rescale"]:
+        values = values * settings["rescale_factor"]
+    table = np.repeat(values.astype(np.float32)[None], 3, axis=0)
+    if settings["do_normalize"]:
+        mean, std = (np.asarray(settings[name], np.float32) for name in ("image_mean", "image_std"))
+        table = (table - mean.reshape(-1, 1)) / std.reshape(-1, 1)
+    out = np.empty((3, *image.shape[:2]), np.float32)
+    for color in range(3):
+        np.take(table[color], image[:, :, color], out=out[color], mode="clip")  # unbuffered
+    return out
+
+
+def padded(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Pad arrays of (…, height, width) with zeros, below and to the right, to the largest height and width."""
+    height, width = (max(array.shape[axis] for array in arrays) for axis in (-2, -1))
+    return [
+        np.pad(
+            array,
+            [(0, 0)] * (array.ndim - 2)
+            + [(0, height - array.shape[-2]), (0, width - array.shape[-1])],
+        )
+        for array in arrays
+    ]

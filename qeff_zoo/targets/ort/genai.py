@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package as onnxruntime-genai opens it, from C++, C#, Java or Python: the file that says how its graph is called.
+
+In: a package's manifest. Out: genai_config.json, or what of the package onnxruntime-genai has no place for.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.states import State
+from qeff_zoo.tasks import TEXT_GENERATION
+
+CONFIG = "genai_config.json"
+_ENGINE = "onnxruntime-genai"
+_FILLED = ("input_ids", "position_ids")
+#: What other inputs are for.
+_INPUTS = {
+    "batch_index": "continuous batching",
+    "comp_ctx_lengths": "compute contexts",
+    "num_logits_to_keep": "speculation",
+}
+
+
+def said(manifest: Mapping[str, Any]) -> str:
+    """Say whether onnxruntime-genai opens a package, and if not, why.
+
+    Args:
+        manifest: Of a package for ONNX Runtime.
+    """
+    if found := [*_obstacles(manifest)]:
+        return f"{_ENGINE} does not open it: {', '.join(found)}"
+    if all(file["path"] != CONFIG for file in manifest["files"]):
+        return f"{_ENGINE} opens it once it is built again: it has no {CONFIG}"
+    return f"{_ENGINE} opens it too"
+
+
+def write(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write genai_config.json, unless onnxruntime-genai cannot open the package.
+
+    Args:
+        folder: Of the package, with the checkpoint's small files.
+        manifest: Without `files`.
+    """
+    if any(_obstacles(manifest)):
+        return
+    (program,) = manifest["programs"]
+    ctx_len = int(program["specializations"][-1]["symbols"]["ctx_len"])
+    _, heads, _, head_size = program["states"][0]["axes"]
+    config = {
+        "model": {
+            "type": "decoder",
+            **_tokens(folder),
+            "context_length": ctx_len,
+            "vocab_size": program["outputs"][0]["shape"][2],
+            "decoder": {
+                "session_options": {"log_severity_level": 3},
+                "filename": program["path"],
+                "head_size": head_size,
+                "num_key_value_heads": heads,
+                "num_hidden_layers": len(program["states"]) // 2,
+                "inputs": {
+                    **{name: name for name in _FILLED},
+                    **{f"past_{of}_names": _any_layer(of).name for of in ("key", "value")},
+                },
+                "outputs": {
+                    "logits": "logits",
+                    **{f"present_{of}_names": _any_layer(of).output for of in ("key", "value")},
+                },
+            },
+        },
+        # No chunk_size: the attention kernel takes chunks of one prompt, and computes nonsense for those of several.
+        "search": {"do_sample": False, "max_length": ctx_len, "past_present_share_buffer": True},
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def _any_layer(of: str) -> State:
+    return State(name=f"past_{of}.%d", kind="growing", layer=0, axes=())
+
+
+def _tokens(folder: Path) -> dict[str, Any]:
+    """Read the tokens that begin, end and pad a text; a model without a generation config has them in its config."""
+    found: dict[str, Any] = {}
+    for name in ("config.json", "generation_config.json"):
+        path = folder / name
+        values = json.loads(path.read_bytes()) if path.is_file() else {}
+        found |= {
+            key: values[key]
+            for key in ("bos_token_id", "eos_token_id", "pad_token_id")
+            if values.get(key) is not None
+        }
+    return found
+
+
+def _obstacles(manifest: Mapping[str, Any]) -> Iterator[str]:
+    if manifest["task"] != TEXT_GENERATION:
+        yield f"task {manifest['task']}"
+        return
+    if len(manifest["programs"]) > 1:
+        yield "several programs"
+        return
+    (program,) = manifest["programs"]
+    for name in (one["name"] for one in program["inputs"]):
+        if name not in _FILLED:
+            yield _INPUTS.get(name, f"input {name}")
+    states = program["states"]
+    if others := sorted({one["kind"] for one in states} - {"growing"}):
+        yield f"{' and '.join(others)} states"
+        return
+    expected = [_any_layer(of).name % n for n in range(len(states) // 2) for of in ("key", "value")]
+    if not states or sorted(one["name"] for one in states) != sorted(expected):
+        yield "layers without keys and values of their own"
+    elif len({tuple(one["axes"]) for one in states}) > 1:
+        yield "caches of different sizes"
