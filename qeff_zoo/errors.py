@@ -16,6 +16,7 @@ ZooError                    the user can act on it; the command line prints it a
 │   ├── ContextLengthError  a prompt that the context cannot hold
 │   └── MediaError          a picture or a recording that cannot be read, or is too large
 ├── ServingError            a server that cannot start
+├── TrainingError           a training run that cannot begin, or cannot go on
 ├── SettingsError           a settings file or variable with a value that is not allowed
 ├── RemoteError             a place where packages are shared cannot be reached, or is not what it claims
 ├── ResolutionError         no shared package does what was asked for
@@ -96,6 +97,10 @@ class MediaError(GenerationError):
 
 class ServingError(ZooError):
     """A server cannot start: its address is taken, or there is no API for the package's task."""
+
+
+class TrainingError(ZooError):
+    """A training run cannot begin or go on: its data, its device or its folder will not do."""
 
 
 class SettingsError(ZooError):

@@ -28,7 +28,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
-    ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",), ("predict",),
+    ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",), ("predict",), ("finetune",),
     ("run",), ("serve",), ("bench",),
     ("validate",), ("inspect",), ("ls",), ("resolve",), ("pull",), ("lock",), ("repair",),
     ("bundle", "export"), ("bundle", "import"), ("yank",), ("publish",), ("sign",),

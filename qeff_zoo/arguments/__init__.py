@@ -7,7 +7,7 @@ Out: a namespace with `command`, such as "build" or "cache ls", and one attribut
 import argparse
 from importlib.metadata import version
 
-from qeff_zoo.arguments import building, housekeeping, running, sharing
+from qeff_zoo.arguments import building, housekeeping, running, sharing, training
 
 _EPILOG = "Run `qeff-zoo COMMAND --help` for the options of a command."
 
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         "-V", "--version", action="version", version=f"qeff-zoo {version('qeff-zoo')}"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for part in (building, running, sharing, housekeeping):
+    for part in (building, training, running, sharing, housekeeping):
         for add in part.COMMANDS:
             add(commands)
     return parser

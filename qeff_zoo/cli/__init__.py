@@ -14,6 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from qeff_zoo.arguments import parser
 from qeff_zoo.cli.building import adopt_command, build_command, export_command, plan_command
 from qeff_zoo.cli.checking import inspect_command, validate_command
+from qeff_zoo.cli.finetuning import finetune_command
 from qeff_zoo.cli.housekeeping import (
     cache_gc_command,
     cache_ls_command,
@@ -46,6 +47,7 @@ _EXTRAS = {
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2"), "run"),
     "matplotlib": "plot",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("datasets", "peft", "tensorboardX", "trl", "yaml"), "finetune"),
     **dict.fromkeys(
         ("accelerate", "ml_dtypes", "onnx", "onnx_ir", "onnxscript", "torch", "transformers"),
         "build",
@@ -89,7 +91,7 @@ def _run(command: Callable[[], int | None]) -> int:
         if extra is None:
             raise
         first = (
-            "torch==2.13.0 " if extra == "build" else ""
+            "torch==2.13.0 " if extra in ("build", "finetune") else ""
         )  # unpinned, pip may bring gigabytes of CUDA
         print(
             f"qeff-zoo: This command needs {error.name!r}, which is not installed. Expected the extra {extra!r}. "
@@ -110,6 +112,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "list": list_command,
     "show": show_command,
     "quantize": quantize_command,
+    "finetune": finetune_command,
     "plan": plan_command,
     "build": build_command,
     "adopt": adopt_command,

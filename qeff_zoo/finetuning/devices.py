@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run trains: on the CPU, or on a device that torch has."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from qeff_zoo.errors import TrainingError
+from qeff_zoo.finetuning.config import CPU, CUDA, QAIC, Config
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a run trains.
+
+    Args:
+        kind: One of `qeff_zoo.finetuning.config.DEVICES`.
+        autocast: What the numbers of the forward pass are rounded to; None for float32.
+        processes: That train together, each on a device of its own.
+    """
+
+    kind: str
+    autocast: torch.dtype | None
+    processes: int
+
+
+def find(config: Config) -> Device:
+    """Return where to train.
+
+    Raises:
+        TrainingError: There is no such device.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    kind = config.device
+    if kind == "auto":
+        kind = CUDA if torch.cuda.is_available() else CPU
+    if kind == CUDA:
+        _require_cuda(processes)
+    if kind == QAIC:
+        _require_qaic()
+    return Device(kind, _autocast(config.autocast, kind), processes)
+
+
+def _require_cuda(processes: int) -> None:
+    if not torch.cuda.is_available():
+        raise TrainingError(
+            f"Cannot train on 'cuda': torch {torch.__version__} sees no GPU. Expected one, its driver, and a torch for "
+            "CUDA. Install those, or change --device."
+        )
+    if processes == 1 and torch.cuda.device_count() > 1:
+        raise TrainingError(
+            f"Cannot train on {torch.cuda.device_count()} GPUs in one process. Expected a process for each. Begin the "
+            "command with `torchrun --nproc-per-node N -m`, or set CUDA_VISIBLE_DEVICES=0."
+        )
+
+
+def _require_qaic() -> None:
+    try:
+        import torch_qaic  # noqa: F401 -- registers the device
+    except ModuleNotFoundError as error:
+        if error.name != "torch_qaic":
+            raise
+        raise TrainingError(
+            "Cannot train on 'qaic': there is no torch_qaic here. Expected the Cloud AI SDK's package for torch, which "
+            "is made for one version of it. Install that of your SDK, or change --device."
+        ) from error
+    if not torch.qaic.is_available():  # type: ignore[attr-defined]
+        raise TrainingError(
+            "Cannot train on 'qaic': torch_qaic sees no card. Expected one that `qaic-util -q` lists as ready. Check "
+            "the card and its driver, or change --device."
+        )
+
+
+def _autocast(wanted: str, kind: str) -> torch.dtype | None:
+    if wanted == "none" or (wanted == "auto" and kind == CPU):
+        return None
+    if wanted == "auto":
+        bfloat16 = kind == CUDA and torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if bfloat16 else torch.float16
+    if wanted == "float16" and kind == CPU:
+        raise TrainingError(
+            "Cannot train in 'float16' on the CPU: gradients need scaling there that only devices have. Expected "
+            "bfloat16 or float32. Change --autocast to bfloat16 or none."
+        )
+    return torch.float16 if wanted == "float16" else torch.bfloat16

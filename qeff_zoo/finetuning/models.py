@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint -> the model that is trained: with an adapter, or with all its weights; and its tokenizer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.errors import TrainingError, UnsupportedModelError
+from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
+from qeff_zoo.finetuning.devices import Device
+from qeff_zoo.tasks import positions_of
+
+_ADAPTER = "adapter_config.json"
+_ALL = ("all-linear",)
+
+
+def open_base(config: Config) -> Checkpoint:
+    """Open the checkpoint to train, whose weights are not yet fetched.
+
+    Raises:
+        CheckpointError: There is none, or it cannot be used.
+        UnsupportedModelError: It is quantized, or needs code of its own.
+        TrainingError: It reads fewer tokens than are asked for.
+    """
+    checkpoint = open_checkpoint(config.model_name, revision=config.revision)
+    if checkpoint.quantization:
+        raise UnsupportedModelError(
+            f"{checkpoint.name!r} is quantized, with {checkpoint.method!r}. Expected a checkpoint of floats to train. "
+            "Give the one it was made from."
+        )
+    if checkpoint.needs_remote_code:
+        raise UnsupportedModelError(
+            f"{checkpoint.name!r} needs code of its own, which is never run. Expected an architecture of transformers. "
+            "Give another checkpoint."
+        )
+    longest = positions_of(checkpoint.config)
+    if longest and config.max_length > longest:
+        raise TrainingError(
+            f"max_length is {config.max_length}, and {checkpoint.name!r} reads {longest} tokens. Expected that many at "
+            f"most. Give --max-length {longest}."
+        )
+    if config.from_peft_checkpoint and not (Path(config.from_peft_checkpoint) / _ADAPTER).is_file():
+        raise TrainingError(
+            f"There is no adapter in {config.from_peft_checkpoint!r}. Expected a folder with {_ADAPTER}. Correct the "
+            "path."
+        )
+    return checkpoint
+
+
+def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """Read the tokenizer, which can pad.
+
+    Raises:
+        TrainingError: There is none that knows which characters a token is of, or nothing to pad with.
+    """
+    folder = config.tokenizer_name or str(checkpoint.folder)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise TrainingError(
+            f"Cannot read a tokenizer in {folder!r}: {' '.join(str(error).split())[:200]}. Expected tokenizer.json. "
+            "Give --tokenizer-name."
+        ) from error
+    if not tokenizer.is_fast:
+        raise TrainingError(
+            f"The tokenizer in {folder!r} does not say which characters a token is of. Expected one with a "
+            "tokenizer.json. Convert it, and give --tokenizer-name."
+        )
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise TrainingError(
+                f"The tokenizer in {folder!r} has neither a padding nor an EOS token. Expected one of them. Name it in "
+                "tokenizer_config.json."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load(
+    config: Config,
+    checkpoint: Checkpoint,
+    tokenizer: PreTrainedTokenizerBase,
+    device: Device,
+    labels: Sequence[str] = (),
+) -> PreTrainedModel | PeftModel:
+    """Load a model to train.
+
+    Args:
+        config: Of the run.
+        checkpoint: Fetched.
+        tokenizer: Of the model.
+        device: Where it is trained.
+        labels: Of a classifier, its classes in their order.
+
+    Raises:
+        TrainingError: The adapter does not fit.
+    """
+    set_seed(
+        config.seed
+    )  # what is not in the checkpoint is drawn: an adapter, or a classifier's output
+    kind: type[AutoModelForCausalLM | AutoModelForSequenceClassification] = AutoModelForCausalLM
+    facts = {}
+    if config.task_mode == CLASSIFICATION:
+        kind = AutoModelForSequenceClassification
+        facts = {
+            "num_labels": len(labels),
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: number for number, label in enumerate(labels)},
+            "ignore_mismatched_sizes": True,  # of another number of labels
+        }
+    # Weights that are not trained need no more bits than the forward pass has.
+    half = config.use_peft and device.kind != CPU and device.autocast
+    model: PreTrainedModel = kind.from_pretrained(
+        checkpoint.folder,
+        dtype=device.autocast if half else torch.float32,
+        use_safetensors=True,
+        **facts,
+    )
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.name_or_path = checkpoint.model_id or str(checkpoint.folder)
+    if not config.use_peft:
+        return model
+    if config.from_peft_checkpoint:
+        return _continued(model, config.from_peft_checkpoint)
+    return _adapted(model, config, checkpoint)
+
+
+def _adapted(model: PreTrainedModel, config: Config, checkpoint: Checkpoint) -> PeftModel:
+    """Give a model an adapter that changes nothing yet."""
+    targets = config.target_modules
+    absent = [] if targets == _ALL else [one for one in targets if not _named(model, one)]
+    head = model.get_output_embeddings()
+    if head is not None and any(head in _named(model, one) for one in targets):
+        raise TrainingError(
+            f"target_modules has the output matrix of {checkpoint.name!r}. Expected other linear layers: the loss is "
+            "computed from that matrix as it is, and its adapter would never learn. Change --target-modules."
+        )
+    classifying = config.task_mode == CLASSIFICATION
+    try:
+        if absent:
+            raise ValueError(f"no module is called {', '.join(map(repr, absent))}")  # noqa: TRY301
+        lora = LoraConfig(
+            task_type=TaskType.SEQ_CLS if classifying else TaskType.CAUSAL_LM,
+            r=config.lora_r,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=config.lora_dropout,
+            target_modules=targets[0] if targets == _ALL else list(targets),
+            revision=checkpoint.revision,
+            **config.peft_options,
+        )
+        found = get_peft_model(model, lora)
+    except (TypeError, ValueError) as error:
+        linear = sorted(
+            {
+                name.rpartition(".")[2]
+                for name, module in model.named_modules()
+                if isinstance(module, torch.nn.Linear)
+                and module is not model.get_output_embeddings()
+            }
+        )
+        raise TrainingError(
+            f"{checkpoint.name!r} cannot have this adapter: {' '.join(str(error).split())[:300]}. Expected options of "
+            f"peft's LoraConfig, and target modules among its linear layers: {', '.join(linear)}. Change "
+            "--target-modules or --peft-options."
+        ) from error
+    assert isinstance(found, PeftModel)
+    return found
+
+
+def _named(model: PreTrainedModel, end: str) -> list[torch.nn.Module]:
+    """Return the modules whose names end so."""
+    return [module for name, module in model.named_modules() if f".{name}".endswith(f".{end}")]
+
+
+def _continued(model: PreTrainedModel, adapter: str) -> PeftModel:
+    """Give a model an adapter that has been trained before."""
+    try:
+        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    except (RuntimeError, ValueError) as error:
+        raise TrainingError(
+            f"The adapter {adapter!r} does not fit {model.name_or_path!r}: {' '.join(str(error).split())[:300]}. "
+            "Expected one that was trained on the same model. Change --from-peft-checkpoint or --model-name."
+        ) from error
+
+
+def checkpoint_bytes(model: PreTrainedModel | PeftModel) -> int:
+    """Return how long a checkpoint is: what is trained, and two moments of each number."""
+    return sum(3 * one.nbytes for one in model.parameters() if one.requires_grad)
+
+
+def merge(model: object, folder: Path) -> None:
+    """Write a model whose weights have its adapter in them."""
+    assert isinstance(model, PeftModel)
+    merged = model.merge_and_unload()
+    assert isinstance(merged, PreTrainedModel)
+    merged.save_pretrained(folder)
