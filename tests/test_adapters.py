@@ -18,6 +18,7 @@ from qeff_zoo import pipeline
 from qeff_zoo.adapters.reading import open_adapter
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
+from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, CheckpointError, ExportError, PlanError
 from qeff_zoo.numerics import format_of
 from qeff_zoo.plan import NO_WEIGHTS, resolve
@@ -422,3 +423,22 @@ def test_a_package_without_slots_takes_none(
         session.generate([[5]], adapter="a")
     with pytest.raises(AdapterError, match="No folder '/nowhere'"):
         open_adapter("/nowhere")
+
+
+def test_the_command_line_runs_with_an_adapter(
+    package: Path,
+    session: TextGenerationSession,
+    adapters: dict[str, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["run", str(package), "--prompt", "the quick", "--generation-len", "6", "--json"]
+    assert main([*command, "--adapter", f"sql={adapters['every layer']}"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)["outputs"]
+    session.adapters.load("a", adapters["every layer"])
+    by_name = [
+        session.generate("the quick", generation_len=6, adapter=name)[0].token_ids
+        for name in ("a", None)
+    ]
+    assert printed["token_ids"] == by_name[0] != by_name[1]
+    assert main([*command, "--adapter", "sql"]) == 1
+    assert "--adapter is 'sql'; expected NAME=DIR" in capsys.readouterr().err
