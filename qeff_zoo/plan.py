@@ -125,8 +125,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     storage = choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
-    adapters = choose_adapters(target, request, choices)
-    factors = _choose_rope_factors(checkpoint, request, shape, choices)
+    others = _choose_rope_factors(checkpoint, request, shape, choices)
+    others |= choose_adapters(target, request, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
     _check_applicable(served, request, choices)
@@ -142,7 +142,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             role=component.role,
             task=task.name,
             shape=shape,
-            variant={**task.variant(checkpoint, shape, choices.value), **factors, **adapters},
+            variant={**task.variant(checkpoint, shape, choices.value), **others},
             specializations=task.specializations(shape),
             flags=options,
             **storage,

@@ -70,6 +70,14 @@ def test_examples_run(workplace: Path) -> None:
     printed = run([sys.executable, str(ROOT / "examples" / "quantized.py")], workplace)
     assert "42 matrices kept: int4 in blocks of 32, zero points" in printed
     assert "class socket. -> " in printed
+    printed = run([sys.executable, str(ROOT / "examples" / "lora.py")], workplace)
+    lines = printed.splitlines()
+    assert [line.partition(" -> ")[0] for line in lines] == [
+        "the model as it is",
+        "first",
+        "second",
+    ]
+    assert len({line.partition(" -> ")[2] for line in lines}) == 3
 
 
 def test_table_and_tree_are_those_of_the_source() -> None:
