@@ -125,8 +125,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     storage = choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
-    others = _choose_rope_factors(checkpoint, request, shape, choices)
-    others |= choose_adapters(target, request, choices)
+    others = choose_adapters(target, request, choices)
+    others |= _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
     _check_applicable(served, request, choices)
@@ -177,14 +177,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
     }
     why = {str(CHOICES[name].path): by for name, by in choices.why.items()}
-    rounded = rounded_floats(checkpoint) if storage["stored"] else ()
     return Plan(
         recipe=recipe,
         programs=programs,
         resolved=resolved,
         spec=spec,
         why=why,
-        warnings=(*resolved.warnings, *rounded),
+        warnings=resolved.warnings + (rounded_floats(checkpoint) if storage["stored"] else ()),
     )
 
 
