@@ -46,15 +46,19 @@ def calls(session: Any, slots: list[int]) -> Mapping[str, Callable[[], object]]:
     """Return calls by name; row i has the adapter of a slot."""
     decoder, tokens = session.decoder, np.random.default_rng(0).integers(3, 255, 256).tolist()
     for row in range(ROWS):
-        decoder.prefill({row: Piece(tokens[:64], 0, slots[row])})
+        decoder.prefill({row: Piece(tokens[:64], 0, slot=slots[row])})
 
     def decode(rows: int) -> object:
-        return decoder.decode({row: Piece(tokens[64:65], 64, slots[row]) for row in range(rows)})
+        return decoder.decode(
+            {row: Piece(tokens[64:65], 64, slot=slots[row]) for row in range(rows)}
+        )
 
     return {
         "decode, 1 row": lambda: decode(1),
         f"decode, {ROWS} rows": lambda: decode(ROWS),
-        f"prefill of {PROMPT}": lambda: decoder.prefill({0: Piece(tokens[:PROMPT], 0, slots[0])}),
+        f"prefill of {PROMPT}": lambda: decoder.prefill(
+            {0: Piece(tokens[:PROMPT], 0, slot=slots[0])}
+        ),
     }
 
 

@@ -161,9 +161,8 @@ def lower_for_qaic(config: Path, stages: CpuPerStage) -> dict[str, Any]:
     from qeff_zoo.weights.external_data import is_placeholder
 
     stages.begin("trace", None, "")
-    variant = {"continuous_batching": True}
     facts = json.loads(config.read_bytes())
-    model = exporter.export_graph(facts, find_recipe("llama"), **variant)
+    model = exporter.export_graph(facts, find_recipe("llama"), continuous_batching=True)
     stages.end()
     named = {
         name: name for name, value in model.graph.initializers.items() if is_placeholder(value)
@@ -172,7 +171,7 @@ def lower_for_qaic(config: Path, stages: CpuPerStage) -> dict[str, Any]:
         role="decoder",
         task="text-generation",
         shape=Shape(batch_size=1, prefill_seq_len=128, ctx_len=131_072, full_batch_size=4),
-        variant=variant,
+        variant={"continuous_batching": True},
         specializations=(),
         weights=FLOAT32,
     )

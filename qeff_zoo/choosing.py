@@ -110,8 +110,16 @@ def _choose_formats(target: targets.Target, request: Request, choices: Chosen) -
     return named
 
 
-def choose_adapters(target: targets.Target, request: Request, choices: Chosen) -> dict[str, Any]:
+def choose_adapters(
+    target: targets.Target, programs: int, request: Request, choices: Chosen
+) -> dict[str, Any]:
     """Choose what a package has for adapters that are loaded while it runs.
+
+    Args:
+        target: That it is built for.
+        programs: How many the package has.
+        request: What the user asked for.
+        choices: All that was chosen.
 
     Returns:
         By the names of choices; nothing where it takes none.
@@ -129,6 +137,11 @@ def choose_adapters(target: targets.Target, request: Request, choices: Chosen) -
             f"--max-loras is {request.max_loras}, but target {target.name!r} takes no adapters while it runs: "
             f"{target.no_adapters}. Choose --target {targets.NAMES[0]}, or fold one adapter into the weights with "
             "--adapter."
+        )
+    if programs > 1:
+        choices.problems.append(
+            f"--max-loras is {request.max_loras}, but the package has {programs} programs, of which it is not known yet "
+            "how adapters would be shared. Leave it out, or build the checkpoint for another task."
         )
     if request.kv_heads is not None:
         choices.problems.append(

@@ -5,7 +5,7 @@ A target states the numerics of what it lowered; the manifest records them, and 
 same way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -146,6 +146,17 @@ class Numerics:
     def rounds(self) -> bool:
         """Whether values differ from those of the checkpoint, by what they are stored in or multiplied by."""
         return self.int8_activations or any(not matrix.kept for matrix in self.matrices)
+
+    @classmethod
+    def together(cls, every: "Iterable[Numerics]") -> "Numerics":
+        """Return what the programs of a package round, of which each has other matrices, or the same ones alike."""
+        programs = list(every)
+        matrices = dict.fromkeys(matrix for one in programs for matrix in one.matrices)
+        return cls(
+            matrices=tuple(matrices),
+            int8_activations=any(one.int8_activations for one in programs),
+            activations=programs[0].activations,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of a manifest."""

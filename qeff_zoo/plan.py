@@ -88,6 +88,7 @@ class Plan:
             "toolchain": {name: self.spec["toolchain"][name] for name in _TRACERS},
             "variant": dict(program.variant),
             "task": program.task,
+            **({"role": program.role} if len(self.programs) > 1 else {}),
             "structure": structure,
         }
         return "qg1-" + identity.digest(parts, "qz-graph-1")
@@ -125,10 +126,11 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     storage = choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
-    others = choose_adapters(target, request, choices)
+    others = choose_adapters(target, len(served), request, choices)
     others |= _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
+    _check_programs(recipe, target, choices)
     _check_applicable(served, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
@@ -137,17 +139,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
         for group in ("task", "quantization")
     }
-    programs = tuple(
-        ProgramPlan(
-            role=component.role,
-            task=task.name,
-            shape=shape,
-            variant={**task.variant(checkpoint, shape, choices.value), **others},
-            specializations=task.specializations(shape),
-            flags=options,
-            **storage,
-        )
-        for component, task in zip(tasks.components_of(recipe), served, strict=True)
+    programs = _programs(
+        checkpoint, recipe, shape, choices, factors=others, flags=options, **storage
     )
     source = {
         "model_id": checkpoint.model_id,
@@ -187,6 +180,29 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     )
 
 
+def _programs(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    shape: Shape,
+    choices: Chosen,
+    factors: Mapping[str, Any],
+    **common: Any,
+) -> tuple[ProgramPlan, ...]:
+    """Plan a program for each component."""
+    parts = {one: tasks.part_of(one) for one in tasks.components_of(recipe)}
+    return tuple(
+        ProgramPlan(
+            role=component.role,
+            task=component.task,
+            shape=shape,
+            variant={**part.variant(checkpoint, recipe, shape, choices.value), **factors},
+            specializations=part.specializations(shape),
+            **common,
+        )
+        for component, part in parts.items()
+    )
+
+
 def spec_of(recipe: Recipe) -> dict[str, Any]:
     """Return what of a recipe makes graphs what they are."""
     always = [{"name": name, "version": version} for name, version in transforms.ALWAYS.items()]
@@ -209,7 +225,7 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
         UnsupportedModelError: There is none.
     """
     try:
-        return registry.find_recipe(checkpoint.model_type)
+        return registry.recipe_for(checkpoint.config)
     except UnsupportedModelError as error:
         if not checkpoint.needs_remote_code:
             raise
@@ -240,6 +256,16 @@ def _check_applicable(served: Sequence[Task], request: Request, choices: Chosen)
         for one in CHOICES.values()
         if getattr(request, one.name) is not None and not any(task.takes(one) for task in served)
     ]
+
+
+def _check_programs(recipe: Recipe, target: targets.Target, choices: Chosen) -> None:
+    """Refuse more programs than a target runs of one package."""
+    roles = [repr(component.role) for component in tasks.components_of(recipe)]
+    if len(roles) > target.programs:
+        choices.problems.append(
+            f"A package for {recipe.task} has programs {' and '.join(roles)}, but --target {target.name} runs "
+            f"{target.programs} of a package. Choose --target {targets.NAMES[0]}."
+        )
 
 
 def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> None:
@@ -312,12 +338,11 @@ def _choose_shape(
     for name in [item.name for item in fields(Shape) if not choices.value[item.name]]:
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
-    roles = {component.role for component in tasks.components_of(recipe)}
-    positions = _positions(checkpoint.config, recipe)
-    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(checkpoint.config)}"
-    least = min(
-        positions or 0, tasks.positions_of(checkpoint.config) or 0
-    )  # not grown by a scaling
+    roles = {tasks.find(component.task).role for component in tasks.components_of(recipe)}
+    config = checkpoint.text_config
+    positions = _positions(config, recipe)
+    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(config)}"
+    least = min(positions or 0, tasks.positions_of(config) or 0)  # not grown by a scaling
     if positions is not None and least < tasks.LEAST_POSITIONS:
         choices.problems.append(
             f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
@@ -433,7 +458,7 @@ def _choose_rope_factors(
     Returns:
         What was chosen where the graph would not go by its context; else nothing.
     """
-    config = checkpoint.config
+    config = checkpoint.text_config
     scaling = next((one for one in rope_scalings(config) if "long_factor" in one), None)
     if scaling is None:
         if request.rope_factors is not None:

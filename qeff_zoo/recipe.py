@@ -65,6 +65,34 @@ class Component:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Images:
+    """How pictures come into a language model.
+
+    Args:
+        token: Field of the config with the token of which there is one for each row of a picture's features.
+        patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
+            pictures of one size.
+        axes: Of rotary positions: 1, or 3 for time, height and width.
+        types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
+        whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
+        deepstack: Field of the vision config that lists the layers whose features are added in the language model.
+        marker: Field of the config with the token that stands for a picture in a prompt; nothing for `token`.
+        before: Tokens before those of a picture, of those that its marker becomes: ids, or fields of the config.
+        after: Tokens after them.
+    """
+
+    token: str = "image_token_id"
+    patches: bool = False
+    axes: int = 1
+    types: str = ""
+    whole: str = ""
+    deepstack: str = ""
+    marker: str = ""
+    before: tuple[int | str, ...] = ()
+    after: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tiny:
     """A configuration that runs in seconds, awkward on purpose, with every layer kind at least twice.
 
@@ -88,7 +116,8 @@ class Recipe:
         task: Hub pipeline tag; names a module of `qeff_zoo.tasks`. The default where a checkpoint does not tell.
         special: In words, what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Applied in order.
-        components: Models that become programs; nothing for one, in the role of the task.
+        components: Models that become programs; nothing for those of the task.
+        images: How pictures come in, of a model that reads them.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -106,6 +135,7 @@ class Recipe:
     special: str
     transforms: tuple[Transform, ...] = ()
     components: tuple[Component, ...] = ()
+    images: Images | None = None
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""

@@ -6,9 +6,12 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.recipe import Recipe
@@ -17,6 +20,8 @@ from qeff_zoo.settings import expanded
 #: Folders with recipes of the user's own, separated like PATH; they come before ours.
 RECIPES_ENV = "QEFF_ZOO_RECIPES"
 _PACKAGE = "qeff_zoo.recipes"
+#: Why key/value heads of a language model with a vision tower are not repeated.
+_BESIDE = "they are those of a language model beside a vision tower"
 
 
 def list_model_types() -> list[str]:
@@ -50,6 +55,31 @@ def find_recipe(model_type: str) -> Recipe:
     raise UnsupportedModelError(
         f"No recipe for model_type {model_type!r}.{guess} Run `qeff-zoo list` for the {len(known)} supported types, or "
         f"`qeff-zoo new` to write recipes/{name}.py."
+    )
+
+
+def recipe_for(config: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a configuration, with what that of its language model says where it is made of several.
+
+    Args:
+        config: Raw config.json.
+
+    Raises:
+        UnsupportedModelError: There is none.
+    """
+    recipe = find_recipe(config["model_type"])
+    if recipe.images:
+        recipe = replace(recipe, fixed_kv_heads=_BESIDE)
+    inner = config.get("text_config")
+    kind = inner.get("model_type") if isinstance(inner, Mapping) and recipe.images else None
+    if kind is None or file_name(kind) not in list_model_types():
+        return recipe
+    text = find_recipe(kind)
+    return replace(
+        recipe,
+        transforms=(*text.transforms, *recipe.transforms),
+        retains_context=text.retains_context,
+        positions_after_padding=text.positions_after_padding,
     )
 
 

@@ -96,11 +96,13 @@ def apart(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
 def run(session: TextGenerationSession, slots: list[int]) -> list[np.ndarray[Any, Any]]:
     """Run each row's tokens by a chunk, a rest, and token by token."""
     decoder = session.decoder
-    decoder.prefill({row: Piece(TOKENS[row][:16], 0, slot) for row, slot in enumerate(slots)})
+    decoder.prefill({row: Piece(TOKENS[row][:16], 0, slot=slot) for row, slot in enumerate(slots)})
     for row, slot in enumerate(slots):
-        decoder.prefill({row: Piece(TOKENS[row][16:20], 16, slot)})
+        decoder.prefill({row: Piece(TOKENS[row][16:20], 16, slot=slot)})
     for at in range(20, 24):
-        pieces = {row: Piece(TOKENS[row][at : at + 1], at, slot) for row, slot in enumerate(slots)}
+        pieces = {
+            row: Piece(TOKENS[row][at : at + 1], at, slot=slot) for row, slot in enumerate(slots)
+        }
         got = decoder.decode(pieces)
     return [got[row] for row in range(len(slots))]
 

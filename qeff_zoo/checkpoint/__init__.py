@@ -75,6 +75,12 @@ class Checkpoint:
         return str(self.config["model_type"])
 
     @property
+    def text_config(self) -> Mapping[str, Any]:
+        """What the configuration says of the language model; all of it where there is no other model."""
+        inner = self.config.get("text_config")
+        return inner if isinstance(inner, Mapping) else self.config
+
+    @property
     def architectures(self) -> tuple[str, ...]:
         """`architectures` of the configuration."""
         return tuple(self.config.get("architectures") or ())

@@ -26,12 +26,15 @@ from qeff_zoo.weights.external_data import is_placeholder, placeholder
 from qeff_zoo.weights.kv_heads import widened
 
 
-def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> ir.Model:
-    """Trace a model from its config alone.
+def export_graph(
+    config: Mapping[str, Any], recipe: Recipe, role: str | None = None, **variant: Any
+) -> ir.Model:
+    """Trace a model, or one that is part of it, from its config alone.
 
     Args:
         config: Raw config.json.
         recipe: Of its `model_type`.
+        role: Of the part; None for the one that answers.
         **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors`, see `load_meta`;
             `kv_heads`, see `qeff_zoo.weights.kv_heads`; and `max_loras` with what else `adapters.Slots` takes.
 
@@ -42,9 +45,11 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
     Raises:
         ExportError: The graph does not keep the recipe's promises.
     """
-    graph = _attempt(config, recipe, everything=False, **variant)
+    task = tasks.find(recipe.task)
+    part = task.parts.get(role, task) if role else task
+    graph = _attempt(config, recipe, part, everything=False, **variant)
     if graph is None:  # two layers of a kind do not prove the rest: trace them all
-        graph = _attempt(config, recipe, everything=True, **variant)
+        graph = _attempt(config, recipe, part, everything=True, **variant)
     assert graph is not None
     return graph
 
@@ -52,6 +57,7 @@ def export_graph(config: Mapping[str, Any], recipe: Recipe, **variant: Any) -> i
 def _attempt(
     config: Mapping[str, Any],
     recipe: Recipe,
+    part: tasks.Part,
     *,
     everything: bool,
     rope_factors: str | None = None,
@@ -61,9 +67,10 @@ def _attempt(
     slots = Slots.of_variant(variant)
     with _quiet():
         model = loader.load_meta(widened(config, kv_heads), recipe, rope_factors=rope_factors)
-        task = tasks.find(recipe.task)
-        repeated, uses = layers.reduce(model, lambda: task.probe(model), everything=everything)
-        tracing = task.tracing(model, **variant)
+        repeated, uses = None, list[int]()
+        if probe := part.probe:
+            repeated, uses = layers.reduce(model, lambda: probe(model), everything=everything)
+        tracing = part.tracing(model, **variant)
         if slots is not None:
             tracing = lora.apply(tracing, model, repeated, slots)
         graph = _trace(tracing, set(model.state_dict()))

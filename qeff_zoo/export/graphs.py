@@ -84,7 +84,8 @@ def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint
     from qeff_zoo.export import exporter
 
     recipe = for_task(plan.recipe, program.task)
-    model = exporter.export_graph(checkpoint.config, recipe, **program.variant)
+    role = program.role if len(plan.programs) > 1 else None
+    model = exporter.export_graph(checkpoint.config, recipe, role, **program.variant)
     ir.save(model, folder / GRAPH)
     return model
 

@@ -20,6 +20,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig
 
+from qeff_zoo.transforms.modules import language_model
+
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 _INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
@@ -124,6 +126,14 @@ def find(model: nn.Module, count: int) -> tuple[str, nn.ModuleList] | None:
     return None
 
 
+def _find_language_model(model: Any, count: int) -> tuple[str, nn.ModuleList] | None:
+    """Find the repeated layers of the part that reads embedded text: a tower beside it may have as many."""
+    inner = language_model(model)
+    prefix = next(f"{path}." if path else "" for path, one in model.named_modules() if one is inner)
+    found = find(inner, count)
+    return None if found is None else (prefix + found[0], found[1])
+
+
 def reduce(
     model: Any, run: Callable[[], Any] | None = None, *, everything: bool = False
 ) -> tuple[RepeatedLayers | None, list[int]]:
@@ -140,7 +150,7 @@ def reduce(
     """
     config = model.config.get_text_config()
     count = int(getattr(config, "num_hidden_layers", 0))
-    found = find(model, count)
+    found = _find_language_model(model, count)
     uses: list[int] = []
     if found is None:
         return None, uses

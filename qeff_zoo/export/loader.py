@@ -15,8 +15,8 @@ from transformers import CONFIG_MAPPING
 from qeff_zoo import tasks, transforms
 from qeff_zoo.errors import CheckpointError, ExportError
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.transforms import rope
-from qeff_zoo.transforms.attention import IMPLEMENTATION
+from qeff_zoo.transforms import rope, towers
+from qeff_zoo.transforms.modules import language_model
 
 _LARGE = 1 << 20  # elements
 
@@ -37,12 +37,11 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe, *, rope_factors: str | 
         ExportError: A buffer has no value, or a transform misses its count.
     """
     model = build_meta(config, recipe.task)
-    # Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
-    model.config._attn_implementation = IMPLEMENTATION
+    towers.implement(model)
     rope.follow_context(model, rope_factors)
     hollow(model)
     for transform in recipe.transforms:
-        transforms.apply(transform, model)
+        transforms.apply(transform, language_model(model))
     return model
 
 

@@ -9,6 +9,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
+from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 
@@ -27,6 +28,7 @@ class Request:
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
+        sights: Its pictures, if it has any.
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +38,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
     adapter: str | None = None
+    sights: Sights | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,12 @@ import numpy as np
 
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
 _SEEN = "comp_ctx_lengths"
+_INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,19 @@ class Piece:
     Args:
         tokens: Token ids, at least one.
         start: Position of the first.
+        sights: The pictures of the row's prompt, if it has any.
         slot: Of the row's adapter; 0 for the model as it is.
     """
 
     tokens: Sequence[int]
     start: int
+    sights: Sights | None = None
     slot: int = 0
+
+    @property
+    def stop(self) -> int:
+        """Position after the last."""
+        return self.start + len(self.tokens)
 
 
 class Decoder:
@@ -187,7 +196,39 @@ class Decoder:
         if self._says_seen:
             inputs[_SEEN] = np.zeros(seen, np.int64)
         inputs |= self._adapters.given([pieces[row].slot for row in rows])
+        if _INDEX in self.program.inputs:
+            inputs |= self._shown([pieces[row] for row in rows], width)
+        if _AXES in self.program.inputs:
+            inputs[_AXES] = self._rotary([pieces[row] for row in rows], position_ids)
         logits = self.program.run(inputs, rows)["logits"]
         return {
             row: logits[place, 0].astype(np.float32, copy=False) for place, row in enumerate(rows)
         }
+
+    def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
+        """Return each token's row of features, and all rows of a call; one of zeros where it has none."""
+        tensors = self.program.inputs
+        names = [name for name, tensor in tensors.items() if tensor.shape[0] == _ROWS]
+        rows: dict[str, list[Array]] = {name: [] for name in names}
+        index, count = np.full((len(pieces), width), -1, np.int64), 0
+        for place, piece in enumerate(pieces):
+            if piece.sights is None:
+                continue
+            where, found = piece.sights.between(piece.start, piece.stop)
+            index[place, where] = np.arange(count, count + len(where))
+            count += len(where)
+            for name in names:
+                rows[name].append(found[name])
+        for name in names if not count else ():
+            rows[name] = [np.zeros((1, *map(int, tensors[name].shape[1:])), np.float32)]
+        return {_INDEX: index, **{name: np.concatenate(found) for name, found in rows.items()}}
+
+    def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
+        """Return the rotary positions of a call's tokens, which without pictures are their positions."""
+        axes = int(self.program.inputs[_AXES].shape[0])
+        positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
+        for place, piece in enumerate(pieces):
+            if piece.sights is not None:
+                told = piece.sights.positions(piece.start, piece.stop)
+                positions[:, place, : told.shape[1]] = told
+        return positions

@@ -10,6 +10,7 @@ from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
@@ -18,6 +19,7 @@ from qeff_zoo.tasks import NAMES, find
 
 Session: TypeAlias = (
     TextGenerationSession
+    | ImageTextToTextSession
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
@@ -66,10 +68,14 @@ def open_session(
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
     target = targets.find(package.target)
     with _fitting(package):
-        (program,) = package.programs
-        opening = opening or partial(target.open, package, program.role, lean=lean)
+        answering, *before = package.programs
+        opening = opening or partial(target.open, package, answering.role, lean=lean)
         opened = opening(threads=threads, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
+        for program in before:
+            choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
+        if before:
+            choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
     return session
 

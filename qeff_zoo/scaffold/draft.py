@@ -216,7 +216,7 @@ def _try(draft: _Draft) -> None:
     config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
     model = loader.load_meta(config, recipe)
     task = find(recipe.task)
-    if task.role == "decoder" and not task.probe(model):
+    if task.role == "decoder" and task.probe and not task.probe(model):
         raise UnsupportedModelError(f"{type(model).__name__} keeps no keys and values.")
     repeated, _ = layers.reduce(model, everything=True)
     kinds = repeated.kinds if repeated else ()

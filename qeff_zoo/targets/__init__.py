@@ -88,6 +88,10 @@ class Target(Protocol):
         """Which of `WEIGHTS` and `STORED` of `qeff_zoo.numerics` it takes weights in."""
 
     @property
+    def programs(self) -> int:
+        """How many programs a package for it may have."""
+
+    @property
     def ways(self) -> Mapping[str, str]:
         """How it may compute a part of a graph: a code for programs, a sentence's end for people."""
 

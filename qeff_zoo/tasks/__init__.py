@@ -15,14 +15,21 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
 #: Every task: a module of this package with a value `TASK`.
-NAMES = TEXT_GENERATION, FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION = (
+NAMES = (
+    TEXT_GENERATION,
+    FEATURE_EXTRACTION,
+    TEXT_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    IMAGE_TEXT_TO_TEXT,
+) = (
     "text-generation",
     "feature-extraction",
     "text-classification",
     "token-classification",
+    "image-text-to-text",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder"]
+Role: TypeAlias = Literal["decoder", "encoder", "vision"]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]
@@ -54,14 +61,38 @@ class Tracing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Part:
+    """How one program of a task is traced and specialized.
+
+    Args:
+        role: Of the program.
+        probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder; None
+            for a part of a model whose repeated layers are not looked for.
+        tracing: `tracing(model, **variant)` describes how to trace a model.
+        variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
+        specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
+    """
+
+    role: Role
+    probe: Callable[[Any], Any] | None
+    tracing: Callable[..., Tracing]
+    variant: Callable[["Checkpoint", Recipe, Shape, Mapping[str, Any]], dict[str, Any]] = (
+        lambda checkpoint, recipe, shape, chosen: {}
+    )
+    specializations: Callable[[Shape], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Part):
     """What a package may be for: which models it takes, how they are traced, specialized, run and judged.
 
-    Values are light; what needs torch, numpy or a runtime is imported by the functions when they are called.
+    Values are light; what needs torch, numpy or a runtime is imported by the functions when they are called. A task is
+    the part that answers; what runs before it, and has programs of its own in the package, is in `before`.
 
     Args:
         name: Hub pipeline tag.
-        role: Of its program.
+        program: What its program is called in a package of several; its role where there is one.
+        before: Parts whose results it reads, as the pictures that a vision tower has read.
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token has an answer of its own.
         auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
@@ -69,10 +100,6 @@ class Task:
         has_head: Whether such a class has weights of its own; else any other class of the architecture will do too.
         companion: A file beside a checkpoint that says that it is meant for this, whatever its class.
         shapes: Profiles of a recipe that serves it besides a task of another role.
-        probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder.
-        tracing: `tracing(model, **variant)` describes how to trace a model.
-        variant: `variant(checkpoint, shape, chosen)` says what changes the graph beyond its sizes.
-        specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
         defaults: What a checkpoint says of choices that the user left out.
         problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
         session: Returns the class that runs its packages.
@@ -81,20 +108,15 @@ class Task:
     """
 
     name: str
-    role: Role
     answers: AnswerKind
+    program: str = ""
+    before: tuple[Part, ...] = ()
     by_token: bool = False
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
     companion: str | None = None
     shapes: Mapping[str, Shape]
-    probe: Callable[[Any], Any]
-    tracing: Callable[..., Tracing]
-    variant: Callable[["Checkpoint", Shape, Mapping[str, Any]], dict[str, Any]] = (
-        lambda checkpoint, shape, chosen: {}
-    )
-    specializations: Callable[[Shape], list[dict[str, Any]]]
     defaults: Callable[["Checkpoint"], Mapping[str, Chosen]] = lambda checkpoint: {}
     problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
         lambda checkpoint, recipe, request: []
@@ -102,6 +124,11 @@ class Task:
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]
     vllm_task: str | None = None
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """What has a program, by the role of that; the one that answers is first."""
+        return {self.program or self.role: self, **{part.role: part for part in self.before}}
 
     def takes(self, choice: Choice) -> bool:
         """Tell whether a choice of a build means anything to it."""
@@ -143,8 +170,15 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
 
 
 def components_of(recipe: Recipe) -> tuple[Component, ...]:
-    """Return the models that become programs of a package; a plain decoder or encoder is one."""
-    return recipe.components or (Component(role=find(recipe.task).role, task=recipe.task),)
+    """Return the models that become programs of a package: those of its task, which for most is one."""
+    parts = find(recipe.task).parts
+    return recipe.components or tuple(Component(role=role, task=recipe.task) for role in parts)
+
+
+def part_of(component: Component) -> Part:
+    """Return how a component is traced and specialized."""
+    task = find(component.task)
+    return task.parts.get(component.role, task)
 
 
 def named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:

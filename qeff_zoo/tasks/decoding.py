@@ -14,8 +14,8 @@ OUT  logits (batch_size, 1, vocab)          of the highest position in each row
 """
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ from qeff_zoo.transforms.latent_kv import expand, expanders_of
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.transforms.window_cache import windows_of
 
+#: From the symbols of rows and tokens and the example's positions, by name: an example, and the symbols of its axes.
+More: TypeAlias = Callable[[Any, Any, Tensor], Mapping[str, tuple[Tensor, Any]]]
+
 _ENDLESS = 1 << 31  # positions
 # Example sizes: at least 2, or torch.export specializes.
 _BATCH, _SLOTS, _SEQ, _SEEN, _CTX = 2, 3, 6, 8, 10
@@ -41,11 +44,12 @@ class Step(nn.Module):
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
         states: What it retains, in their order.
+        names: Of what a call is given besides tokens and positions.
     """
 
-    def __init__(self, model: Any, states: Sequence[State]) -> None:
+    def __init__(self, model: Any, states: Sequence[State], names: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.model, self.states = model, states
+        self.model, self.states, self.names = model, states, names
 
     def forward(
         self,
@@ -54,6 +58,7 @@ class Step(nn.Module):
         past: list[Tensor],
         batch_index: Tensor | None = None,
         comp_ctx_lengths: Tensor | None = None,
+        more: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         """Return logits of each row's highest position, then the new states."""
         names = [state.name for state in self.states]
@@ -70,10 +75,16 @@ class Step(nn.Module):
 
         head = self.model.get_output_embeddings().register_forward_pre_hook(keep_newest)
         try:
-            output = _call(self.model, input_ids, position_ids.clamp(min=0), state)
+            output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:
             head.remove()
         return (output.logits, *(state.present[name] for name in names))
+
+    def call(
+        self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
+    ) -> Any:
+        """Run transformers' forward."""
+        return _call(self.model, input_ids, position_ids, state)
 
 
 def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
@@ -103,6 +114,8 @@ def tracing(
     continuous_batching: bool = False,
     expanded_kv: bool = False,
     comp_ctx_lengths: bool = False,
+    step: type[Step] = Step,
+    more: More | None = None,
 ) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
@@ -111,6 +124,8 @@ def tracing(
         continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
         comp_ctx_lengths: Let each call say how many rows of the cache it reads.
+        step: What runs one call.
+        more: What a call is given besides tokens and positions.
 
     Raises:
         ExportError: The model has nothing of which this is a choice.
@@ -133,17 +148,13 @@ def tracing(
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": _CTX}, {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     # Behind the states: example and symbols.
-    last: dict[str, tuple[Tensor, Any]] = {
-        "batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch}),
-        "comp_ctx_lengths": (
-            torch.zeros(_SEEN).long(),
-            {0: Dim("comp_ctx_lengths", min=2, max=longest)},
-        ),
-    }
-    if not comp_ctx_lengths:
-        del last["comp_ctx_lengths"]
+    last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
+    if comp_ctx_lengths:
+        seen = Dim("comp_ctx_lengths", min=2, max=longest)
+        last["comp_ctx_lengths"] = torch.zeros(_SEEN).long(), {0: seen}
+    given = more(batch, seq, position_ids) if more else {}
     return Tracing(
-        module=Step(model, states).eval(),
+        module=step(model, states, tuple(given)).eval(),
         inputs={
             "input_ids": torch.zeros_like(position_ids),
             "position_ids": position_ids,
@@ -152,21 +163,24 @@ def tracing(
                 for state in states
             ],
             **{name: example for name, (example, _) in last.items()},
+            **({"more": [example for example, _ in given.values()]} if given else {}),
         },
         dynamic_shapes={
             "input_ids": {0: batch, 1: seq},
             "position_ids": {0: batch, 1: seq},
             "past": [
-                {
-                    axis: symbols[size]
-                    for axis, size in enumerate(state.axes)
-                    if isinstance(size, str)
-                }
+                {axis: symbols[one] for axis, one in enumerate(state.axes) if isinstance(one, str)}
                 for state in states
             ],
             **{name: axes for name, (_, axes) in last.items()},
+            **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
-        input_names=["input_ids", "position_ids", *(state.name for state in states), *last],
+        input_names=[
+            *("input_ids", "position_ids"),
+            *(state.name for state in states),
+            *last,
+            *given,
+        ],
         output_names=["logits", *(state.output for state in states)],
         states=states,
         then=None if continuous_batching else remove_slots,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.recipe import ENCODER_SHAPES, Shape
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing, encoders
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
     return pooling.tracing(model, **variant)
 
 
-def _variant(checkpoint: "Checkpoint", shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
     from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 
     found = read_pooling(checkpoint.companions)

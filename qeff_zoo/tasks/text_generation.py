@@ -28,7 +28,9 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
     return decoding.tracing(model, **variant)
 
 
-def _variant(checkpoint: "Checkpoint", shape: Shape, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
     told = {
         "continuous_batching": shape.full_batch_size,
         "comp_ctx_lengths": shape.comp_ctx_lengths_decode,

@@ -26,3 +26,9 @@ def rebound(function: Any, **names: Any) -> FunctionType:
     )
     copy.__kwdefaults__ = plain.__kwdefaults__
     return copy
+
+
+def language_model(model: Any) -> Any:
+    """Return the part of a model that reads embedded text: all of it where there is no other."""
+    composite = model.config.get_text_config() is not model.config
+    return model.get_decoder() if composite and hasattr(model, "get_decoder") else model

@@ -68,15 +68,13 @@ def validate(
     """
     step = progress or (lambda steps: None)
     trial = try_package(package, threads, step, opening)
-    (program,) = package.programs
-    rounding = program.numerics
+    rounding = Numerics.together(program.numerics for program in package.programs)
     chosen = _chosen(trial)
     request = _request(package, checkpoint, trial, rounding)
-    (entry,) = package.manifest["programs"]
-    device = DeviceNumerics.of_program(entry) if opening else None
+    device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
     request["device"] = device and asdict(device)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
-    reference = ask(request, threads, step, arrays=chosen)
+    reference = ask(request, threads, step, arrays={**chosen, **_shown(trial)})
     judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,
@@ -103,6 +101,8 @@ def _request(
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
+        "pictures": [len(found) for found in trial.pictures],
+        "images": trial.images,
         "told": _told(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
@@ -126,6 +126,16 @@ def _chosen(trial: Trial) -> dict[str, Array]:
         f"{number}.{name}": indices
         for number, run in enumerate(trial.runs)
         for name, indices in run.all().items()
+    }
+
+
+def _shown(trial: Trial) -> dict[str, Array]:
+    """Return the pictures of the sequences, as `reference` takes them."""
+    return {
+        f"picture.{number}.{place}.{name}": array
+        for number, pictures in enumerate(trial.pictures)
+        for place, picture in enumerate(pictures)
+        for name, array in picture.items()
     }
 
 

@@ -50,6 +50,7 @@ from qeff_zoo.validation.reference_numerics import (
     round_weights,
     swapped_heads,
 )
+from qeff_zoo.validation.reference_pictures import Pictures
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -73,10 +74,13 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_grad_enabled(False)
     told = request["told"]
     model = load_model(request, request["task"], told.get("rope_factors"))
-    answers = answers_of(model, request)
-    with np.load(arguments[2], allow_pickle=False) as chosen:
-        choices = Choices(request["runs"], dict(chosen), **request["noise"])
-    greedy = _greedy(model, request["greedy"]) if request.get("greedy") else []
+    with np.load(arguments[2], allow_pickle=False) as found:
+        arrays = dict(found)
+    pictures = Pictures(request, arrays)
+    answers = answers_of(model, request, pictures)
+    chosen = {name: array for name, array in arrays.items() if not name.startswith("picture.")}
+    choices = Choices(request["runs"], chosen, **request["noise"])
+    greedy = _greedy(model, request["greedy"], pictures) if request.get("greedy") else []
     arrays, mutation = _run_variants(model, request, answers, choices)
     about = {
         "class": type(model).__name__,
@@ -91,15 +95,19 @@ def main(arguments: Sequence[str]) -> None:
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
-def answers_of(model: Any, request: Mapping[str, Any]) -> "_Answers":
+def answers_of(
+    model: Any, request: Mapping[str, Any], pictures: Pictures | None = None
+) -> "_Answers":
     """Return what answers a request's sequences.
 
     Args:
         model: Hugging Face's, for the request's task.
         request: With `task`, and what that takes: see `_Logits` and `_Whole`.
+        pictures: Of the sequences, where the task has any.
     """
-    kind = _Logits if tasks.find(request["task"]).answers == "logits" else _Whole
-    return kind(model, request)
+    if tasks.find(request["task"]).answers == "logits":
+        return _Logits(model, request, pictures or Pictures(request, {}))
+    return _Whole(model, request)
 
 
 def _run_variants(
@@ -232,11 +240,12 @@ class _Logits(_Answers):
     Args:
         model: Hugging Face's.
         request: With `sequences` and `positions`.
+        pictures: Of the sequences.
     """
 
-    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, request: Mapping[str, Any], pictures: Pictures) -> None:
         super().__init__(request["sequences"])
-        self._model = model
+        self._model, self._pictures = model, pictures
         self._positions: list[list[int]] = request["positions"]
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
@@ -252,7 +261,8 @@ class _Logits(_Answers):
             return (args[0][rows, columns][None],)  # (1, all positions, hidden)
 
         with hooked(self._model.get_output_embeddings(), keep):
-            logits = self._model(**inputs, use_cache=False).logits[0].float().numpy()
+            shown = self._pictures.of(numbers, inputs["input_ids"], self._model.dtype)
+            logits = self._model(**inputs, **shown, use_cache=False).logits[0].float().numpy()
         tick()
         ends = np.cumsum([len(positions) for positions in wanted])
         return list(np.split(logits, ends[:-1]))
@@ -366,10 +376,11 @@ def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
         handle.remove()
 
 
-def _greedy(model: Any, request: Mapping[str, Any]) -> list[int]:
+def _greedy(model: Any, request: Mapping[str, Any], pictures: Pictures) -> list[int]:
     """Continue a prompt by the most likely token, with transformers' own cache where the model hands one out."""
     whole, generated = torch.tensor([request["prompt"]]), []
-    given: dict[str, Any] = {"input_ids": whole}
+    shown = pictures.of([0], whole, model.dtype)
+    given: dict[str, Any] = {"input_ids": whole, **shown}
     for _ in range(request["length"]):
         output = model(**given, use_cache=True)
         token = output.logits[:, -1:].argmax(-1)
@@ -377,7 +388,7 @@ def _greedy(model: Any, request: Mapping[str, Any]) -> list[int]:
         whole = torch.cat([whole, token], 1)
         caches = {name: output.get(name) for name in ("past_key_values", "cache_params")}
         known = {name: cache for name, cache in caches.items() if cache is not None}
-        given = {"input_ids": token, **known} if known else {"input_ids": whole}
+        given = {"input_ids": token, **known} if known else {"input_ids": whole, **shown}
         tick()
     return generated
 

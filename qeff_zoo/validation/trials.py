@@ -2,20 +2,22 @@
 """Running a package on the cases: which tokens went in, and what it answered."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime import TextGenerationSession, open_session
+from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening
+from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.tasks import Task, find
-from qeff_zoo.validation import cases, sample_texts
+from qeff_zoo.validation import cases, sample_pictures, sample_texts
 from qeff_zoo.validation.choices import Run, read_choices
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -40,6 +42,8 @@ class Trial:
         answers: By stage, (answers, vocab, hidden or labels).
         runs: Every time that a row began a sequence, with what was chosen there.
         types: Token types of the sequences, where the package takes them.
+        pictures: Of each sequence, as a processor would prepare them; nothing where the package takes none.
+        images: What the recipe says of pictures, and the placeholder's token.
         greedy: Prompt and continuation.
     """
 
@@ -49,6 +53,8 @@ class Trial:
     answers: Mapping[str, Array]
     runs: list[Run]
     types: list[list[int]] | None = None
+    pictures: Sequence[Sequence[Prepared]] = ()
+    images: Mapping[str, Any] = field(default_factory=dict)
     greedy: tuple[list[int], list[int]] | None = None
 
 
@@ -60,7 +66,7 @@ def try_package(
     session: Any = open_session(package, threads=threads, observe=rows.note, opening=opening)
     if task.role == "encoder":
         return _try_encoder(session, task, rows, step)
-    (program,) = package.programs
+    program = package.programs[0]
     stages = task.stages()(
         session.decoder.sizes,
         window_rows=_window_rows(program),
@@ -127,13 +133,18 @@ class _Rows:
                 )
 
 
-def _try_decoder(
-    session: TextGenerationSession, stages: Sequence[cases.Stage], rows: _Rows, step: Progress
-) -> Trial:
+def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step: Progress) -> Trial:
     decoder = session.decoder
     sequences = sample_texts.draw(
         cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
     )
+    sights: list[Sights | None] = [None] * len(sequences)
+    pictures: list[list[Prepared]] = []
+    images: dict[str, Any] = {}
+    if isinstance(session, ImageTextToTextSession):
+        sequences, pictures = sample_pictures.insert(session, sequences)
+        images = {**session.images, "placeholder": session.placeholder}
+        sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in stages for call in stage.calls for span in call.spans):
         ends[span.sequence].add(span.stop - 1)
@@ -148,26 +159,39 @@ def _try_decoder(
                     rows.begin(span.row, span.sequence)
                 index = positions[span.sequence].index(span.stop - 1)
                 keys[stage.name].append((span.sequence, index, rows.run(span.row)))
-            found += _call(decoder, call, sequences, step)
+            found += _call(decoder, call, sequences, sights, step)
         answers[stage.name] = np.stack(found)
     rows.end()
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
-    greedy = session.generate([prompt], generation_len=_GREEDY_LENGTH)[0].token_ids
+    request = session.request(prompt, generation_len=_GREEDY_LENGTH)
+    if sights[0] is not None:  # to the end of its last picture
+        prompt = sequences[0][: int(sights[0].places[-1]) + 1]
+        request = session.request(prompt, generation_len=_GREEDY_LENGTH)
+        request = replace(request, sights=session.sights(prompt, pictures[0]))
+    greedy = session.generate([request])[0].token_ids
     return Trial(
         sequences=sequences,
         positions=positions,
         keys=keys,
         answers=answers,
         runs=rows.runs,
+        pictures=pictures,
+        images=images,
         greedy=(prompt, greedy),
     )
 
 
 def _call(
-    decoder: Decoder, call: cases.Call, sequences: Sequence[Sequence[int]], step: Progress
+    decoder: Decoder,
+    call: cases.Call,
+    sequences: Sequence[Sequence[int]],
+    sights: Sequence[Sights | None],
+    step: Progress,
 ) -> list[Array]:
     pieces = {
-        span.row: Piece(sequences[span.sequence][span.start : span.stop], span.start)
+        span.row: Piece(
+            sequences[span.sequence][span.start : span.stop], span.start, sights[span.sequence]
+        )
         for span in call.spans
     }
     prefills = call.kind == "prefill"

@@ -48,6 +48,7 @@ class OrtTarget:
     level: str = "checkpoint"
     no_adapters: str = ""
     keeps_weights: bool = True
+    programs: int = 4
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(

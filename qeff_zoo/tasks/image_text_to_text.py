@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `image-text-to-text` contract: pictures and tokens in, the last valid position's logits and the states out.
+
+Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens. See
+`qeff_zoo.tasks.vision` and `qeff_zoo.tasks.merging` for inputs and outputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+#: Patches of a picture that a program of fixed sizes is made for: 1,024 of them are one of 448 x 448 pixels.
+_PATCHES = 1024
+_MERGED = 4  # patches of a row of features
+
+
+def _read_picture(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import vision
+
+    return vision.tracing(model, **variant)
+
+
+def _probe(model: Any) -> Any:
+    from qeff_zoo.tasks import decoding
+
+    return decoding.probe(model)
+
+
+def _tracing(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import merging
+
+    return merging.tracing(model, **variant)
+
+
+def _images(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    assert recipe.images is not None
+    said = {name: value for name, value in asdict(recipe.images).items() if value}
+    return {"images": said}
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        **text_generation.TASK.variant(checkpoint, recipe, shape, chosen),
+        **_images(checkpoint, recipe, shape, chosen),
+    }
+
+
+def _pictures(shape: Shape) -> list[dict[str, Any]]:
+    symbols = {"image_rows": _PATCHES // _MERGED, "segments": 3, "windows": _PATCHES // _MERGED}
+    return named("Picture", [{"patches": _PATCHES, **symbols}])
+
+
+def _specializations(shape: Shape) -> list[dict[str, Any]]:
+    """As for text; a call is given as many rows of features as it has tokens."""
+    found = text_generation.TASK.specializations(shape)
+    for one in found:
+        symbols = one["symbols"]
+        symbols["image_rows"] = str(int(symbols["batch_size"]) * int(symbols["seq_len"]))
+    return found
+
+
+def _session() -> Any:
+    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+
+    return ImageTextToTextSession
+
+
+TASK = Task(
+    name=IMAGE_TEXT_TO_TEXT,
+    role="decoder",
+    program="language",
+    before=(
+        Part(
+            role="vision",
+            probe=None,
+            tracing=_read_picture,
+            variant=_images,
+            specializations=_pictures,
+        ),
+    ),
+    answers="logits",
+    auto_classes=("AutoModelForImageTextToText",),
+    suffixes=(),
+    shapes=DECODER_SHAPES,
+    probe=_probe,
+    tracing=_tracing,
+    variant=_variant,
+    specializations=_specializations,
+    problems=text_generation.TASK.problems,
+    session=_session,
+    stages=text_generation.TASK.stages,
+)

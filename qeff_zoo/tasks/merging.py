@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a language model whose text has pictures in it, as it is traced: program `language`.
+
+As in `qeff_zoo.tasks.decoding`, and after the states
+
+IN   image_index (batch_size, seq_len) i64      of each token its row of the features below, -1 for text
+     image_embeds (image_rows, hidden) f32      what program `vision` made of pictures: all that the call needs, or more
+     [deepstack.i (image_rows, hidden) f32]     the same, added to the states after layer i
+     [rope_positions (3, batch_size, seq_len) i64]   time, row and column of each token, of models with such a RoPE
+
+The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
+it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim
+from torch.overrides import TorchFunctionMode
+
+from qeff_zoo.recipe import Images
+from qeff_zoo.tasks import Tracing, decoding
+from qeff_zoo.tasks.vision import MERGES, swapped
+from qeff_zoo.transforms.retained_state import RetainedState
+
+_ROWS = 5  # of the example
+
+
+class _Merged(TorchFunctionMode):
+    """Gives tokens the rows of features that they are told."""
+
+    def __init__(self, index: Tensor, features: Tensor) -> None:
+        super().__init__()
+        self.index, self.features = index, features
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in MERGES:
+            return self.put(args[0], self.features)
+        if func is Tensor.__getitem__ and _is_mask(args[1], args[0]):
+            return args[0]  # only its size is asked for
+        return func(*args, **(kwargs or {}))
+
+    def put(self, embeds: Tensor, rows: Tensor, *, add: bool = False) -> Tensor:
+        """Replace embeddings by rows of features, or add those."""
+        picked = rows[self.index.clamp(min=0)].to(embeds.dtype)
+        return torch.where((self.index >= 0)[..., None], picked + embeds if add else picked, embeds)
+
+
+class _Either(list[Tensor]):
+    """Features where some forwards expect a tensor, and others a list of one for each picture."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self[0], name)
+
+
+def _is_mask(index: Any, values: Tensor) -> bool:
+    return isinstance(index, Tensor) and index.dtype is torch.bool and index.shape == values.shape
+
+
+class Step(decoding.Step):
+    """One call of a language model whose text has pictures in it."""
+
+    def call(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        state: RetainedState,
+        more: Sequence[Tensor],
+    ) -> Any:
+        """Run transformers' forward with features that are there already."""
+        told = dict(zip(self.names, more, strict=True))
+        if "rope_positions" in told:
+            position_ids = torch.cat([position_ids[None], told["rope_positions"]])
+        features = told["image_embeds"]
+        deep = [value for name, value in told.items() if name.startswith("deepstack.")]
+        output = SimpleNamespace(
+            pooler_output=_Either([features]),
+            deepstack_features=deep,
+            last_hidden_state=features[None],
+        )
+        merged = _Merged(told["image_index"], features)
+
+        def add(hidden: Tensor, _: Any, rows: Tensor) -> Tensor:
+            return merged.put(hidden, rows, add=True)
+
+        adders = [
+            (module, "_deepstack_process", add)
+            for module in self.model.modules()
+            if hasattr(type(module), "_deepstack_process")
+        ]
+        with merged, swapped(*adders):
+            return self.model(
+                input_ids=input_ids,
+                position_ids=position_ids,
+                past_key_values=state,
+                use_cache=True,
+                mm_encoder_outputs={"image": output},
+            )
+
+
+def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing:
+    """Describe how to trace the language model of `model`.
+
+    Args:
+        model: From `loader.load_meta`, possibly with fewer layers than its config says.
+        images: As a recipe says of them.
+        **variant: As of `qeff_zoo.tasks.decoding.tracing`.
+    """
+    config, told = model.config, Images(**images)
+    features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
+    rows = {0: Dim("image_rows", min=2)}
+    deep = getattr(config.vision_config, told.deepstack) if told.deepstack else ()
+
+    def more(batch: Any, seq: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
+        found = {
+            "image_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
+            "image_embeds": (features, rows),
+            **{f"deepstack.{index}": (features.clone(), rows) for index in range(len(deep))},
+        }
+        if told.axes > 1:
+            found["rope_positions"] = (
+                position_ids.expand(told.axes, -1, -1).contiguous(),
+                {1: batch, 2: seq},
+            )
+        return found
+
+    return decoding.tracing(model, step=Step, more=more, **variant)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One picture through the vision tower of a model that reads pictures and text, as it is traced: program `vision`.
+
+IN   pixel_values (1, channels, height, width) f32      a picture of the one size that the tower takes; or
+     pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie:
+     position_ids (patches, 2) i64                      row and column of each
+     cu_seqlens (segments,) i64                         where pictures begin and end among the patches
+     [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]
+OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture
+     [deepstack.i (rows, hidden)]                       what is added to the states after layer i of the language model
+
+The forward that is traced is transformers' own, up to where it would merge the features into the text.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.overrides import TorchFunctionMode
+
+from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.recipe import Images
+from qeff_zoo.tasks import Tracing
+
+MERGES = (Tensor.masked_scatter, torch.masked_scatter)
+_TOWERS = ("visual",)  # modules that take patches
+_UNIT = 4  # patches of the example, by the square of what a tower merges
+_MOST = 1 << 20  # patches
+
+
+#: transformers compares numbers of placeholders and features, which here are told apart otherwise.
+_UNCHECKED = {"TRANSFORMERS_DISABLE_TORCH_CHECK": "1"}
+
+
+@contextmanager
+def swapped(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Give modules other methods for a while, in which transformers does not count placeholders.
+
+    Args:
+        *changes: Module, name of the method, and what stands in for it.
+    """
+    for module, name, method in changes:
+        module.__dict__[name] = method
+    try:
+        with mock.patch.dict(os.environ, _UNCHECKED):
+            yield
+    finally:
+        for module, name, _ in changes:
+            module.__dict__.pop(name, None)
+
+
+class Unread:
+    """What a language model returns that was not run: whatever is asked of it is not there."""
+
+    def __init__(self, embeds: Any) -> None:
+        self.last_hidden_state = embeds
+
+    def __getitem__(self, _: Any) -> Any:
+        return self.last_hidden_state
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class _Noted(TorchFunctionMode):
+    """Notes the features that a forward merges into its text."""
+
+    features: Any = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in MERGES:
+            self.features = args[2]
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+class Picture(nn.Module):
+    """The forward up to the merge, of a picture of one size.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        token: The placeholder.
+    """
+
+    def __init__(self, model: Any, token: int) -> None:
+        super().__init__()
+        self.model, self.token = model, token
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features."""
+        noted = _Noted()
+        skip = (
+            self.model.get_decoder(),
+            "forward",
+            lambda *_, inputs_embeds=None, **__: Unread(inputs_embeds),
+        )
+        with swapped(skip), Concrete(), noted:
+            self.model(input_ids=torch.full((1, 2), self.token), pixel_values=given[0])
+        return (_rows(noted.features),)
+
+
+class Patches(nn.Module):
+    """The tower alone, of patches of a picture of any size.
+
+    Args:
+        model: As of `Picture`.
+        names: Of the inputs after the patches.
+    """
+
+    def __init__(self, model: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features, and those that are added later."""
+        pixels, *lie = given
+        told = dict(zip(self.names, lie, strict=True)) | {"max_seqlen": 1}
+        if "window_index" in told:
+            told["max_window_seqlen"] = 1
+        with Concrete():
+            output = tower_of(self.model)(pixels, grid_thw=torch.tensor([[1, 2, 2]]), **told)
+        deep = getattr(output, "deepstack_features", None) or []
+        return tuple(_rows(part) for part in (output.pooler_output, *deep))
+
+
+def _rows(part: Any) -> Tensor:
+    parts = part if isinstance(part, list | tuple) else [part]
+    return torch.cat([one.reshape(-1, one.shape[-1]) for one in parts])
+
+
+def tower_of(model: Any) -> Any:
+    """Return the module that takes patches."""
+    return next(
+        module
+        for path, module in model.named_modules()
+        if path.rpartition(".")[2] in _TOWERS and isinstance(module, nn.Module)
+    )
+
+
+def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+    """Describe how to trace the vision tower of `model`.
+
+    Args:
+        model: From `loader.load_meta`.
+        images: As a recipe says of them.
+    """
+    told = Images(**images)
+    if told.patches:
+        return _of_patches(model, told)
+    vision = model.config.vision_config
+    size = vision.image_size
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    pixels = torch.zeros(1, getattr(vision, "num_channels", 3), height, width)
+    token = getattr(model.config, told.token)
+    return Tracing(
+        module=Picture(model, token).eval(),
+        inputs={"given": [pixels]},
+        dynamic_shapes={"given": [{}]},
+        input_names=["pixel_values"],
+        output_names=["image_embeds"],
+    )
+
+
+def _of_patches(model: Any, images: Images) -> Tracing:
+    tower, vision = tower_of(model), model.config.vision_config
+    merged = tower.spatial_merge_size**2
+    count = _UNIT * merged
+    values = vision.patch_size**2 * getattr(vision, "temporal_patch_size", 1)
+    values *= getattr(vision, "in_channels", None) or vision.num_channels
+    rows = Dim("image_rows", min=2, max=_MOST)
+    ends = torch.tensor([0, count // 2, count])
+    whole = {"pixel_values": (torch.zeros(count, values), {0: merged * rows})}
+    whole["position_ids"] = torch.zeros(count, 2, dtype=torch.long), {0: merged * rows}
+    whole["cu_seqlens"] = ends, {0: Dim("segments", min=3, max=_MOST)}
+    if hasattr(tower, "window_size"):
+        whole["window_index"] = torch.arange(_UNIT), {0: rows}
+        whole["cu_window_seqlens"] = ends.clone(), {0: Dim("windows", min=3, max=_MOST)}
+    if hasattr(tower, "num_grid_per_side"):
+        whole["interp_indices"] = torch.zeros(count, 4, dtype=torch.long), {0: merged * rows}
+        whole["interp_weights"] = torch.zeros(count, 4), {0: merged * rows}
+    names = list(whole)
+    deep = getattr(vision, images.deepstack) if images.deepstack else ()
+    return Tracing(
+        module=Patches(model, names[1:]).eval(),
+        inputs={"given": [example for example, _ in whole.values()]},
+        dynamic_shapes={"given": [axes for _, axes in whole.values()]},
+        input_names=names,
+        output_names=["image_embeds", *(f"deepstack.{index}" for index in range(len(deep)))],
+        then=_name_patches,
+    )
+
+
+def _name_patches(graph: Any) -> None:
+    """Call the number of patches that, which the trace knows as a multiple of the rows."""
+    for value in graph.graph.inputs:
+        named = ["patches" if "*" in str(dim) else dim for dim in value.shape]
+        value.shape = type(value.shape)(named)

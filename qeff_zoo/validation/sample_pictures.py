@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures for the token sequences that packages are validated on: of noise, several sizes, always the same ones."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
+from qeff_zoo.runtime.vision import GRID
+
+#: Of each sequence, after how many of its tokens pictures begin: two, one, none, and again.
+_PLACES = ((1, 3), (2,), ())
+#: Height and width in rows of features, of towers that take any size.
+_SIZES = ((2, 3), (3, 1), (1, 4), (2, 2))
+
+
+def insert(
+    session: ImageTextToTextSession, sequences: Sequence[Sequence[int]]
+) -> tuple[list[list[int]], list[list[Prepared]]]:
+    """Put pictures into sequences, as far as the context has room for them.
+
+    Args:
+        session: Of the package.
+        sequences: Token ids; they stay as long as they are, or end with a picture and one more token.
+
+    Returns:
+        The sequences, and the pictures of each.
+    """
+    every = _pictures(session)
+    reserved = set(_tokens(session.config))
+    plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
+    filled: list[list[int]] = []
+    shown: list[list[Prepared]] = []
+    for number, sequence in enumerate(sequences):
+        text = [plain if token in reserved else token for token in sequence]
+        whole: list[int] = []
+        found: list[Prepared] = []
+        done = 0
+        for place in _PLACES[number % len(_PLACES)]:
+            picture = next(every)
+            run = session.run_of(session.vision.look(picture).rows)
+            between = (text + [plain] * place)[done:place]
+            if len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
+                break
+            whole += [*between, *run]
+            found.append(picture)
+            done = place
+        least = len(whole) + 1
+        filled.append([*whole, *(text[done:] or [plain])][: max(len(text), least)])
+        shown.append(found)
+    return filled, shown
+
+
+def _pictures(session: ImageTextToTextSession) -> Iterator[Prepared]:
+    random = np.random.default_rng(0)
+    tensor, tower = session.vision.program.inputs["pixel_values"], session.vision.tower
+    number = 0
+    while True:
+        picture: dict[str, Any] = {}
+        shape = [size for size in tensor.shape if isinstance(size, int)]
+        if tower is not None:
+            height, width = (size * tower.merge for size in _SIZES[number % len(_SIZES)])
+            picture[GRID] = np.array([[1, height, width]])
+            shape = [height * width, *shape]
+        picture["pixel_values"] = random.standard_normal(shape, np.float32)
+        yield picture
+        number += 1
+
+
+def _tokens(config: Mapping[str, Any]) -> Iterator[int]:
+    """Return the tokens that a config names, which mean something to the model's forward."""
+    for name, value in config.items():
+        if isinstance(value, int) and name.endswith(("token_id", "token_index")):
+            yield value

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LLaVA 1.5 and its relatives, `transformers.models.llava`: CLIP or SigLIP, two matrices, and any language model."""
+
+from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny
+
+from .llama import RECIPE as LLAMA
+
+TEXT = {**LLAMA.tiny[0].config, "model_type": "llama"}
+VISION = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "image_size": 28,
+    "patch_size": 7,
+    "projection_dim": 64,
+    "initializer_range": 0.2,
+}
+
+RECIPE = Recipe(
+    model_type="llava",
+    architectures=("LlavaForConditionalGeneration",),
+    task="image-text-to-text",
+    special="Features of one size of picture, through two matrices, in place of placeholder tokens.",
+    images=Images(),
+    shapes=DECODER_SHAPES,
+    tiny=(Tiny(config={"text_config": TEXT, "vision_config": VISION, "image_token_index": 200}),),
+)

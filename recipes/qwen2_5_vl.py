@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen2.5-VL, `transformers.models.qwen2_5_vl`: patches of any picture, most vision layers in windows, 3-axis RoPE."""
+
+from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
+
+from .qwen2 import RECIPE as QWEN2
+
+TEXT = {
+    **{
+        name: QWEN2.tiny[0].config[name]
+        for name in ("vocab_size", "hidden_size", "intermediate_size")
+    },
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+TOKENS = {
+    "image_token_id": 200,
+    "video_token_id": 201,
+    "vision_start_token_id": 202,
+    "vision_end_token_id": 203,
+}
+
+RECIPE = Recipe(
+    model_type="qwen2_5_vl",
+    architectures=("Qwen2_5_VLForConditionalGeneration",),
+    task="image-text-to-text",
+    special="Patches of pictures of any size; windows in most vision layers; RoPE over time, row and column.",
+    transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
+    images=Images(patches=True, axes=3, types="mm_token_type_ids"),
+    shapes=DECODER_SHAPES,
+    tiny=(
+        Tiny(
+            config={
+                **TOKENS,
+                "text_config": TEXT,
+                "vision_config": {
+                    "depth": 3,
+                    "hidden_size": 32,
+                    "out_hidden_size": 64,
+                    "intermediate_size": 48,
+                    "num_heads": 2,
+                    "patch_size": 4,
+                    "window_size": 16,
+                    "fullatt_block_indexes": [1],
+                    "initializer_range": 0.2,
+                },
+            }
+        ),
+    ),
+)
