@@ -140,8 +140,8 @@ def choose_adapters(
         )
     if programs > 1:
         choices.problems.append(
-            f"--max-loras is {request.max_loras}, but the package has {programs} programs, of which it is not known yet "
-            "how adapters would be shared. Leave it out, or build the checkpoint for another task."
+            f"--max-loras is {request.max_loras}, but the package has {programs} programs, and it is not known yet "
+            "what adapters would change in each. Leave it out, or build the checkpoint for another task."
         )
     if request.kv_heads is not None:
         choices.problems.append(
