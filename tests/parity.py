@@ -280,7 +280,8 @@ class Subject:
             return graph
         if not everything:
             return exporter.export_graph(self.config, self.recipe, **variant)
-        graph = exporter._attempt(self.config, self.recipe, everything=True, **variant)
+        part = tasks.find(self.recipe.task)
+        graph = exporter._attempt(self.config, self.recipe, part, everything=True, **variant)
         assert graph is not None
         return graph
 

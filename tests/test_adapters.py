@@ -2,15 +2,19 @@
 """Adapters that are loaded while a package runs: what peft says, in one batch, and every refusal."""
 
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import openai
 import peft_adapters
 import pytest
 import torch
 from fixtures_builds import Models
+from fixtures_serving import MODEL, connect, running
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
@@ -22,7 +26,7 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, CheckpointError, ExportError, PlanError
 from qeff_zoo.numerics import format_of
 from qeff_zoo.plan import NO_WEIGHTS, resolve
-from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.runtime import Engine, TextGenerationSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.weights.quantization import round_trip
 
@@ -444,3 +448,47 @@ def test_the_command_line_runs_with_an_adapter(
     assert printed["token_ids"] == by_name[0] != by_name[1]
     assert main([*command, "--adapter", "sql"]) == 1
     assert "--adapter is 'sql'; expected NAME=DIR" in capsys.readouterr().err
+
+
+def test_a_server_has_adapters_as_models(
+    session: TextGenerationSession, adapters: dict[str, Path]
+) -> None:
+    """Loaded, asked for, listed and unloaded by vLLM's endpoints; the others stay as they are."""
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+
+        def said(model: str) -> str:
+            asked = {"prompt": [5, 6, 7, 8], "max_tokens": 8, "temperature": 0}
+            answer = client.completions.create(model=model, **asked)
+            assert answer.model == model
+            return answer.choices[0].text
+
+        def ask(path: str, **body: str) -> tuple[int, str]:
+            request = urllib.request.Request(
+                f"{url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode()
+
+        base = said(MODEL)
+        with pytest.raises(openai.NotFoundError, match="no model 'sql'; expected 'tiny', the only"):
+            said("sql")
+        path = str(adapters["every layer"])
+        status, text = ask("load_lora_adapter", lora_name="sql", lora_path=path)
+        assert (status, text) == (200, "Success: LoRA adapter 'sql' added successfully.")
+        assert said("sql") != base == said(MODEL)
+        assert [one.id for one in client.models.list()] == [MODEL, "sql"]
+        assert client.models.retrieve("sql").parent == MODEL  # type: ignore[attr-defined]
+        for name in ("sql", MODEL):
+            status, text = ask("load_lora_adapter", lora_name=name, lora_path=path)
+            assert (status, "There is a model" in text) == (400, True)
+        status, text = ask("load_lora_adapter", lora_name="other", lora_path="/nowhere")
+        assert (status, "No folder '/nowhere'" in text) == (400, True)
+        status, text = ask("unload_lora_adapter", lora_name="sql")
+        assert (status, text) == (200, "Success: LoRA adapter 'sql' removed successfully.")
+        assert ask("unload_lora_adapter", lora_name="sql")[0] == 404
+        with pytest.raises(openai.NotFoundError):
+            said("sql")
