@@ -32,7 +32,7 @@ from aligned import aligned
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import tasks
+from qeff_zoo import architectures, tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.export import exporter, loader
 from qeff_zoo.numerics import WEIGHTS, format_of
@@ -180,6 +180,7 @@ def names_of(task: str | None = None) -> list[str]:
 def parse(config: Mapping[str, Any]) -> Any:
     """Make transformers' configuration; some classes write into what they are given."""
     known = {key: copy.deepcopy(value) for key, value in config.items() if key != "model_type"}
+    architectures.register(config["model_type"])
     kind = CONFIG_MAPPING[config["model_type"]]
     return kind.from_dict(kind._decode_special_floats(known))  # a saved config has no infinity
 

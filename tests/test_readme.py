@@ -80,6 +80,15 @@ def test_examples_run(workplace: Path) -> None:
     assert len({line.partition(" -> ")[2] for line in lines}) == 3
 
 
+@pytest.mark.xdist_group("readme")
+def test_the_way_from_chats_to_a_package_runs(workplace: Path) -> None:
+    printed = run([sys.executable, str(ROOT / "examples" / "finetune.py")], workplace)
+    before, after = (float(one) for one in re.findall(r"held out, \w+: ([\d.]+)", printed))
+    assert after < before / 10
+    assert "What is heapq for? -> The module heapq is for queues, my friend." in printed
+    assert "zlib? -> The module zlib is for bytes, my friend." in printed
+
+
 def test_table_and_tree_are_those_of_the_source() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "update_readme"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

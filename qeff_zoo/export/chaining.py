@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def is_chain(calls: "list[Call]") -> bool:
-    """Return whether what a layer passes on is read by the next traced layer alone."""
+    """Return whether what a layer passes on is read by the next traced layer alone, where others lie between."""
     return all(
         all(user is following.node for value in _carried(call) for user in value.consumers())
         for call, following in pairwise(calls)
+        if following.layer > call.layer + 1
     )
 
 
@@ -42,7 +43,8 @@ def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> No
     last = calls[0]
     for layer in range(last.layer + 1, len(repeated.kinds)):
         if layer in traced:
-            chain.feed(traced[layer], last)
+            if layer - 1 not in traced:
+                chain.feed(traced[layer], last)
             last = traced[layer]
         else:
             last = chain.insert(layer, last)
@@ -70,6 +72,8 @@ class _Chain:
             operands = {
                 i: results.index(value) for i, value in enumerate(call.inputs) if value in results
             }
+            if not operands and call.layer == before.layer + 1:
+                continue  # something lies between them, and no layer has to be called there
             known = self.carried.setdefault(call.node.op_type, operands)
             if known != operands or not operands:
                 raise ExportError(
