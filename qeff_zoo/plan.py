@@ -14,7 +14,7 @@ from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.choosing import Chosen, choose_weights, rounded_floats
+from qeff_zoo.choosing import Chosen, choose_adapters, choose_weights, rounded_floats
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
@@ -126,7 +126,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     storage = choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
-    factors = _choose_rope_factors(checkpoint, request, shape, choices)
+    others = choose_adapters(target, len(served), request, choices)
+    others |= _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
     _check_programs(recipe, target, choices)
@@ -139,7 +140,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         for group in ("task", "quantization")
     }
     programs = _programs(
-        checkpoint, recipe, shape, choices, factors=factors, flags=options, **storage
+        checkpoint, recipe, shape, choices, factors=others, flags=options, **storage
     )
     source = {
         "model_id": checkpoint.model_id,
@@ -169,14 +170,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
     }
     why = {str(CHOICES[name].path): by for name, by in choices.why.items()}
-    rounded = rounded_floats(checkpoint) if storage["stored"] else ()
     return Plan(
         recipe=recipe,
         programs=programs,
         resolved=resolved,
         spec=spec,
         why=why,
-        warnings=(*resolved.warnings, *rounded),
+        warnings=resolved.warnings + (rounded_floats(checkpoint) if storage["stored"] else ()),
     )
 
 
@@ -185,7 +185,7 @@ def _programs(
     recipe: Recipe,
     shape: Shape,
     choices: Chosen,
-    factors: Mapping[str, str],
+    factors: Mapping[str, Any],
     **common: Any,
 ) -> tuple[ProgramPlan, ...]:
     """Plan a program for each component."""

@@ -32,7 +32,7 @@ from aligned import aligned
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import tasks
+from qeff_zoo import architectures, tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.export import exporter, loader
 from qeff_zoo.numerics import WEIGHTS, format_of
@@ -186,6 +186,7 @@ def names_of(task: str | None = None) -> list[str]:
 def parse(config: Mapping[str, Any]) -> Any:
     """Make transformers' configuration; some classes write into what they are given."""
     known = {key: copy.deepcopy(value) for key, value in config.items() if key != "model_type"}
+    architectures.register(config["model_type"])
     kind = CONFIG_MAPPING[config["model_type"]]
     return kind.from_dict(kind._decode_special_floats(known))  # a saved config has no infinity
 
@@ -286,7 +287,8 @@ class Subject:
             return graph
         if not everything:
             return exporter.export_graph(self.config, self.recipe, **variant)
-        graph = exporter._attempt(self.config, self.recipe, everything=True, **variant)
+        part = tasks.find(self.recipe.task)
+        graph = exporter._attempt(self.config, self.recipe, part, everything=True, **variant)
         assert graph is not None
         return graph
 

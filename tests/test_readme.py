@@ -76,6 +76,23 @@ def test_examples_run(workplace: Path) -> None:
     printed = run([sys.executable, str(ROOT / "examples" / "quantized.py")], workplace)
     assert "42 matrices kept: int4 in blocks of 32, zero points" in printed
     assert "class socket. -> " in printed
+    printed = run([sys.executable, str(ROOT / "examples" / "lora.py")], workplace)
+    lines = printed.splitlines()
+    assert [line.partition(" -> ")[0] for line in lines] == [
+        "the model as it is",
+        "first",
+        "second",
+    ]
+    assert len({line.partition(" -> ")[2] for line in lines}) == 3
+
+
+@pytest.mark.xdist_group("readme")
+def test_the_way_from_chats_to_a_package_runs(workplace: Path) -> None:
+    printed = run([sys.executable, str(ROOT / "examples" / "finetune.py")], workplace)
+    before, after = (float(one) for one in re.findall(r"held out, \w+: ([\d.]+)", printed))
+    assert after < before / 10
+    assert "What is heapq for? -> The module heapq is for queues, my friend." in printed
+    assert "zlib? -> The module zlib is for bytes, my friend." in printed
 
 
 def test_table_and_tree_are_those_of_the_source() -> None:

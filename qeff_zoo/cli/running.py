@@ -11,7 +11,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import AdapterError, GenerationError
 from qeff_zoo.tasks import NAMES, find
 
 _BEST = 5  # labels of a picture that are shown
@@ -39,6 +39,8 @@ def run_command(arguments: argparse.Namespace) -> None:
         )
     given = _given(package.task, prompts, arguments.image)
     session = open_session(package, threads=arguments.threads)
+    if arguments.adapter is not None:
+        arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
     run = _label_tokens if task.by_token else _RUNS[task.reads, task.answers]
     run(session, given, arguments)
@@ -57,6 +59,17 @@ def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     return images if sees else prompts
 
 
+def _load_adapter(session: Any, given: str, flag: str) -> str:
+    """Load what a flag says, `NAME=DIR`; return the name."""
+    name, equals, source = given.partition("=")
+    if not (name and equals and source):
+        raise AdapterError(
+            f"{flag} is {given!r}; expected NAME=DIR, such as sql=adapters/sql. Give the adapter a name."
+        )
+    session.adapters.load(name, source)
+    return name
+
+
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
     stream = None
     if len(prompts) == 1 and not arguments.json:
@@ -67,6 +80,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         sampling=_sampling(arguments),
         stop=arguments.stop,
         chat=arguments.chat,
+        adapter=arguments.adapter,
         stream=stream,
     )
     if arguments.json:
@@ -104,7 +118,7 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    embeddings = session.embed(texts)
+    embeddings = session.embed(texts, adapter=arguments.adapter)
     if arguments.json:
         kind = "image" if arguments.image else "text"
         outputs = [
@@ -122,7 +136,8 @@ def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> Non
 
 
 def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(_pairs(texts, arguments.pair) if arguments.pair else texts)
+    given = _pairs(texts, arguments.pair) if arguments.pair else texts
+    found = session.classify(given, adapter=arguments.adapter)
     if arguments.json:
         outputs = [
             {"text": one.text, "pair": one.pair, "scores": [asdict(score) for score in one.scores]}
@@ -167,7 +182,7 @@ def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
 
 
 def _label_tokens(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(texts)
+    found = session.classify(texts, adapter=arguments.adapter)
     if arguments.json:
         outputs = [
             {"text": text, "tokens": [asdict(token) for token in tokens]}
@@ -228,6 +243,8 @@ def serve_command(arguments: argparse.Namespace) -> None:
         session = open_session(
             package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
         )
+        for given in arguments.lora_modules:
+            _load_adapter(session, given, "--lora-modules")
         serving.serve(session, listener, choices, announce)
 
 

@@ -23,7 +23,8 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from qeff_zoo.errors import TrainingError
-from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
+from qeff_zoo.finetuning import rows
+from qeff_zoo.finetuning.config import CLASSIFICATION, CUDA, QAIC, Config
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.finetuning.run_folder import RunFolder, perplexity
 
@@ -73,8 +74,8 @@ class _Run(Trainer):
         if self.config.lr_scheduler_type != STEP or self.lr_scheduler is not None:
             return super().create_scheduler(num_training_steps, optimizer)
         assert self.optimizer is not None
-        rows = len(self.train_dataset)  # type: ignore[arg-type]
-        batches = math.ceil(rows / (self.args.train_batch_size * self.args.world_size))
+        count = len(self.train_dataset)  # type: ignore[arg-type]
+        batches = math.ceil(count / (self.args.train_batch_size * self.args.world_size))
         epoch = math.ceil(batches / self.args.gradient_accumulation_steps)
         gamma = self.config.gamma
         self.lr_scheduler = LambdaLR(
@@ -148,9 +149,9 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
         "activation_checkpointing": config.gradient_checkpointing,
         "activation_checkpointing_kwargs": {"use_reentrant": False},
         "max_grad_norm": config.max_grad_norm,
-        "fp16": device.autocast == torch.float16,
-        "bf16": device.autocast == torch.bfloat16,
-        "use_cpu": device.kind == CPU,
+        "fp16": device.kind == CUDA and device.autocast == torch.float16,
+        "bf16": device.kind != QAIC and device.autocast == torch.bfloat16,
+        "use_cpu": device.kind != CUDA,  # a card is taken afterwards, see devices.place
         "seed": config.seed,
         "data_seed": config.seed,
         "eval_strategy": config.eval_strategy,
@@ -166,7 +167,7 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
         "logging_nan_inf_filter": False,
         "train_sampling_strategy": "group_by_length" if config.group_by_length else "random",
         "dataloader_num_workers": config.dataloader_num_workers,
-        "dataloader_pin_memory": device.kind != CPU,
+        "dataloader_pin_memory": device.kind == CUDA,
         "ddp_backend": config.ddp_backend,
         "ddp_timeout": config.ddp_timeout,
         "ddp_find_unused_parameters": False if device.processes > 1 else None,
@@ -222,8 +223,10 @@ def trainer_of(
         "processing_class": tokenizer,
     }
     found: _Run
+    if config.collator:
+        facts["data_collator"] = rows.function(config.collator)(tokenizer)
     if config.task_mode == CLASSIFICATION:
-        facts["data_collator"] = DataCollatorWithPadding(tokenizer)
+        facts.setdefault("data_collator", DataCollatorWithPadding(tokenizer))
         found = Classification(**facts, compute_metrics=accuracy)
     else:
         found = Generation(**facts)

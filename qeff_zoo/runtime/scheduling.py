@@ -93,7 +93,7 @@ class _Seat:
             tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
         else:
             tokens = [self.answer.token_ids[-self.left]]
-        return Piece(tokens, self.done, self.answer.request.sights)
+        return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
 
 
 class Scheduler:
@@ -182,7 +182,7 @@ class Scheduler:
         joined.sort(key=lambda one: len(one[0].request.prompt))
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
-            keys = self._prefixes.keys(request.prompt, request.sights)
+            keys = self._prefixes.keys(request.prompt, request.sights, answer.adapter.digest)
             self._seats.append(_Seat(answer, group, row, keys))
 
     def _spare(self, rows: Counter[_Group]) -> _Seat | None:

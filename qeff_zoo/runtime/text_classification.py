@@ -58,18 +58,21 @@ class TextClassificationSession(EncoderSession):
         self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
         self._activate = labels.activation_of(self.config, len(self.labels))
 
-    def classify(self, texts: str | tuple[str, str] | Sequence[Texts]) -> list[Classification]:
+    def classify(
+        self, texts: str | tuple[str, str] | Sequence[Texts], *, adapter: str | None = None
+    ) -> list[Classification]:
         """Score every label for each text.
 
         Args:
             texts: Texts and pairs of texts, cut to `max_length` tokens as transformers does, the longer of a pair
                 first; or token ids as they are. One pair is a tuple, several are a list of tuples.
+            adapter: Name of one of `adapters`; None for the model as it is.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        answers = self._answer(self.read(given))
+        answers = self._answer(self.read(given), adapter)
         return [
             self._classification(text, self._activate(logits))
             for text, logits in zip(given, answers, strict=True)

@@ -3,7 +3,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qeff_zoo.choice import Choice
@@ -50,6 +50,7 @@ class Tracing:
         input_names: Of the flattened inputs.
         output_names: Of the outputs.
         states: Which of the inputs are retained from call to call, and what they hold.
+        layers: Of the other inputs, those that belong to one layer, and its index.
         then: Applied to the portable graph, in place; one trace may serve several variants.
     """
 
@@ -59,6 +60,7 @@ class Tracing:
     input_names: list[str]
     output_names: list[str]
     states: Sequence[State] = ()
+    layers: Mapping[str, int] = field(default_factory=dict)
     then: Callable[[Any], object] | None = None
 
 

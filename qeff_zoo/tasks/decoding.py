@@ -67,13 +67,11 @@ class Step(nn.Module):
         state = RetainedState(
             self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
         )
-        newest = position_ids.argmax(1, keepdim=True)  # (batch, 1)
 
-        def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            hidden = args[0]
-            return (hidden.gather(1, newest[:, :, None].expand(-1, -1, hidden.shape[2])),)
+        def only_needed(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            return (args[0] if state.narrowed else state.only_needed(args[0]),)
 
-        head = self.model.get_output_embeddings().register_forward_pre_hook(keep_newest)
+        head = self.model.get_output_embeddings().register_forward_pre_hook(only_needed)
         try:
             output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:

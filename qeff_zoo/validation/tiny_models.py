@@ -14,9 +14,10 @@ from qeff_zoo.tasks import find
 # Runs in a process of its own: transformers there is not ours to change.
 _MAKE = """
 import json, sys, torch, transformers
-from qeff_zoo import tasks
+from qeff_zoo import architectures, tasks
 transformers.logging.disable_progress_bar()
 config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+architectures.register(config["model_type"])
 config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
 torch.manual_seed(0)
 model = tasks.auto_class(task, config).from_config(config, dtype=torch.float32)

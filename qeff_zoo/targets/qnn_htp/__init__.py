@@ -32,6 +32,7 @@ class HtpTarget:
     revision: int = 1
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
+    no_adapters: str = "its compiler takes weights as constants alone"
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text",)
     programs: int = 1
