@@ -110,7 +110,7 @@ class _Seat:
             tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
-        return Piece(tokens, self.done, self.answer.request.sights)
+        return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
 
     def draft(self, most: int) -> list[int]:
         """Guess what comes after the newest token, which is still to run.
@@ -217,7 +217,7 @@ class Scheduler:
         joined.sort(key=lambda one: len(one[0].request.prompt))
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
-            keys = self._prefixes.keys(request.prompt, request.sights)
+            keys = self._prefixes.keys(request.prompt, request.sights, answer.adapter.digest)
             drafter = self._speculation.drafter() if self._speculation else None
             self._seats.append(_Seat(answer, group, row, keys, drafter))
 
