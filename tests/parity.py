@@ -154,15 +154,16 @@ def is_traced(recipe: Recipe) -> bool:
     return EVERY or recipe.model_type in {all_cases()[name].recipe.model_type for name in names}
 
 
-def text_recipes() -> list[Recipe]:
-    """Return the recipes that read text; those of sound are compared in `test_speech`."""
-    return [recipe for recipe in list_recipes() if tasks.find(recipe.task).reads == "text"]
+@cache
+def of_text() -> list[Recipe]:
+    """Return every recipe of what reads text; `test_image_encoders` and `test_speech` try the others."""
+    return [one for one in list_recipes() if tasks.find(one.task).reads == "text"]
 
 
 @cache
 def all_cases() -> dict[str, Case]:
-    """Return every tiny config of every recipe that reads text, by name."""
-    found = [Case(recipe=recipe, tiny=tiny) for recipe in text_recipes() for tiny in recipe.tiny]
+    """Return every tiny config of every recipe, by name."""
+    found = [Case(recipe=recipe, tiny=tiny) for recipe in of_text() for tiny in recipe.tiny]
     return {case.name: case for case in found}
 
 
@@ -171,7 +172,7 @@ def more_cases() -> dict[str, Case]:
     """Return, for every task but its own that a recipe serves, its first tiny config, by name."""
     found = [
         Case(recipe=tasks.for_task(recipe, task), tiny=recipe.tiny[0])
-        for recipe in text_recipes()
+        for recipe in of_text()
         for task in tasks.tasks_of(recipe)[1:]
     ]
     return {case.name: case for case in found}
@@ -286,7 +287,8 @@ class Subject:
             return graph
         if not everything:
             return exporter.export_graph(self.config, self.recipe, **variant)
-        graph = exporter._attempt(self.config, self.recipe, everything=True, **variant)
+        part = tasks.find(self.recipe.task)
+        graph = exporter._attempt(self.config, self.recipe, part, everything=True, **variant)
         assert graph is not None
         return graph
 

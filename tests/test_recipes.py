@@ -41,7 +41,7 @@ from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
 KNOWN_TASKS = {
-    *("text-generation", "feature-extraction"),
+    *("text-generation", "feature-extraction", "image-feature-extraction"),
     *("automatic-speech-recognition", "image-text-to-text"),
 }
 
@@ -134,6 +134,8 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
         assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
         assert shape.seq_lens[0] >= 1
         assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
+    elif find(recipe.task).reads == "image":
+        assert shape == Shape(batch_size=shape.batch_size)
     else:
         assert 1 <= shape.prefill_seq_len <= shape.ctx_len
         assert shape.seq_lens == ()
@@ -528,6 +530,6 @@ def test_every_matrix_is_quantized(decoder: Subject) -> None:
 
 def test_all_recipes_have_cases() -> None:
     assert {case.recipe.model_type for case in parity.all_cases().values()} == {
-        recipe.model_type for recipe in parity.text_recipes()
+        recipe.model_type for recipe in parity.of_text()
     }
     assert set(WEIGHTS) == {"fp32", "int8", "int4"}

@@ -135,6 +135,8 @@ class Stats:
         prompt_tokens: Of requests that have ended.
         reused_tokens: Of those, how many the prefix cache had.
         generated_tokens: Of requests that have ended.
+        drafted_tokens: Of requests that have ended, tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     rows: int
@@ -144,6 +146,8 @@ class Stats:
     prompt_tokens: int
     reused_tokens: int
     generated_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Engine:
@@ -238,6 +242,8 @@ class Engine:
                 prompt_tokens=self._tokens["prompt"],
                 reused_tokens=self._tokens["reused"],
                 generated_tokens=self._tokens["generated"],
+                drafted_tokens=self._tokens["drafted"],
+                accepted_tokens=self._tokens["accepted"],
             )
 
     def close(self, *, drain: bool = False) -> None:
@@ -301,3 +307,5 @@ class Engine:
                 self._tokens["prompt"] += len(answer.request.prompt)
                 self._tokens["reused"] += answer.reused_tokens
                 self._tokens["generated"] += len(answer.token_ids)
+                self._tokens["drafted"] += answer.drafted_tokens
+                self._tokens["accepted"] += answer.accepted_tokens

@@ -95,6 +95,8 @@ class _Live(Collector):
                 "Generated tokens of requests that have ended.",
                 stats.generated_tokens,
             ),
+            ("drafted_tokens", "Tokens that were drafted and checked.", stats.drafted_tokens),
+            ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
         ):
             yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
         ended = CounterMetricFamily(

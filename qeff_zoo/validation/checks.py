@@ -217,11 +217,12 @@ def _tiny_package(
     decoder = Request(target=target, task=recipe.task, prefill_seq_len=8, ctx_len=48)
     # A tenth of a real sound is enough for frames of all kinds.
     of_sound = [length // 10 for length in next(iter(recipe.shapes.values())).seq_lens[:2]]
-    lengths = (8, 24) if find(recipe.task).reads == "text" else tuple(of_sound)
+    lengths = tuple(of_sound) if find(recipe.task).reads == "sound" else (8, 24)
     encoder = Request(target=target, task=recipe.task, seq_lens=lengths)
+    images = Request(target=target, task=recipe.task, batch_size=3)
     built = pipeline.build(
         str(checkpoint),
-        decoder if find(recipe.task).role == "decoder" else encoder,
+        {"decoder": decoder, "encoder": encoder, "vision": images}[find(recipe.task).role],
         validate=False,
         store=Store(folder / "store"),
     )
