@@ -51,6 +51,11 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
+    if task in NAMES and find(task).reads == "sound":
+        raise GenerationError(
+            f"{'--prompt' if prompts else '--image'} does not apply to {task}, which reads recordings. Name them: `run "
+            "PACKAGE a.wav`."
+        )
     sees = task in NAMES and find(task).reads == "image"
     wrong, flag, reads = (
         (prompts, "--prompt", "--image") if sees else (images, "--image", "--prompt")
