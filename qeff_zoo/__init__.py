@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         QEFFAutoModel,
         QEFFAutoModelForCausalLM,
         QEFFAutoModelForSequenceClassification,
+        QEffAutoLoraModelForCausalLM,
+        QEffAutoPeftModelForCausalLM,
     )
 
 __all__ = [
@@ -38,6 +40,8 @@ __all__ = [
     "QEFFAutoModel",
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForSequenceClassification",
+    "QEffAutoLoraModelForCausalLM",
+    "QEffAutoPeftModelForCausalLM",
     "StoreError",
     "UnsupportedModelError",
     "ZooError",
@@ -53,7 +57,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import QEfficient's classes when they are first used: they need more than the rest."""
-    if name.startswith("QEFFAutoModel") and name in __all__:
+    if name.startswith(("QEFFAuto", "QEffAuto")) and name in __all__:
         from qeff_zoo import auto
 
         return getattr(auto, name)

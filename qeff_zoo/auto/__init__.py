@@ -8,6 +8,7 @@ from qeff_zoo.auto.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.auto.encoders import QEFFAutoModel, QEFFAutoModelForSequenceClassification
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, PerfMetrics
 from qeff_zoo.auto.functions import cloud_ai_100_exec_kv, compile, export, transform
+from qeff_zoo.auto.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
 
 __all__ = [
     "CloudAI100ExecInfo",
@@ -15,6 +16,8 @@ __all__ = [
     "QEFFAutoModel",
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForSequenceClassification",
+    "QEffAutoLoraModelForCausalLM",
+    "QEffAutoPeftModelForCausalLM",
     "cloud_ai_100_exec_kv",
     "compile",
     "export",
