@@ -21,10 +21,10 @@ from qeff_zoo.registry import find_recipe, list_recipes
 
 if TYPE_CHECKING:
     from qeff_zoo.auto import (
+        QEffAutoLoraModelForCausalLM,
         QEFFAutoModel,
         QEFFAutoModelForCausalLM,
         QEFFAutoModelForSequenceClassification,
-        QEffAutoLoraModelForCausalLM,
         QEffAutoPeftModelForCausalLM,
     )
 
