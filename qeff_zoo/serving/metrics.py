@@ -95,6 +95,12 @@ class _Live(Collector):
                 "Generated tokens of requests that have ended.",
                 stats.generated_tokens,
             ),
+            ("prompts_handed_over", "Prompts that prefill servers computed.", stats.handed_over),
+            (
+                "handoffs_failed",
+                "Prompts that they were to compute, and were computed here.",
+                stats.handoffs_failed,
+            ),
         ):
             yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
         ended = CounterMetricFamily(
