@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claim: states are handed over in 2 % of the time of computing them, and p99 between tokens halves beside long prompts.
+"""Claim: states are handed over in 2 % of the time of computing them, and p99 between tokens halves by it.
 
 A prefill server runs in a process of its own. Times are by the clock, since two processes are compared with one: they
 mean little where fewer than two cores are free. Prints JSON.
@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def _gaps(
             times.append(time.perf_counter())
             if len(times) == 2:
                 begun.wait()
-        found.extend(after - before for before, after in zip(times[1:], times[2:], strict=False))
+        found.extend(after - before for before, after in pairwise(times[1:]))
 
     with Engine(session, prefills=prefills) as engine:
         shorts = [draw.integers(2, vocabulary, 8).tolist() for _ in range(_STREAMS)]
