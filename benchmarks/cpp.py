@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     facts = machine(())
     package = qeff_zoo.build(_MODEL, weights="int8", ctx_len=512)
-    turn = python_engine(str(package.path), 1)
+    turn: Any = python_engine(str(package.path), 1)  # takes texts as well
     found: dict[str, list[dict[str, Any]]] = {"python": [], "c++": []}
     for number in range(arguments.repeat + 1):  # the first one warms up
         print(f"turn {number}", file=sys.stderr)

@@ -4,6 +4,7 @@
 ZooError                    the user can act on it; the command line prints it and exits with 1
 ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
 ├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
+├── AdapterError            an adapter that cannot be read, or does not fit a model or a package
 ├── PlanError               choices that conflict; lists every conflict
 ├── ExportError             the graph could not be made, or is not what the recipe promises
 ├── CompileError            a target could not lower or compile the graph
@@ -41,6 +42,10 @@ class UnsupportedModelError(ZooError):
 
 class CheckpointError(ZooError):
     """A checkpoint cannot be read, is incomplete, or disagrees with its config."""
+
+
+class AdapterError(ZooError):
+    """An adapter (LoRA) cannot be read, or does not fit the model or the package that it was given to."""
 
 
 class PlanError(ZooError):

@@ -14,6 +14,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import qeff_zoo
 from qeff_zoo.cloud import flags
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add("model", nargs="?", metavar="MODEL", help="Hub id or folder of a checkpoint")
     add("file", nargs="?", metavar="FILE", help="a text in UTF-8")
     add("--weights", nargs="+", default=["fp32", "int8", "int4"], metavar="W", help="packages")
-    number = {"type": int, "metavar": "N"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
     text = "context of the packages (default: 512)"
     flags.add(parser, "ctx_len", **number, default=512, help=text)
     add("--window", **number, help="tokens seen at a time (default: the context)")

@@ -49,7 +49,7 @@ def main() -> int:
         written = replicate(model, arguments.repeat, arguments.output)
         print(written)
         if arguments.prompt is not None:
-            slots = {"full_batch_size": arguments.full_batch_size}
+            slots = arguments.full_batch_size
             return int(not _same_answers(model, str(written), arguments.prompt, slots))
     except ZooError as error:
         print(f"replicate_kv_heads: {error}", file=sys.stderr)
@@ -88,11 +88,11 @@ def replicate(model: str, repeat: int, output: Path | None = None) -> Path:
     return output
 
 
-def _same_answers(before: str, after: str, prompt: str, slots: Mapping[str, int | None]) -> bool:
+def _same_answers(before: str, after: str, prompt: str, slots: int | None) -> bool:
     """Build packages of two checkpoints, show how both begin to answer, and tell whether that is the same."""
-    answers = []
+    answers: list[list[int]] = []
     for name, model in (("before", before), ("after", after)):
-        package = qeff_zoo.build(model, ctx_len=_CONTEXT, **slots)
+        package = qeff_zoo.build(model, ctx_len=_CONTEXT, full_batch_size=slots)
         session: Any = qeff_zoo.load(package)
         (answer,) = session.generate(prompt, generation_len=_SHOWN)
         answers.append(answer.token_ids)

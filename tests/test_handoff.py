@@ -20,6 +20,7 @@ from toy_decoder import ToyProgram
 from qeff_zoo.errors import HandoffError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, handoff
+from qeff_zoo.runtime.adapters import Loaded
 from qeff_zoo.runtime.handoff import Prefills, PrefillServer
 from qeff_zoo.targets.ort.session import OrtProgram
 
@@ -97,6 +98,27 @@ def test_a_request_that_loses_its_row_is_computed_again(tmp_path: Path) -> None:
             for group in groups
         ]
         assert [[one.result(60).token_ids for one in group] for group in handles] == wanted
+
+
+def test_a_prompt_for_an_adapter_is_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two_of("toy", tmp_path / "package")
+    answer = second.answer
+
+    def adapted(*given: Any) -> Any:
+        made = answer(*given)
+        made.adapter = Loaded("other", 0, b"files")
+        return made
+
+    wanted = second.generate([[1, 2, 3]], generation_len=4)[0].token_ids
+    monkeypatch.setattr(second, "answer", adapted)
+    with serving(first) as address, Engine(second, prefills=Prefills(second, [address])) as engine:
+        assert (
+            engine.submit(second.request([1, 2, 3], generation_len=4)).result(60).token_ids
+            == wanted
+        )
+        assert engine.stats().handed_over == 0
 
 
 def broken(listener: socket.socket, terms: dict[str, str]) -> None:

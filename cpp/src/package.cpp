@@ -70,8 +70,8 @@ Package Package::open(const fs::path& folder) {
   package.folder = folder;
   try {
     const Json manifest = read(folder / "manifest.json");
-    if (manifest.at("target").at("name") != "ort")
-      refuse(folder, "for target " + manifest["target"]["name"].get<std::string>(), "target ort");
+    const auto target = manifest.at("target").at("name").get<std::string>();
+    if (target != "ort" && target != "openvino") refuse(folder, "for target " + target, "target ort or openvino");
     if (manifest.at("task") != "text-generation")
       refuse(folder, "for " + manifest["task"].get<std::string>(), "text-generation");
     if (manifest.at("programs").size() != 1) refuse(folder, "of several programs", "one");

@@ -23,7 +23,7 @@ struct State {
   std::vector<int64_t> shape;
 };
 
-// A package of target ort for text generation.
+// A package of target ort, or of openvino, whose graph ONNX Runtime computes as well, for text generation.
 struct Package {
   std::filesystem::path folder;
   std::filesystem::path graph;

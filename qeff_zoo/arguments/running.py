@@ -51,6 +51,13 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
     )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="picture, for a package that reads those; may be given several times",
+    )
     parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
     parser.add_argument(
         "--pair",
@@ -64,6 +71,12 @@ def _add_run(commands: Any) -> None:
     )
     parser.add_argument(
         "--chat", action="store_true", help="apply the chat template to each prompt"
+    )
+    parser.add_argument(
+        "--adapter",
+        metavar="NAME=DIR",
+        help="run with an adapter (LoRA) that peft wrote, a folder or a Hub id, of a package that was built with "
+        "--max-loras",
     )
     _add_sampling(parser)
     add_threads(parser)
@@ -87,6 +100,14 @@ def _add_serve(commands: Any) -> None:
     )
     parser.add_argument(
         "--model-name", metavar="NAME", help="the model's name for clients (default: the package's)"
+    )
+    parser.add_argument(
+        "--lora-modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
+        "with --max-loras",
     )
     add_threads(parser)
     parser.add_argument(

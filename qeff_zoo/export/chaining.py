@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.layers import RepeatedLayers
-from qeff_zoo.states import mark, states_of
+from qeff_zoo.states import layer_of, mark_layer, states_of
 
 if TYPE_CHECKING:
     from qeff_zoo.export.folding import Call
@@ -48,7 +48,7 @@ def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> No
             last = traced[layer]
         else:
             last = chain.insert(layer, last)
-    _sort_states(graph)
+    _sort_by_layer(graph)
 
 
 class _Chain:
@@ -56,6 +56,12 @@ class _Chain:
         self.graph, self.path, self.kinds = graph, repeated.path, repeated.kinds
         self.states = {
             name: state for state in states_of(graph.inputs) for name in (state.name, state.output)
+        }
+        #: Of other inputs of one layer, its index.
+        self.given = {
+            value.name: layer
+            for value in graph.inputs
+            if value.name not in self.states and (layer := layer_of(value)) is not None
         }
         self.template: dict[int, Call] = {}
         self.carried: dict[str, dict[int, int]] = {}  # function -> operand -> which carried result
@@ -118,7 +124,8 @@ class _Chain:
             return value
         own = ir.Value(name=name, shape=value.shape, type=value.type, const_value=value.const_value)
         if value.is_graph_input():
-            mark(own, self.states[value.name or ""].kind, layer)
+            own.metadata_props.update(value.metadata_props)
+            mark_layer(own, layer)
             self.graph.inputs.append(own)
         else:
             self.graph.initializers[name] = own
@@ -129,6 +136,8 @@ class _Chain:
         name, weight = value.name or "", f"{self.path}.{template}."
         if name.startswith(weight):
             return f"{self.path}.{layer}.{name.removeprefix(weight)}"
+        if self.given.get(name) == template:
+            return f"{name.removesuffix(f'.{template}')}.{layer}"
         state = self.states.get(name)
         if state is None or state.layer != template:
             return None
@@ -141,10 +150,14 @@ def _carried(call: "Call") -> list[ir.Value]:
     return [output for output in call.outputs if not output.is_graph_output()]
 
 
-def _sort_states(graph: ir.Graph) -> None:
-    """Put the states in layer order again, inputs and outputs alike."""
+def _sort_by_layer(graph: ir.Graph) -> None:
+    """Put what belongs to layers in their order again: states, inputs and outputs alike, then other inputs."""
     states = states_of(graph.inputs)
     layers = {name: state.layer for state in states for name in (state.name, state.output)}
+    after = 1 + max(layers.values(), default=0)
+    for value in graph.inputs:
+        if value.name not in layers and (layer := layer_of(value)) is not None:
+            layers[value.name or ""] = after + layer
     for values in (graph.inputs, graph.outputs):
         ordered = sorted(values, key=lambda value: layers.get(value.name or "", -1))
         values.clear()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Behind `qeff-zoo finetune`: a configuration in, the folder of a run out, with an adapter or a model in it."""
 
+import errno
 import json
 import time
 import warnings
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
+import datasets
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MADE_BY = "made_by.json"
 ADAPTER, MODEL, MERGED = "adapter", "model", "merged"
 _VERSIONS = (
@@ -134,6 +136,13 @@ class _Run:
             with self.folder.held():
                 try:
                     return self._train(args, resume)
+                except OSError as error:
+                    if error.errno not in _FULL:
+                        raise
+                    raise TrainingError(
+                        f"Cannot write into {str(self.folder.path)!r}: {error}. Expected room for the tokens of the "
+                        "data, and for what is trained. Make room, or change --output-dir."
+                    ) from error
                 finally:
                     remove(self.scratch)
         finally:
@@ -204,9 +213,9 @@ class _Run:
     def _tokens(self, part: str) -> Path:
         return self.scratch / f"{part}.arrow"
 
-    def _data(self, made_by: Mapping[str, Any]) -> tuple[Dataset, Dataset | None]:
+    def _data(self, made_by: Mapping[str, Any]) -> tuple[datasets.Dataset, datasets.Dataset | None]:
         parts = [
-            Dataset.from_file(str(self._tokens(name))) if name in made_by["data"] else None
+            datasets.Dataset.from_file(str(self._tokens(name))) if name in made_by["data"] else None
             for name in (rows.TRAIN, rows.VALIDATION)
         ]
         assert parts[0] is not None
@@ -254,6 +263,7 @@ class _Run:
         path = self.folder.path / (ADAPTER if self.config.use_peft else MODEL)
         with _appearing(path) as folder:
             trainers.write_model(trainer, folder)
+            models.name_base(folder, self.checkpoint)
         merged = None
         if self.config.merge:
             merged = self.folder.path / MERGED
@@ -284,8 +294,9 @@ class _Run:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what libraries tell one another, and their bars, from who cannot act on it."""
-    shown = logging.is_progress_bar_enabled()
+    shown = logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
     logging.disable_progress_bar()
+    datasets.disable_progress_bars()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -293,8 +304,10 @@ def _quiet() -> Iterator[None]:
             )
             yield
     finally:
-        if shown:
+        if shown[0]:
             logging.enable_progress_bar()
+        if not shown[1]:
+            datasets.enable_progress_bars()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import importlib.util
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,27 +160,15 @@ def _table(
     builder = _BUILDERS[Path(data).suffix.lower()]
     facts = {"delimiter": "\t"} if data.lower().endswith(".tsv") else {}
     try:
-        with _without_bars():
-            return datasets.load_dataset(
-                builder, data_files=data, split="train", cache_dir=str(scratch), **facts
-            )
+        return datasets.load_dataset(
+            builder, data_files=data, split="train", cache_dir=str(scratch), **facts
+        )
     except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
         cause = error.__cause__ or error
         raise TrainingError(
             f"Cannot read {data!r}: {' '.join(str(cause).split())}. Expected a {builder} file whose rows all have the "
             "same columns. Correct it."
         ) from error
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    hidden = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not hidden:
-            datasets.enable_progress_bars()
 
 
 def table_of(name: str, rows: Iterable[Mapping[str, Any]]) -> datasets.Dataset:

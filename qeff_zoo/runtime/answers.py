@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
 from qeff_zoo.runtime.sights import Sights
@@ -26,6 +27,7 @@ class Request:
         stop: Strings that end the answer, which ends before them.
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
+        adapter: Name of one that the session has; None for the model as it is.
         sights: Its pictures, if it has any.
     """
 
@@ -35,6 +37,7 @@ class Request:
     stop: tuple[str, ...] = ()
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
+    adapter: str | None = None
     sights: Sights | None = None
 
 
@@ -84,6 +87,8 @@ class Answer:
         listen: Callable[[Delta | None], None] | None = None,
     ) -> None:
         self.request = request
+        #: The adapter that its session lent it.
+        self.adapter = BASE
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         #: Tokens of the prompt that were not computed, since the prefix cache had them.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.sizes import DecoderSizes
@@ -28,11 +29,13 @@ class Piece:
         tokens: Token ids, at least one.
         start: Position of the first.
         sights: The pictures of the row's prompt, if it has any.
+        slot: Of the row's adapter; 0 for the model as it is.
     """
 
     tokens: Sequence[int]
     start: int
     sights: Sights | None = None
+    slot: int = 0
 
     @property
     def stop(self) -> int:
@@ -48,9 +51,11 @@ class Decoder:
 
     Args:
         program: Of the task `text-generation`.
+        adapters: Of its session; None for the model as it is.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, adapters: Adapters | None = None) -> None:
+        self._adapters = Adapters(program) if adapters is None else adapters
         sizes = DecoderSizes.read(program.specializations)
         self._says_seen = _SEEN in program.inputs
         if not self._says_seen:
@@ -190,6 +195,7 @@ class Decoder:
         inputs: dict[str, Array] = {"input_ids": input_ids, "position_ids": position_ids}
         if self._says_seen:
             inputs[_SEEN] = np.zeros(seen, np.int64)
+        inputs |= self._adapters.given([pieces[row].slot for row in rows])
         if _INDEX in self.program.inputs:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:

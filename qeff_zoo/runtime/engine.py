@@ -247,7 +247,12 @@ class Engine:
 
     def _hand_over(self, answers: list[Answer]) -> None:
         """Let other processes compute the prompts of what was submitted together; then it joins in any case."""
-        prompts = [answer for answer in answers if answer.request.sights is None]
+        # Others know neither the pictures nor the adapters that are loaded here.
+        prompts = [
+            answer
+            for answer in answers
+            if answer.request.sights is None and not answer.adapter.digest
+        ]
         left = len(prompts)
 
         def fetch(answer: Answer) -> None:

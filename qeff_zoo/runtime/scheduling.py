@@ -95,7 +95,7 @@ class _Seat:
             tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
         else:
             tokens = [self.answer.token_ids[-self.left]]
-        return Piece(tokens, self.done, self.answer.request.sights)
+        return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
 
 
 class Scheduler:
@@ -202,7 +202,7 @@ class Scheduler:
         joined.sort(key=lambda one: len(one[0].request.prompt))
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
-            keys = self._prefixes.keys(request.prompt, request.sights)
+            keys = self._prefixes.keys(request.prompt, request.sights, answer.adapter.digest)
             seat = _Seat(answer, group, row, keys)
             self._seats.append(seat)
             self._take_over(seat)

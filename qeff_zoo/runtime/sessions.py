@@ -11,6 +11,7 @@ from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
@@ -23,6 +24,8 @@ Session: TypeAlias = (
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
+    | ImageClassificationSession
+    | ImageEmbeddingSession
 )
 #: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]
@@ -66,6 +69,9 @@ def open_session(
     choices: dict[str, Any] = {}
     if prefix_cache_bytes is not None and task.role == "decoder":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
+    if task.reads == "image":
+        named = package.manifest["spec"]["recipe"].get("image_processor")
+        choices = {"image_processor": named}
     target = targets.find(package.target)
     with _fitting(package):
         answering, *before = package.programs

@@ -83,6 +83,12 @@ class EncoderSizes:
         )
 
 
+def batch_sizes(specializations: Specializations) -> tuple[int, ...]:
+    """Return the pictures of one call of a package that reads those, ascending."""
+    every = [_required(one["symbols"], one["name"], ("batch_size",)) for one in specializations]
+    return tuple(sorted(int(entry["batch_size"]) for entry in every))
+
+
 def _of_kind(specializations: Specializations, kind: str) -> list[Mapping[str, str]]:
     """Return the symbols of those that are named so, perhaps with a number: `Decode`, or `Decode_0` and more."""
     return [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
+from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
@@ -118,7 +119,9 @@ class TextGenerationSession:
     ) -> None:
         require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
         self.folder = folder
-        self.decoder = Decoder(program)
+        #: That requests may ask for.
+        self.adapters = Adapters(program, folder)
+        self.decoder = Decoder(program, self.adapters)
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)
@@ -136,6 +139,7 @@ class TextGenerationSession:
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         chat: bool = False,
+        adapter: str | None = None,
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
@@ -147,6 +151,7 @@ class TextGenerationSession:
             stop: Strings that end an answer before them.
             ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
+            adapter: Name of one of `adapters`; None for the model as it is.
             stream: Told of text as it comes.
 
         Returns:
@@ -166,6 +171,7 @@ class TextGenerationSession:
                 stop=stop,
                 ignore_eos=ignore_eos,
                 chat=chat,
+                adapter=adapter,
             )
             for one in ([prompts] if isinstance(prompts, str) else prompts)
         ]
@@ -211,6 +217,7 @@ class TextGenerationSession:
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         chat: bool = False,
+        adapter: str | None = None,
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
 
@@ -221,10 +228,14 @@ class TextGenerationSession:
             stop: Strings that end the answer.
             ignore_eos: EOS tokens do not.
             chat: The prompt is a user's message.
+            adapter: Name of one of `adapters`.
 
         Raises:
             GenerationError: It cannot be served.
+            AdapterError: There is no such adapter.
         """
+        if adapter is not None:
+            self.adapters.find(adapter)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -243,6 +254,7 @@ class TextGenerationSession:
             stop=stops,
             eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
             text=prompt if isinstance(prompt, str) else None,
+            adapter=adapter,
         )
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
@@ -294,7 +306,9 @@ class TextGenerationSession:
                 f"A request of {len(request.prompt):,} and at most {request.limit:,} more tokens does not fit; "
                 f"expected {ctx_len:,} in all. Make it with this session's `request`."
             )
-        return Answer(request, self.tokenizer, listen)
+        answer = Answer(request, self.tokenizer, listen)
+        answer.adapter = self.adapters.lend(request.adapter, answer)
+        return answer
 
     def generation(self, answer: Answer) -> Generation:
         """Return what came of an answer that has ended.

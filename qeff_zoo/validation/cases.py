@@ -18,6 +18,10 @@ _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
 _LONGEST = 4352  # tokens of a text: a window of 4,096 and its spare rows; the reference's scores grow with the square
 
 
+# Of pictures, in pixels: wide, high, square, small, and of odd sides.
+_PICTURES = ((320, 200), (151, 233), (256, 256), (40, 31), (333, 500), (97, 97))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """Tokens for one row in one call: `start:stop` of a sequence.
@@ -84,6 +88,19 @@ class EncoderStage:
 
     name: str
     calls: tuple[EncoderCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageStage:
+    """As `Stage`, for what reads pictures.
+
+    Args:
+        name: As in the manifest's validation.
+        calls: The number of the picture in each row of a call.
+    """
+
+    name: str
+    calls: tuple[tuple[int, ...], ...]
 
 
 #: Row -> (sequence, tokens).
@@ -243,3 +260,19 @@ def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
         for start in range(0, len(uneven), rows):
             padded.append(call(seq_len, uneven[start : start + rows]))
     return [*stages, EncoderStage(name="padded_batch", calls=tuple(padded))], lengths
+
+
+def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[list[int]]]:
+    """Write the stages of a package that reads pictures: each alone, then together in each batch.
+
+    Returns:
+        The stages, and the pictures that they name, as `drawings.draw` takes them.
+    """
+    pictures = [[number, width, height] for number, (width, height) in enumerate(_PICTURES)]
+    alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(pictures))))
+    together = [
+        ImageStage(name=f"batch_{size}", calls=(tuple(row % len(pictures) for row in range(size)),))
+        for size in batch_sizes
+        if size > 1
+    ]
+    return [alone, *together], pictures

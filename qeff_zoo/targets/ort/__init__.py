@@ -47,7 +47,9 @@ class OrtTarget:
     revision: int = 3
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
+    no_adapters: str = ""
     keeps_weights: bool = True
+    reads: tuple[str, ...] = ("text", "image")
     programs: int = 4
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
