@@ -38,7 +38,7 @@ def run_command(arguments: argparse.Namespace) -> None:
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
     given = _given(package.task, prompts, arguments.image)
-    session = open_session(package, threads=arguments.threads)
+    session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
@@ -68,6 +68,12 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
         )
     session.adapters.load(name, source)
     return name
+
+
+def _drafts(arguments: argparse.Namespace) -> Any:
+    """Return what drafts tokens: a package, "lookup" or nothing."""
+    asked = arguments.speculate
+    return asked if asked in (None, "lookup") else usable_package(asked)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -243,7 +249,10 @@ def serve_command(arguments: argparse.Namespace) -> None:
                 file=sys.stderr,
             )
         session = open_session(
-            package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
+            package,
+            threads=arguments.threads,
+            prefix_cache_bytes=arguments.prefix_cache_bytes,
+            speculate=_drafts(arguments),
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
@@ -291,6 +300,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
         batch_sizes=arguments.batch_size,
         threads=arguments.threads,
         spread=arguments.plot is not None,
+        speculate=_drafts(arguments),
     )
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -305,8 +315,10 @@ def bench_command(arguments: argparse.Namespace) -> None:
     rows = [
         [one.batch_size, one.prompt_len, one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
-         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes)]
+         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
+         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
         for one in figures
     ]  # fmt: skip
     headers = ["batch", "prompt", "new", "ttft s", "prefill/s", "decode/s", "all/s", "peak memory"]
+    headers += ["accepted"] if arguments.speculate else []
     print(table(rows, headers))

@@ -139,6 +139,8 @@ class Stats:
         generated_tokens: Of requests that have ended.
         handed_over: Prompts that other processes computed.
         handoffs_failed: Prompts that they were to compute, and were computed here.
+        drafted_tokens: Of requests that have ended, tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     rows: int
@@ -150,6 +152,8 @@ class Stats:
     generated_tokens: int
     handed_over: int = 0
     handoffs_failed: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Engine:
@@ -289,6 +293,8 @@ class Engine:
                 generated_tokens=self._tokens["generated"],
                 handed_over=self._tokens["handed_over"],
                 handoffs_failed=self._tokens["handoffs_failed"],
+                drafted_tokens=self._tokens["drafted"],
+                accepted_tokens=self._tokens["accepted"],
             )
 
     def close(self, *, drain: bool = False) -> None:
@@ -358,3 +364,5 @@ class Engine:
                 self._tokens["prompt"] += len(answer.request.prompt)
                 self._tokens["reused"] += answer.reused_tokens
                 self._tokens["generated"] += len(answer.token_ids)
+                self._tokens["drafted"] += answer.drafted_tokens
+                self._tokens["accepted"] += answer.accepted_tokens

@@ -101,6 +101,8 @@ class _Live(Collector):
                 "Prompts that they were to compute, and were computed here.",
                 stats.handoffs_failed,
             ),
+            ("drafted_tokens", "Tokens that were drafted and checked.", stats.drafted_tokens),
+            ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
         ):
             yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
         ended = CounterMetricFamily(
