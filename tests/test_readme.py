@@ -66,6 +66,12 @@ def test_python_runs(workplace: Path) -> None:
 
 
 @pytest.mark.xdist_group("readme")
+def test_pictures_are_recognized_and_compared(workplace: Path) -> None:
+    printed = run([sys.executable, str(ROOT / "examples" / "images.py")], workplace)
+    assert re.search(r"sunset.png: \w+ 0\.\d{3}", printed)
+    assert re.search(r"cosine of sunset.png and sunset.jpg: 0\.9\d\d", printed)
+
+
 def test_examples_run(workplace: Path) -> None:
     printed = run([sys.executable, str(ROOT / "examples" / "quantized.py")], workplace)
     assert "42 matrices kept: int4 in blocks of 32, zero points" in printed

@@ -29,7 +29,7 @@ from qeff_zoo.export import layers, loader
 from qeff_zoo.numerics import WEIGHTS
 from qeff_zoo.passes import experts as experts_pass
 from qeff_zoo.recipe import Recipe, Shape, Transform
-from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
+from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks import find
@@ -40,7 +40,7 @@ from qeff_zoo.validation.reference_numerics import swapped_heads
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
-KNOWN_TASKS = {"text-generation", "feature-extraction"}
+KNOWN_TASKS = {"text-generation", "feature-extraction", "image-feature-extraction"}
 
 
 def grouped(names: list[str]) -> list[Any]:
@@ -131,6 +131,8 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
         assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
         assert shape.seq_lens[0] >= 1
         assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
+    elif find(recipe.task).reads == "image":
+        assert shape == Shape(batch_size=shape.batch_size)
     else:
         assert 1 <= shape.prefill_seq_len <= shape.ctx_len
         assert shape.seq_lens == ()
@@ -525,6 +527,6 @@ def test_every_matrix_is_quantized(decoder: Subject) -> None:
 
 def test_all_recipes_have_cases() -> None:
     assert {case.recipe.model_type for case in parity.all_cases().values()} == {
-        recipe.model_type for recipe in list_recipes()
+        recipe.model_type for recipe in parity.of_text()
     }
     assert set(WEIGHTS) == {"fp32", "int8", "int4"}

@@ -47,10 +47,15 @@ class EmbeddingSession(EncoderSession):
         Returns:
             float32, (n, m).
         """
-        left = _normalized(embeddings)
-        right = left if others is None else _normalized(others)
-        cosines: Array = left @ right.T
-        return cosines
+        return cosines(embeddings, others)
+
+
+def cosines(embeddings: Array, others: Array | None = None) -> Array:
+    """Compute the cosine of every embedding with every other; see `EmbeddingSession.similarity`."""
+    left = _normalized(embeddings)
+    right = left if others is None else _normalized(others)
+    found: Array = left @ right.T
+    return found
 
 
 def _normalized(embeddings: Array) -> Array:

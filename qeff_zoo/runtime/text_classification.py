@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession, Texts
-from qeff_zoo.runtime.labels import Score
-from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.labels import Score, best_first
+from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks import TEXT_CLASSIFICATION
 
 
@@ -74,15 +74,14 @@ class TextClassificationSession(EncoderSession):
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
         answers = self._answer(self.read(given), adapter)
         return [
-            self._classification(text, [float(score) for score in self._activate(logits)])
+            self._classification(text, self._activate(logits))
             for text, logits in zip(given, answers, strict=True)
         ]
 
-    def _classification(self, text: Texts, values: Sequence[float]) -> Classification:
-        scores = [Score(label=n, score=s) for n, s in zip(self.labels, values, strict=True)]
+    def _classification(self, text: Texts, values: Array) -> Classification:
         one, pair = text if isinstance(text, tuple) else (text, None)
         return Classification(
             text=one if isinstance(one, str) else "",
             pair=pair if isinstance(pair, str) else None,
-            scores=tuple(sorted(scores, key=lambda found: -found.score)),
+            scores=best_first(self.labels, values),
         )

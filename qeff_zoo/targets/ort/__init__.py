@@ -49,6 +49,7 @@ class OrtTarget:
     level: str = "checkpoint"
     no_adapters: str = ""
     keeps_weights: bool = True
+    reads: tuple[str, ...] = ("text", "image")
     programs: int = 4
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

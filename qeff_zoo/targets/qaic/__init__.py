@@ -32,6 +32,7 @@ class QaicTarget:
     level: str = "device"
     no_adapters: str = "nothing was tried yet that keeps their matrices on a card from call to call"
     keeps_weights: bool = False
+    reads: tuple[str, ...] = ("text",)
     programs: int = 1
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
