@@ -95,6 +95,13 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
     )
     comp_ctx_lengths_prefill: tuple[int, ...] | None = _seen("prefill", "ccp")
     comp_ctx_lengths_decode: tuple[int, ...] | None = _seen("decode", "ccd")
+    num_speculative_tokens: tuple[int, ...] | None = _size(
+        "num_speculative_tokens",
+        "drafted tokens that one decode call checks, one number or several (default: none)",
+        "spd",
+        of="decoder",
+        sharing="any",
+    )
     pooling: str | None = choice(
         "task.pooling",
         f"{_either(POOLINGS)} (default: as the checkpoint says)",

@@ -362,6 +362,7 @@ def _choose_shape(
     if "decoder" in roles:
         _fit_context(positions, few, choices)
         _fit_compute_contexts(recipe, choices)
+        _fit_speculation(choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
 
@@ -428,6 +429,23 @@ def _fit_compute_contexts(recipe: Recipe, choices: Chosen) -> None:
                 )
         fitting = compute_contexts.fit(given[name], least, ctx_len)
         choices.set(name, fitting, choices.why.get(name, "derived: fits ctx_len"))
+
+
+def _fit_speculation(choices: Chosen) -> None:
+    """Refuse numbers of drafted tokens that no decode call can check."""
+    drafted, most = choices.value["num_speculative_tokens"], choices.value["ctx_len"] - 2
+    if not drafted:
+        return
+    if not 1 <= min(drafted) <= max(drafted) <= most:
+        choices.problems.append(
+            f"--num-speculative-tokens is {list(drafted)}; expected 1 to {most}: a call checks them behind the newest "
+            f"token, in a context of {choices.value['ctx_len']}. Choose such numbers."
+        )
+    choices.set(
+        "num_speculative_tokens",
+        tuple(sorted({*drafted})),
+        choices.why["num_speculative_tokens"],
+    )
 
 
 def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:

@@ -23,6 +23,7 @@ class Shape:
         seq_lens: Sequence lengths of an encoder, ascending.
         comp_ctx_lengths_prefill: See `qeff_zoo.tasks.compute_contexts`.
         comp_ctx_lengths_decode: See `qeff_zoo.tasks.compute_contexts`.
+        num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
     """
 
     prefill_seq_len: int = 0
@@ -32,6 +33,7 @@ class Shape:
     seq_lens: tuple[int, ...] = ()
     comp_ctx_lengths_prefill: tuple[int, ...] = ()
     comp_ctx_lengths_decode: tuple[int, ...] = ()
+    num_speculative_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -340,7 +340,7 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
 @pytest.mark.parametrize(
     ("choices", "problem"),
     [
-        ({"num_speculative_tokens": 3}, "speculative decoding is not there yet"),
+        ({"num_speculative_tokens": "many"}, "expected one value or a list"),
         ({"prefill_only": True}, "one package has both Prefill and Decode"),
         ({"kv_cache_batch_size": 8}, "share their states by themselves"),
         ({"full_batch_size": 4}, "without continuous batching"),
@@ -369,7 +369,7 @@ def test_compile_refuses_by_name(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"qaic_config": {"speculative_model_type": "target"}}, "speculative decoding is not"),
+        ({"qaic_config": {"speculative_model_type": "turbo"}}, "Only 'target' is there"),
         ({"qaic_config": {"include_sampler": True}}, "Give sampling=Sampling"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
         ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),

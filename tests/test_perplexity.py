@@ -145,8 +145,11 @@ def test_shuffled_words_are_hard_to_predict(
     assert score(packages["fp32"], scoring) > compared.scores["fp32"].nats_per_token + 0.5
 
 
-@pytest.mark.parametrize("shape", [{"batch_size": 1}, {"full_batch_size": 4}])
-def test_rows_change_nothing(home: Path, compared: Comparison, shape: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [{"batch_size": 1}, {"full_batch_size": 4}, {"batch_size": 2, "num_speculative_tokens": (1,)}],
+)
+def test_rows_change_nothing(home: Path, compared: Comparison, shape: dict[str, Any]) -> None:
     found = package(TINY, **{**SHAPE, "batch_size": None, "prefill_seq_len": 7, **shape})
 
     assert score(found, compared.scoring) == pytest.approx(

@@ -11,7 +11,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
-from qeff_zoo.errors import AdapterError, GenerationError
+from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import NAMES, find
 
 _BEST = 5  # labels of a picture that are shown
@@ -38,7 +38,7 @@ def run_command(arguments: argparse.Namespace) -> None:
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
     given = _given(package.task, prompts, arguments.image)
-    session = open_session(package, threads=arguments.threads)
+    session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
@@ -68,6 +68,12 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
         )
     session.adapters.load(name, source)
     return name
+
+
+def _drafts(arguments: argparse.Namespace) -> Any:
+    """Return what drafts tokens: a package, "lookup" or nothing."""
+    asked = arguments.speculate
+    return asked if asked in (None, "lookup") else usable_package(asked)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -216,6 +222,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo import serving
     from qeff_zoo.runtime import open_session
 
+    _check_role(arguments)
     package = usable_package(arguments.package)
     key = arguments.api_key
     choices = serving.Choices(
@@ -224,6 +231,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
+        prefill_from=tuple(arguments.prefill_from),
     )
 
     def announce(url: str) -> None:
@@ -241,11 +249,26 @@ def serve_command(arguments: argparse.Namespace) -> None:
                 file=sys.stderr,
             )
         session = open_session(
-            package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
+            package,
+            threads=arguments.threads,
+            prefix_cache_bytes=arguments.prefix_cache_bytes,
+            speculate=_drafts(arguments),
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
-        serving.serve(session, listener, choices, announce)
+        if arguments.role == "prefill":
+            serving.serve_prefills(session, listener, choices.api_key, announce)
+        else:
+            serving.serve(session, listener, choices, announce)
+
+
+def _check_role(arguments: argparse.Namespace) -> None:
+    decodes = arguments.role == "decode"
+    if decodes != bool(arguments.prefill_from):
+        raise ServingError(
+            f"Cannot serve with --role {arguments.role} and {len(arguments.prefill_from)} --prefill-from; expected "
+            "prefill servers for --role decode, and for no other. Give both, or neither."
+        )
 
 
 def serve_args_command(arguments: argparse.Namespace) -> None:
@@ -277,6 +300,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
         batch_sizes=arguments.batch_size,
         threads=arguments.threads,
         spread=arguments.plot is not None,
+        speculate=_drafts(arguments),
     )
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -291,8 +315,10 @@ def bench_command(arguments: argparse.Namespace) -> None:
     rows = [
         [one.batch_size, one.prompt_len, one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
-         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes)]
+         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
+         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
         for one in figures
     ]  # fmt: skip
     headers = ["batch", "prompt", "new", "ttft s", "prefill/s", "decode/s", "all/s", "peak memory"]
+    headers += ["accepted"] if arguments.speculate else []
     print(table(rows, headers))

@@ -18,6 +18,7 @@ from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler, Timings
+from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
@@ -43,6 +44,8 @@ class Generation:
         prompt_tokens: Tokens of the prompt.
         logprobs: Of each token, where they were asked for.
         reused_tokens: Tokens of the prompt that the prefix cache had.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     prompt: str
@@ -52,6 +55,8 @@ class Generation:
     prompt_tokens: int
     logprobs: list[TokenLogprobs] | None = None
     reused_tokens: int = field(default=0, compare=False)
+    drafted_tokens: int = field(default=0, compare=False)
+    accepted_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,8 @@ class Metrics:
         prefill_tokens_per_s: Prompt tokens that were computed by the time of prefill calls.
         decode_tokens_per_s: Generated tokens by the time of decode calls; 0 where there were none.
         total_s: Seconds in all.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     prompt_tokens: int
@@ -75,16 +82,23 @@ class Metrics:
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     total_s: float
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def as_dict(self) -> dict[str, float]:
         """Return the values as JSON ones."""
         return asdict(self)
 
     def __str__(self) -> str:
+        drafted = (
+            f"; {self.accepted_tokens:,} of {self.drafted_tokens:,} drafted tokens accepted"
+            if self.drafted_tokens
+            else ""
+        )
         return (
             f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
             f"{self.ttft_s:.2f} s; {self.generated_tokens:,} tokens at {self.decode_tokens_per_s:,.1f}/s; "
-            f"{self.total_s:.2f} s in all"
+            f"{self.total_s:.2f} s in all{drafted}"
         )
 
 
@@ -127,6 +141,8 @@ class TextGenerationSession:
         self.eos_token_ids = _eos_token_ids(folder)
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
+        #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
+        self.speculation: Speculation | None = None
         self._prefixes = PrefixCache(self.decoder, prefix_cache_bytes)
         self._in_use = threading.Lock()
 
@@ -329,6 +345,8 @@ class TextGenerationSession:
             prompt_tokens=len(request.prompt),
             logprobs=None if request.sampling.logprobs is None else answer.logprobs,
             reused_tokens=answer.reused_tokens,
+            drafted_tokens=answer.drafted_tokens,
+            accepted_tokens=answer.accepted_tokens,
         )
 
     @contextmanager
@@ -344,7 +362,7 @@ class TextGenerationSession:
                 "for it, or give all requests to one qeff_zoo.runtime.Engine, which serves any number of threads."
             )
         try:
-            yield Scheduler(self.decoder, self._prefixes)
+            yield Scheduler(self.decoder, self._prefixes, self.speculation)
         finally:
             self._in_use.release()
 
@@ -425,6 +443,8 @@ def _metrics(timings: Timings, answers: Sequence[Answer]) -> Metrics:
         prefill_tokens_per_s=_rate(timings.prefill_tokens, timings.prefill_seconds),
         decode_tokens_per_s=_rate(timings.decode_tokens, timings.decode_seconds),
         total_s=now - timings.begun,
+        drafted_tokens=timings.drafted_tokens,
+        accepted_tokens=timings.accepted_tokens,
     )
 
 

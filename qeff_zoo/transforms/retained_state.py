@@ -60,7 +60,7 @@ class RetainedState(Cache):
         }
         self.expanders, self.comp_ctx_lengths = expanders or {}, comp_ctx_lengths
         self.present: States = {}
-        #: Columns whose logits the call returns, (batch, 1): that of each row's highest position.
+        #: Columns whose logits the call returns, (batch, 1) unless told otherwise: that of each row's highest position.
         self.needed = position_ids.argmax(1, keepdim=True)
         #: Positions whose queries are computed, (batch, seq); after `narrow`, (batch, 1).
         self.queries = position_ids

@@ -31,12 +31,19 @@ class Span:
         sequence: Its number.
         start: Position of the first token.
         stop: Position after the last.
+        answers: How many of its last tokens are answered by logits.
     """
 
     row: int
     sequence: int
     start: int
     stop: int
+    answers: int = 1
+
+    @property
+    def answered(self) -> range:
+        """Positions of the tokens that are answered by logits."""
+        return range(self.stop - self.answers, self.stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +57,7 @@ class Call:
         context: Rows of the cache that it reads, or more; 0 for what a session would choose.
     """
 
-    kind: Literal["prefill", "decode"]
+    kind: Literal["prefill", "decode", "verify"]
     spans: tuple[Span, ...]
     padded: bool = False
     context: int = 0
@@ -143,6 +150,16 @@ class _Script:
             self.calls.append(Call(kind="decode", spans=tuple(spans)))
         return self
 
+    def verify(self, tokens: int) -> "_Script":
+        """Give every row that has begun several tokens in one call, every other row one less."""
+        spans = []
+        for place, (row, (number, at)) in enumerate(self.at.items()):
+            count = max(1, tokens - place % 2)
+            spans.append(Span(row=row, sequence=number, start=at, stop=at + count, answers=count))
+            self.at[row] = (number, at + count)
+        self.calls.append(Call(kind="verify", spans=tuple(spans)))
+        return self
+
     def stage(self, name: str) -> Stage:
         """Return what was written."""
         return Stage(name=name, calls=tuple(self.calls))
@@ -163,6 +180,7 @@ def decoder_stages(
         *_stages(sizes),
         *_long(sizes, window_rows, min(longest, _LONGEST)),
         *(_compute_context(sizes, length) for length in sorted(lengths)),
+        *(_speculative(sizes, count) for count in sizes.num_speculative_tokens),
     ]
 
 
@@ -184,6 +202,20 @@ def _compute_context(sizes: DecoderSizes, length: int) -> Stage:
     stages = _stages(replace(sizes, ctx_len=length))
     calls = (replace(call, context=length) for stage in stages for call in stage.calls)
     return Stage(name=f"comp_ctx_lengths_{length}", calls=tuple(calls))
+
+
+def _speculative(sizes: DecoderSizes, count: int) -> Stage:
+    """Logits after each of several tokens: with all drafted tokens and with fewer, one token before and after."""
+    rows = min(sizes.rows, _ROWS)
+    widths = [count + 1, 1, (count + 1) // 2 + 1]
+    while len(widths) > 1 and sum(widths) >= sizes.ctx_len:
+        widths.pop()
+    room = sizes.ctx_len - sum(widths)
+    short = max(1, sizes.prefill_seq_len // 2)
+    script = _Script(sizes).prefill({row: (row, min(short + row, room)) for row in range(rows)})
+    for width in widths:
+        script = script.verify(width) if width > 1 else script.decode(1)
+    return script.stage(f"num_speculative_tokens_{count}")
 
 
 def _stages(sizes: DecoderSizes) -> list[Stage]:

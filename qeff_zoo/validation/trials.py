@@ -153,7 +153,7 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in stages for call in stage.calls for span in call.spans):
-        ends[span.sequence].add(span.stop - 1)
+        ends[span.sequence].update(span.answered)
     positions = [sorted(found) for found in ends]
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
@@ -163,8 +163,10 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
             for span in call.spans:
                 if span.start == 0:
                     rows.begin(span.row, span.sequence)
-                index = positions[span.sequence].index(span.stop - 1)
-                keys[stage.name].append((span.sequence, index, rows.run(span.row)))
+                keys[stage.name] += [
+                    (span.sequence, positions[span.sequence].index(place), rows.run(span.row))
+                    for place in span.answered
+                ]
             found += _call(decoder, call, sequences, sights, step)
         answers[stage.name] = np.stack(found)
     rows.end()
@@ -200,13 +202,15 @@ def _call(
         )
         for span in call.spans
     }
-    prefills = call.kind == "prefill"
+    step(1)
+    if call.kind == "verify":
+        several = decoder.verify(pieces, context=call.context)
+        return [one for span in call.spans for one in several[span.row]]
     logits = (
         decoder.prefill(pieces, padded=call.padded, context=call.context)
-        if prefills
+        if call.kind == "prefill"
         else decoder.decode(pieces, context=call.context)
     )
-    step(1)
     return [logits[span.row] for span in call.spans]
 
 

@@ -198,7 +198,9 @@ class OrtProgram:
             if any(isinstance(size, str) for size in tensor.shape)
         }
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into runs of adjacent ones.
 
         The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
