@@ -144,6 +144,19 @@ def _add_serve(commands: Any) -> None:
         help="memory for the beginnings of prompts; 0 for none (default: 128 MiB)",
     )
     parser.add_argument(
+        "--role",
+        choices=("both", "prefill", "decode"),
+        default="both",
+        help="run prompts for decode servers, or decode what prefill servers ran (default: both, by itself)",
+    )
+    parser.add_argument(
+        "--prefill-from",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="of --role decode, a prefill server; may be given several times",
+    )
+    parser.add_argument(
         "--shutdown-timeout",
         type=float,
         default=20.0,

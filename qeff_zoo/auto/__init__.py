@@ -12,6 +12,7 @@ from qeff_zoo.auto.encoders import (
 )
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, PerfMetrics
 from qeff_zoo.auto.functions import cloud_ai_100_exec_kv, compile, export, transform
+from qeff_zoo.auto.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
 
 __all__ = [
     "CloudAI100ExecInfo",
@@ -20,6 +21,8 @@ __all__ = [
     "QEFFAutoModelForCTC",
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForSequenceClassification",
+    "QEffAutoLoraModelForCausalLM",
+    "QEffAutoPeftModelForCausalLM",
     "cloud_ai_100_exec_kv",
     "compile",
     "export",

@@ -11,7 +11,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
-from qeff_zoo.errors import AdapterError, GenerationError
+from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import NAMES, find
 
 _BEST = 5  # labels of a picture that are shown
@@ -251,6 +251,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo import serving
     from qeff_zoo.runtime import open_session
 
+    _check_role(arguments)
     package = usable_package(arguments.package)
     key = arguments.api_key
     choices = serving.Choices(
@@ -259,6 +260,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
+        prefill_from=tuple(arguments.prefill_from),
     )
 
     def announce(url: str) -> None:
@@ -283,7 +285,19 @@ def serve_command(arguments: argparse.Namespace) -> None:
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
-        serving.serve(session, listener, choices, announce)
+        if arguments.role == "prefill":
+            serving.serve_prefills(session, listener, choices.api_key, announce)
+        else:
+            serving.serve(session, listener, choices, announce)
+
+
+def _check_role(arguments: argparse.Namespace) -> None:
+    decodes = arguments.role == "decode"
+    if decodes != bool(arguments.prefill_from):
+        raise ServingError(
+            f"Cannot serve with --role {arguments.role} and {len(arguments.prefill_from)} --prefill-from; expected "
+            "prefill servers for --role decode, and for no other. Give both, or neither."
+        )
 
 
 def serve_args_command(arguments: argparse.Namespace) -> None:
