@@ -2,6 +2,7 @@
 """Speech recognition by labels of frames: logits and text are Hugging Face's, whatever a sound is padded with."""
 
 import json
+import runpy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -365,3 +366,13 @@ def test_labels_are_read_as_the_tokenizer_reads_them(checkpoint: Path) -> None:
 def test_a_vocabulary_without_a_blank_is_refused() -> None:
     with pytest.raises(PackageError, match="'<pad>'"):
         CharacterLabels({"a": 0}, {})
+
+
+def test_the_example_says_what_it_read(
+    package: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(__file__).parents[1] / "examples" / "speech.py"
+    monkeypatch.setattr(qeff_zoo, "build", lambda _: package)
+    monkeypatch.setattr("sys.argv", [str(path), "a checkpoint"])
+    runpy.run_path(str(path), run_name="__main__")
+    assert "tone.wav, 1.0 s:" in capsys.readouterr().out
