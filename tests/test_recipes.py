@@ -40,7 +40,10 @@ from qeff_zoo.validation.reference_numerics import swapped_heads
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
-KNOWN_TASKS = {"text-generation", "feature-extraction", "image-feature-extraction"}
+KNOWN_TASKS = {
+    *("text-generation", "feature-extraction", "image-feature-extraction"),
+    *("automatic-speech-recognition", "image-text-to-text"),
+}
 
 
 def grouped(names: list[str]) -> list[Any]:
