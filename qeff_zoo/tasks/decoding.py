@@ -192,12 +192,7 @@ def tracing(
             **{name: axes for name, (_, axes) in last.items()},
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
-        input_names=[
-            *("input_ids", "position_ids"),
-            *(state.name for state in states),
-            *last,
-            *given,
-        ],
+        input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
         output_names=["logits", *(state.output for state in states)],
         states=states,
         then=None if continuous_batching else remove_slots,
