@@ -48,11 +48,8 @@ def picture(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
 
 
 def asked(session: ImageTextToTextSession, *pictures: dict[str, Any]) -> Any:
-    tokens = [3]
-    for one in pictures:
-        tokens += [*session.run_of(session.vision.look(one).rows), 4]
-    made = session.request([*tokens, *range(10, 22)], generation_len=6)
-    return replace(made, sights=session.sights(made.prompt, pictures))
+    tokens = [3, *[session.placeholder, 4] * len(pictures), *range(10, 22)]
+    return session.request(tokens, images=pictures, generation_len=6)
 
 
 def test_a_package_has_two_programs_and_one_file_of_weights(built: tuple[Package, Path]) -> None:

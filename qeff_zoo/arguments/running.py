@@ -60,6 +60,14 @@ def _add_run(commands: Any) -> None:
         help="text to read together with the prompt, as rerankers do; one for each prompt, or many for one",
     )
     parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="picture that the prompt is about; may be given several times, in the order of the prompt",
+    )
+    parser.add_argument(
         "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
     )
     parser.add_argument(

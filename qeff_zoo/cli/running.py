@@ -34,6 +34,14 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
+    if arguments.image and package.task in NAMES and "vision" not in find(package.task).parts:
+        raise GenerationError(
+            f"--image does not apply to {package.task}, which reads text alone. Leave it out."
+        )
+    if arguments.image and len(prompts) > 1:
+        raise GenerationError(
+            f"There are {len(prompts)} prompts, and --image belongs to one; expected one prompt. Run them one by one."
+        )
     session = open_session(package, threads=arguments.threads)
     task = find(package.task)
     run = _label_tokens if task.by_token else _RUNS[task.answers]
@@ -51,6 +59,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         stop=arguments.stop,
         chat=arguments.chat,
         stream=stream,
+        **({"images": [arguments.image]} if arguments.image else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]

@@ -17,6 +17,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
 _SEEN = "comp_ctx_lengths"
+_TYPES = "of_context."
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
 
@@ -56,6 +57,7 @@ class Decoder:
         if not self._says_seen:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self.program, self.sizes = program, sizes
+        self._types = next((name for name in program.inputs if name.startswith(_TYPES)), "")
         vocab_size = program.outputs["logits"].shape[2]
         assert isinstance(vocab_size, int)
         self.vocab_size = vocab_size
@@ -194,6 +196,11 @@ class Decoder:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
             inputs[_AXES] = self._rotary([pieces[row] for row in rows], position_ids)
+        if self._types:
+            inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
+            for place, row in enumerate(rows):
+                if (sights := pieces[row].sights) is not None:
+                    inputs[self._types][place, sights.places] = 1
         logits = self.program.run(inputs, rows)["logits"]
         return {
             row: logits[place, 0].astype(np.float32, copy=False) for place, row in enumerate(rows)

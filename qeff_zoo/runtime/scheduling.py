@@ -90,7 +90,9 @@ class _Seat:
     def next_piece(self, length: int) -> Piece:
         """Return what is to run next: at most `length` tokens of the prompt, or one token of the answer."""
         if self.prefills:
-            tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
+            stop, sights = self.done + length, self.answer.request.sights
+            stop = stop if sights is None else sights.end(self.done, stop)
+            tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
             tokens = [self.answer.token_ids[-self.left]]
         return Piece(tokens, self.done, self.answer.request.sights)
