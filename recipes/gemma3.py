@@ -9,6 +9,8 @@ from .gemma3_text import RECIPE as GEMMA3_TEXT
 from .llava import RECIPE as LLAVA
 from .llava import VISION
 
+SIGLIP = {**VISION, "model_type": "siglip_vision_model", "vision_use_head": False}
+
 RECIPE = replace(
     LLAVA,
     model_type="gemma3",
@@ -25,15 +27,11 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**GEMMA3_TEXT.tiny[0].config, "model_type": "gemma3_text"},
-                "vision_config": {
-                    **VISION,
-                    "model_type": "siglip_vision_model",
-                    "vision_use_head": False,
-                },
-                "mm_tokens_per_image": 4,
+                "vision_config": SIGLIP,
                 "image_token_index": 200,
                 "boi_token_index": 201,
                 "eoi_token_index": 202,
+                "mm_tokens_per_image": 4,
             }
         ),
     ),

@@ -6,19 +6,10 @@ from dataclasses import replace
 from qeff_zoo.recipe import Images, Tiny, rms_norm
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, TOKENS
+from .qwen2_5_vl import TEXT, TOKENS, VISION
 
-VISION = {
-    "depth": 4,
-    "hidden_size": 32,
-    "out_hidden_size": 64,
-    "intermediate_size": 48,
-    "num_heads": 2,
-    "patch_size": 4,
-    "num_position_embeddings": 16,
-    "deepstack_visual_indexes": [0, 1, 2],
-    "initializer_range": 0.2,
-}
+_MORE = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1, 2]}
+SIZES = {"depth": 4, "out_hidden_size": 64, "intermediate_size": 48}
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -31,7 +22,11 @@ RECIPE = replace(
     ),
     tiny=(
         Tiny(
-            config={**TOKENS, "text_config": {**TEXT, "head_dim": 16}, "vision_config": VISION},
+            config={
+                **TOKENS,
+                "text_config": {**TEXT, "head_dim": 16},
+                "vision_config": {**VISION, **SIZES, **_MORE},
+            },
         ),
     ),
 )

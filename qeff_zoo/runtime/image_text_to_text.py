@@ -61,7 +61,7 @@ class ImageTextToTextSession(TextGenerationSession):
         #: The token that stands for a row of a picture's features.
         self.placeholder = _id(self.config, self.images["token"])
 
-    def request(  # type: ignore[override]
+    def request(
         self, prompt: Prompt, *, images: Sequence[Image] = (), chat: bool = False, **choices: Any
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
@@ -96,7 +96,7 @@ class ImageTextToTextSession(TextGenerationSession):
         whole = self._written_out(tokens, [picture.rows for picture in seen])
         return replace(super().request(whole, **choices), sights=self._arranged(whole, seen))
 
-    def generate(  # type: ignore[override]
+    def generate(
         self,
         prompts: str | Sequence[Prompt | Request],
         *,
@@ -156,7 +156,7 @@ class ImageTextToTextSession(TextGenerationSession):
             shown = self.tokenizer.piece(marker) if self.tokenizer else marker
             raise GenerationError(
                 f"The prompt has {count} places for pictures, and there are {pictures} pictures; expected as many of "
-                f"both. Write {shown!r} where each picture belongs, or use the chat template (chat, --chat), which does."
+                f"both. Write {shown!r} where each picture belongs, or use the chat template (--chat), which does."
             )
 
     def run_of(self, rows: int) -> list[int]:

@@ -30,7 +30,7 @@ from qeff_zoo.transforms.latent_kv import expand, expanders_of
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.transforms.window_cache import windows_of
 
-#: From the symbols of rows, tokens and cache and an example's positions: by name, an example and the symbols of its axes.
+#: From the symbols of rows, tokens and cache, and an example's positions: examples by name, and symbols of their axes.
 More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, Any]]]
 
 _ENDLESS = 1 << 31  # positions

@@ -199,7 +199,8 @@ def swapped_heads(model: Any) -> Iterator[str]:
     heads = int(
         getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
     )
-    name, projection = _mixer_output(model, heads)
+    beside = config is not model.config and hasattr(model, "get_decoder")
+    name, projection = _mixer_output(model.get_decoder() if beside else model, heads)
     axis = 1 if isinstance(projection, nn.Conv1d) else -1
 
     def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
