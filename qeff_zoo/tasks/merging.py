@@ -81,7 +81,7 @@ class Step(decoding.Step):
         if "rope_positions" in told:
             position_ids = torch.cat([position_ids[None], told["rope_positions"]])
         features = told["image_embeds"]
-        deep = [value for name, value in told.items() if name.startswith("deepstack.")]
+        deep = [_Either([told[name]]) for name in told if name.startswith("deepstack.")]
         output = SimpleNamespace(
             pooler_output=_Either([features]),
             deepstack_features=deep,
