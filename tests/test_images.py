@@ -21,11 +21,13 @@ from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.sights import Picture, Sights, arrange
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
 from qeff_zoo.validation import ladder, tiny_models
+from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 
 #: A picture of one size and continuous batching; patches of pictures of any size and 3 axes of RoPE.
 CASES: dict[str, dict[str, int]] = {
@@ -230,3 +232,55 @@ def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) ->
         chat_requests(session, chat("data:image/png;base64,!!"))
     with pytest.raises(ApiError, match="Cannot read"):
         chat_requests(session, chat("data:image/png;base64,AAAA"))
+
+
+# --- what needs no package ---------------------------------------------------------------------------------------
+
+
+def seen(tokens: list[int], *rows: int, whole: bool = False) -> Sights:
+    pictures = [
+        Picture(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
+        for number, count in enumerate(rows)
+    ]
+    found = arrange(tokens, 9, pictures, whole=whole)
+    assert found is not None
+    return found
+
+
+def test_a_call_does_not_end_within_a_picture_that_must_be_whole() -> None:
+    tokens = [1, 9, 9, 9, 2, 9, 9, 3]
+    assert [seen(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
+    sights = seen(tokens, 3, 2, whole=True)
+    assert [sights.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
+    assert sights.end(1, 3) == 4  # the picture itself, however long
+
+
+def test_validation_does_not_cut_what_must_be_whole() -> None:
+    calls = [
+        Call(kind="prefill", spans=(Span(row=0, sequence=0, start=a, stop=a + 2),)) for a in (0, 2)
+    ]
+    decodes = [Call(kind="decode", spans=(Span(row=0, sequence=0, start=4, stop=5),))]
+    (stage,) = uncut([Stage(name="any", calls=(*calls, *decodes))], [[(1, 4)]])
+    found = [(call.kind, span.start, span.stop) for call in stage.calls for span in call.spans]
+    assert found == [("prefill", 0, 4), ("decode", 4, 5)]
+
+
+def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
+    picture = Picture(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
+    sights = arrange([1, *[9] * 6, 2], 9, [picture], axes=3)
+    assert sights is not None
+    assert sights.positions(0, 9).T.tolist() == [
+        [0, 0, 0],
+        *([1, 1 + row, 1 + column] for row in range(2) for column in range(3)),
+        [4, 4, 4],
+        [5, 5, 5],
+    ]
+
+
+def test_pictures_are_told_apart_by_place_and_pixels() -> None:
+    sights = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
+    assert [sights.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
+    assert sights.name(0, 1) == b""
+    index, rows = sights.between(2, 6)
+    assert index.tolist() == [0, 1, 3]
+    assert rows["image_embeds"].shape == (3, 2)
