@@ -153,7 +153,7 @@ class ImageTextToTextSession(TextGenerationSession):
     def _check_count(self, tokens: Sequence[int], marker: int, pictures: int) -> None:
         count = sum(token == marker for token in tokens)
         if count != pictures:
-            shown = self.tokenizer.piece(marker) if self.tokenizer else marker
+            shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
             raise GenerationError(
                 f"The prompt has {count} places for pictures, and there are {pictures} pictures; expected as many of "
                 f"both. Write {shown!r} where each picture belongs, or use the chat template (--chat), which does."

@@ -5,6 +5,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from qeff_zoo.errors import BusyError, ContextLengthError, GenerationError
 from qeff_zoo.package.manifest import shortened
@@ -98,6 +99,7 @@ def _choices(
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
     _check_length(session, len(tokens), limit, param)
+    shown: dict[str, Any] = {"images": pictures} if pictures else {}
     with blaming(param):
         sampling = Sampling(
             temperature=body.temperature,
@@ -116,7 +118,7 @@ def _choices(
             sampling=sampling,
             stop=body.stop,
             ignore_eos=body.ignore_eos,
-            **({"images": pictures} if pictures else {}),
+            **shown,
         )
     for number in range(body.n):
         seed = None if body.seed is None else body.seed + number
