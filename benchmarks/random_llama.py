@@ -30,6 +30,7 @@ class Size:
         kv_heads: Key and value heads.
         vocabulary: Number of tokens.
         tied: Whether the output matrix is the embedding.
+        key_value_layers: Of SwiftKV, layers with keys and values of their own; None for plain Llama.
     """
 
     hidden: int
@@ -39,6 +40,7 @@ class Size:
     kv_heads: int
     vocabulary: int
     tied: bool = True
+    key_value_layers: int | None = None
 
 
 SIZES = {
@@ -50,6 +52,13 @@ SIZES = {
 
 def config_of(size: Size) -> dict[str, Any]:
     """Return the config.json of a size."""
+    swiftkv = {
+        "architectures": ["LlamaSwiftKVForCausalLM"],
+        "model_type": "llama_swiftkv",
+        "num_key_value_layers": size.key_value_layers,
+        "key_value_group_size": 1,
+        "swiftkv": True,
+    }
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -68,6 +77,7 @@ def config_of(size: Size) -> dict[str, Any]:
         "bos_token_id": 0,
         "eos_token_id": 1,
         "torch_dtype": "bfloat16",
+        **(swiftkv if size.key_value_layers else {}),
     }
 
 
@@ -112,13 +122,17 @@ def _shapes(size: Size) -> Iterator[tuple[str, tuple[int, ...]]]:
     for index in range(size.layers):
         layer = f"model.layers.{index}"
         for name, rows in {"q": size.hidden, "k": kv, "v": kv, "o": size.hidden}.items():
-            yield f"{layer}.self_attn.{name}_proj.weight", (rows, size.hidden)
+            later = size.key_value_layers is not None and index >= size.key_value_layers
+            ending = "_swiftkv" if later and name != "o" else ""
+            yield f"{layer}.self_attn.{name}_proj{ending}.weight", (rows, size.hidden)
         for name in ("gate", "up"):
             yield f"{layer}.mlp.{name}_proj.weight", (size.intermediate, size.hidden)
         yield f"{layer}.mlp.down_proj.weight", (size.hidden, size.intermediate)
         for name in ("input", "post_attention"):
             yield f"{layer}.{name}_layernorm.weight", (size.hidden,)
     yield "model.norm.weight", (size.hidden,)
+    if size.key_value_layers:
+        yield "model.norm_swiftkv.weight", (size.hidden,)
     if not size.tied:
         yield "lm_head.weight", (size.vocabulary, size.hidden)
 

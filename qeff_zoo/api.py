@@ -135,6 +135,7 @@ def load(
     *,
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
+    speculate: Package | str | os.PathLike[str] | None = None,
 ) -> "Session":
     """Open a package for running; one that is not here is pulled first.
 
@@ -144,6 +145,9 @@ def load(
             Progress of a pull is shown on stderr to a person.
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
+        speculate: Of text generation, what drafts tokens, which the package then checks several at a time: a package
+            of a smaller model of the same vocabulary, named as `package` is, or "lookup" for what the text itself has
+            said before. The package must have been built with `num_speculative_tokens`.
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -155,11 +159,17 @@ def load(
     """
     from qeff_zoo.runtime import open_session
 
-    if isinstance(package, Package):
-        _require_usable(package)
-    else:
-        package = find_usable(os.fspath(package))
-    return open_session(package, threads=threads, prefix_cache_bytes=prefix_cache_bytes)
+    drafts: Any = speculate if speculate in (None, "lookup") else _usable(speculate)
+    return open_session(
+        _usable(package), threads=threads, prefix_cache_bytes=prefix_cache_bytes, speculate=drafts
+    )
+
+
+def _usable(package: Package | str | os.PathLike[str]) -> Package:
+    if not isinstance(package, Package):
+        return find_usable(os.fspath(package))
+    _require_usable(package)
+    return package
 
 
 def find_package(reference: str) -> Package:

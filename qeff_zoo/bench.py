@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.progress import peak_rss_bytes
 from qeff_zoo.tasks import TEXT_GENERATION
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.speculation import Lookup
 
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
 
@@ -35,12 +38,14 @@ class Case:
         prompt_len: Tokens of each prompt.
         generation_len: Tokens to generate for each.
         threads: CPU threads that compute one operator; None for one per physical core.
+        speculate: What drafts tokens: "lookup", or the folder of a package; None for nothing.
     """
 
     batch_size: int
     prompt_len: int
     generation_len: int
     threads: int | None
+    speculate: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,8 @@ class Figures(Case):
             each request has only one.
         e2e_tokens_per_s: Generated tokens, divided by the whole time.
         peak_rss_bytes: Highest resident set of the case's process, mapped weights included.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     ttft_s: float
@@ -61,6 +68,8 @@ class Figures(Case):
     decode_tokens_per_s: float | None
     e2e_tokens_per_s: float
     peak_rss_bytes: int
+    drafted_tokens: int
+    accepted_tokens: int
 
 
 def plan(
@@ -71,6 +80,7 @@ def plan(
     batch_sizes: Sequence[int] = (),
     threads: int | None = None,
     spread: bool = False,
+    speculate: "Package | Lookup | None" = None,
 ) -> list[Case]:
     """List the cases of a package: every batch size with every prompt length.
 
@@ -81,6 +91,7 @@ def plan(
         batch_sizes: Left out, one and all rows of the package.
         threads: CPU threads; None for one per physical core.
         spread: Sizes that are left out cover the context, and the rows, by doubling.
+        speculate: What drafts tokens.
 
     Raises:
         GenerationError: The package cannot be measured, or not with these sizes; every reason is given.
@@ -101,8 +112,15 @@ def plan(
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
     if not batch_sizes:
         batch_sizes = _doubled(sizes.rows) if spread else sorted({1, sizes.rows})
+    drafts = str(speculate.path.absolute()) if isinstance(speculate, Package) else speculate
     cases = [
-        Case(batch_size=batch, prompt_len=length, generation_len=new, threads=threads)
+        Case(
+            batch_size=batch,
+            prompt_len=length,
+            generation_len=new,
+            threads=threads,
+            speculate=drafts,
+        )
         for batch, length in product(batch_sizes, prompt_lens)
     ]
     problems = {problem: None for case in cases for problem in _problems(case, sizes)}
@@ -202,8 +220,12 @@ def main(arguments: Sequence[str]) -> None:
 
 def _measure(package: Package, case: Case, repeat: int) -> Figures:
     from qeff_zoo.runtime import open_session
+    from qeff_zoo.runtime.speculation import LOOKUP
 
-    session: Any = open_session(package, threads=case.threads)
+    drafts: Any = case.speculate
+    if drafts not in (None, LOOKUP):
+        drafts = Package.open(drafts)
+    session: Any = open_session(package, threads=case.threads, speculate=drafts)
     runs = [_run_once(session, case, number) for number in range(repeat + 1)][1:]
     medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     return Figures(
@@ -217,6 +239,8 @@ def _measure(package: Package, case: Case, repeat: int) -> Figures:
         ),
         e2e_tokens_per_s=case.batch_size * case.generation_len / medians["total_s"],
         peak_rss_bytes=peak_rss_bytes(),
+        drafted_tokens=int(medians["drafted"]),
+        accepted_tokens=int(medians["accepted"]),
     )
 
 
@@ -244,6 +268,8 @@ def _run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         "prefill_s": prefill,
         "decode_s": total - prefill,
         "total_s": total,
+        "drafted": scheduler.timings.drafted_tokens,
+        "accepted": scheduler.timings.accepted_tokens,
     }
 
 

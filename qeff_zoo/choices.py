@@ -18,6 +18,8 @@ from qeff_zoo.targets.qnn_aic.options import QnnAicOptions
 from qeff_zoo.targets.qnn_htp.options import HtpOptions
 
 POOLINGS = ("mean", "cls", "max", "lasttoken")
+#: Largest rank of adapters, where nobody says another.
+LORA_RANK = 16
 
 
 def _size(name: str, text: str, short: str, **facts: Any) -> Any:
@@ -93,6 +95,13 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
     )
     comp_ctx_lengths_prefill: tuple[int, ...] | None = _seen("prefill", "ccp")
     comp_ctx_lengths_decode: tuple[int, ...] | None = _seen("decode", "ccd")
+    num_speculative_tokens: tuple[int, ...] | None = _size(
+        "num_speculative_tokens",
+        "drafted tokens that one decode call checks, one number or several (default: none)",
+        "spd",
+        of="decoder",
+        sharing="any",
+    )
     pooling: str | None = choice(
         "task.pooling",
         f"{_either(POOLINGS)} (default: as the checkpoint says)",
@@ -114,6 +123,24 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         of="decoder",
         least=1,
         short="kv",
+    )
+    max_loras: int | None = choice(
+        "task.max_loras",
+        "adapters (LoRA) that a session holds at a time, to be loaded while it runs (default: none)",
+        least=1,
+        short="loras",
+    )
+    max_lora_rank: int | None = choice(
+        "task.max_lora_rank",
+        f"with --max-loras, the largest rank of an adapter (default: {LORA_RANK})",
+        least=1,
+        short="rank",
+    )
+    lora_targets: tuple[str, ...] | None = choice(
+        "task.lora_targets",
+        "with --max-loras, the layers that adapters may change, by their names or how these end: q_proj,v_proj "
+        "(default: all linear layers)",
+        short="lora",
     )
     rope_factors: str | None = choice(
         "task.rope_factors",

@@ -5,7 +5,7 @@ from typing import Any
 
 from qeff_zoo import formats, targets
 from qeff_zoo.checkpoint import Checkpoint
-from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.choices import CHOICES, LORA_RANK, Request
 from qeff_zoo.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
 
 
@@ -108,6 +108,53 @@ def _choose_formats(target: targets.Target, request: Request, choices: Chosen) -
                 "it."
             )
     return named
+
+
+def choose_adapters(
+    target: targets.Target, programs: int, request: Request, choices: Chosen
+) -> dict[str, Any]:
+    """Choose what a package has for adapters that are loaded while it runs.
+
+    Args:
+        target: That it is built for.
+        programs: How many the package has.
+        request: What the user asked for.
+        choices: All that was chosen.
+
+    Returns:
+        By the names of choices; nothing where it takes none.
+    """
+    beside = [name for name in ("max_lora_rank", "lora_targets") if getattr(request, name)]
+    if request.max_loras is None:
+        choices.problems += [
+            f"{CHOICES[name].flag} is for packages that take adapters, and --max-loras is not given. Give it, or leave "
+            "this out."
+            for name in beside
+        ]
+        return {}
+    if target.no_adapters:
+        choices.problems.append(
+            f"--max-loras is {request.max_loras}, but target {target.name!r} takes no adapters while it runs: "
+            f"{target.no_adapters}. Choose --target {targets.NAMES[0]}, or fold one adapter into the weights with "
+            "--adapter."
+        )
+    if programs > 1:
+        choices.problems.append(
+            f"--max-loras is {request.max_loras}, but the package has {programs} programs, and it is not known yet "
+            "what adapters would change in each. Leave it out, or build the checkpoint for another task."
+        )
+    if request.kv_heads is not None:
+        choices.problems.append(
+            "--max-loras and --kv-heads exclude each other: adapters are made for the heads that the model has. Leave "
+            "one of them out."
+        )
+    if request.max_lora_rank is None:
+        choices.set("max_lora_rank", LORA_RANK, "default")
+    return {
+        name: choices.value[name]
+        for name in ("max_loras", "max_lora_rank", "lora_targets")
+        if name in choices.value
+    }
 
 
 def rounded_floats(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
 ZooError                    the user can act on it; the command line prints it and exits with 1
 ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
 ├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
+├── AdapterError            an adapter that cannot be read, or does not fit a model or a package
 ├── PlanError               choices that conflict; lists every conflict
 ├── ExportError             the graph could not be made, or is not what the recipe promises
 ├── CompileError            a target could not lower or compile the graph
@@ -13,6 +14,7 @@ ZooError                    the user can act on it; the command line prints it a
 ├── GenerationError         a request that the package cannot serve
 │   ├── BusyError           more requests than are allowed at a time
 │   ├── ContextLengthError  a prompt that the context cannot hold
+│   ├── HandoffError        states of a prompt that another process does not hand over
 │   └── MediaError          a picture or a recording that cannot be read, or is too large
 ├── ServingError            a server that cannot start
 ├── TrainingError           a training run that cannot begin, or cannot go on
@@ -40,6 +42,10 @@ class UnsupportedModelError(ZooError):
 
 class CheckpointError(ZooError):
     """A checkpoint cannot be read, is incomplete, or disagrees with its config."""
+
+
+class AdapterError(ZooError):
+    """An adapter (LoRA) cannot be read, or does not fit the model or the package that it was given to."""
 
 
 class PlanError(ZooError):
@@ -80,6 +86,10 @@ class GenerationError(ZooError):
 
 class BusyError(GenerationError):
     """More requests wait than are allowed; the same request can be served later."""
+
+
+class HandoffError(GenerationError):
+    """A prompt's states do not come from the process that was to compute them, or are of something else."""
 
 
 class ContextLengthError(GenerationError):

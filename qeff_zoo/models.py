@@ -63,6 +63,9 @@ def list_models(folder: Path = FOLDER) -> list[Model]:
 def recipe_digest(recipe: Recipe) -> str:
     """Digest what evidence of a recipe is of: what it does to models, and the tiny ones it is tried on."""
     tried = json.loads(json.dumps([asdict(tiny) for tiny in recipe.tiny]))
+    for tiny in tried:
+        if not tiny["image_processor"]:  # of most
+            del tiny["image_processor"]
     return digest({"recipe": spec_of(recipe), "tiny": tried}, "qz-tiny-1")
 
 

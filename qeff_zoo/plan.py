@@ -14,7 +14,7 @@ from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.choosing import Chosen, choose_weights, rounded_floats
+from qeff_zoo.choosing import Chosen, choose_adapters, choose_weights, rounded_floats
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
@@ -126,11 +126,12 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     storage = choose_weights(target, checkpoint, request, choices)
     shape = _choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
-    factors = _choose_rope_factors(checkpoint, request, shape, choices)
+    others = choose_adapters(target, len(served), request, choices)
+    others |= _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
     _check_programs(recipe, target, choices)
-    _check_applicable(served, request, choices)
+    _check_applicable(served, target, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
@@ -139,7 +140,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         for group in ("task", "quantization")
     }
     programs = _programs(
-        checkpoint, recipe, shape, choices, factors=factors, flags=options, **storage
+        checkpoint, recipe, shape, choices, factors=others, flags=options, **storage
     )
     source = {
         "model_id": checkpoint.model_id,
@@ -169,14 +170,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
     }
     why = {str(CHOICES[name].path): by for name, by in choices.why.items()}
-    rounded = rounded_floats(checkpoint) if storage["stored"] else ()
     return Plan(
         recipe=recipe,
         programs=programs,
         resolved=resolved,
         spec=spec,
         why=why,
-        warnings=(*resolved.warnings, *rounded),
+        warnings=resolved.warnings + (rounded_floats(checkpoint) if storage["stored"] else ()),
     )
 
 
@@ -185,7 +185,7 @@ def _programs(
     recipe: Recipe,
     shape: Shape,
     choices: Chosen,
-    factors: Mapping[str, str],
+    factors: Mapping[str, Any],
     **common: Any,
 ) -> tuple[ProgramPlan, ...]:
     """Plan a program for each component."""
@@ -215,6 +215,7 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "rev": recipe.rev,
         "transforms": [*always, *own],
         "components": [asdict(component) for component in recipe.components],
+        **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
     }
 
 
@@ -249,8 +250,16 @@ def _choose_task(
     return tasks.for_task(recipe, chosen.task)
 
 
-def _check_applicable(served: Sequence[Task], request: Request, choices: Chosen) -> None:
-    """Refuse what means nothing to any task of the package."""
+def _check_applicable(
+    served: Sequence[Task], target: targets.Target, request: Request, choices: Chosen
+) -> None:
+    """Refuse what means nothing to any task of the package, and tasks that mean nothing to the target."""
+    choices.problems += [
+        f"--target {target.name} runs nothing that reads {task.reads}s, as {task.name} does. Expected "
+        f"{' or '.join(name for name in targets.NAMES if task.reads in targets.find(name).reads)}; choose that."
+        for task in served
+        if task.reads not in target.reads
+    ]
     choices.problems += [
         f"{one.flag} does not apply to {served[0].name}. Leave it out."
         for one in CHOICES.values()
@@ -353,6 +362,7 @@ def _choose_shape(
     if "decoder" in roles:
         _fit_context(positions, few, choices)
         _fit_compute_contexts(recipe, choices)
+        _fit_speculation(choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
 
@@ -419,6 +429,23 @@ def _fit_compute_contexts(recipe: Recipe, choices: Chosen) -> None:
                 )
         fitting = compute_contexts.fit(given[name], least, ctx_len)
         choices.set(name, fitting, choices.why.get(name, "derived: fits ctx_len"))
+
+
+def _fit_speculation(choices: Chosen) -> None:
+    """Refuse numbers of drafted tokens that no decode call can check."""
+    drafted, most = choices.value["num_speculative_tokens"], choices.value["ctx_len"] - 2
+    if not drafted:
+        return
+    if not 1 <= min(drafted) <= max(drafted) <= most:
+        choices.problems.append(
+            f"--num-speculative-tokens is {list(drafted)}; expected 1 to {most}: a call checks them behind the newest "
+            f"token, in a context of {choices.value['ctx_len']}. Choose such numbers."
+        )
+    choices.set(
+        "num_speculative_tokens",
+        tuple(sorted({*drafted})),
+        choices.why["num_speculative_tokens"],
+    )
 
 
 def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, as an image: speed by `bench`, distances from float32 by `predict`."""
+"""What was measured, as an image: speed by `bench`, distances from float32 by `predict`, losses by `finetune`."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -72,6 +72,29 @@ def draw_distances(rows: Sequence["Distances"], path: Path, title: str) -> None:
     axes.set(title=title, xlabel=f"mean {kind}", xscale="log")
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def draw_losses(entries: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw the loss of a training run, and that on the rows it is validated on.
+
+    Args:
+        entries: Of its log.
+        path: Of the image.
+        title: Above it.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, label, mark in (("loss", "training", ""), ("eval_loss", "validation", "o")):
+        points = [(one["step"], one[name]) for one in entries if name in one]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker=mark, label=label)
+    axes.set(title=title, xlabel="step", ylabel="loss, nats per token")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
     figure.savefig(path, dpi=150)
 
 

@@ -23,6 +23,7 @@ class Shape:
         seq_lens: Sequence lengths of an encoder, ascending.
         comp_ctx_lengths_prefill: See `qeff_zoo.tasks.compute_contexts`.
         comp_ctx_lengths_decode: See `qeff_zoo.tasks.compute_contexts`.
+        num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
     """
 
     prefill_seq_len: int = 0
@@ -32,6 +33,7 @@ class Shape:
     seq_lens: tuple[int, ...] = ()
     comp_ctx_lengths_prefill: tuple[int, ...] = ()
     comp_ctx_lengths_decode: tuple[int, ...] = ()
+    num_speculative_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +101,12 @@ class Tiny:
     Args:
         config: Arguments of the Hugging Face config class.
         name: Tells apart several variants of one recipe.
+        image_processor: Content of its preprocessor_config.json, where it reads images.
     """
 
     config: Mapping[str, Any]
     name: str = "base"
+    image_processor: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,7 @@ class Recipe:
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
             config tells.
         positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
+        image_processor: transformers' class that makes arrays of pictures, where a checkpoint's own files name none.
         compile_flags: By target, choices that are for it alone, in place of their defaults.
         quant_exceptions: `quant_method` values of quantized checkpoints that do not work with it, although others do.
         tiny: Configurations of the tiny parity ladder.
@@ -140,6 +145,7 @@ class Recipe:
     retains_context: bool = True
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False
+    image_processor: str = ""
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quant_exceptions: tuple[str, ...] = ()
     tiny: tuple[Tiny, ...]
@@ -218,6 +224,8 @@ DECODER_SHAPES: Mapping[str, Shape] = {
     "throughput": Shape(prefill_seq_len=128, ctx_len=4096, full_batch_size=16),
     "long": Shape(prefill_seq_len=256, ctx_len=32768),
 }
+#: Pictures have the size that a checkpoint's processor gives them.
+IMAGE_SHAPES: Mapping[str, Shape] = {"latency": Shape(), "throughput": Shape(batch_size=8)}
 ENCODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(32, 128, 256)),
     "throughput": Shape(seq_lens=(128, 512), batch_size=8),

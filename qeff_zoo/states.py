@@ -71,6 +71,22 @@ def mark(value: Any, kind: StateKind, layer: int) -> None:
     value.metadata_props.update({_KIND: kind, _LAYER: str(layer)})
 
 
+def mark_layer(value: Any, layer: int) -> None:
+    """Write on an input of a graph that is no state which layer it belongs to.
+
+    Args:
+        value: An `onnx_ir.Value`.
+        layer: Index of its layer.
+    """
+    value.metadata_props[_LAYER] = str(layer)
+
+
+def layer_of(value: Any) -> int | None:
+    """Read which layer an `onnx_ir.Value` belongs to; None for one that belongs to none."""
+    layer = value.metadata_props.get(_LAYER)
+    return None if layer is None else int(layer)
+
+
 def state_of(value: Any) -> State | None:
     """Read which state an `onnx_ir.Value` is; None for one that is none."""
     kind = value.metadata_props.get(_KIND)

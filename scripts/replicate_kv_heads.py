@@ -3,9 +3,12 @@
 """A checkpoint with each key/value head so many times, for other tools; `qeff-zoo build --kv-heads` needs none.
 
     python scripts/replicate_kv_heads.py MODEL --repeat 2 [-o DIR]
+    python scripts/replicate_kv_heads.py --model_name MODEL --repeat 2 --prompt "My name is" [--full_batch_size 4]
 
 Writes config.json with another `num_key_value_heads`, the small files, and the weights in one file, piece by piece, in
 the types that they have. DIR is new or empty, MODEL-<n>kvheads by default, and appears whole or not at all.
+With --prompt, as with QEfficient's script, packages of both checkpoints are built, and the first ten tokens of their
+answers are shown; they are the same.
 """
 
 import argparse
@@ -14,10 +17,13 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import qeff_zoo
 from qeff_zoo import registry, tasks
 from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
+from qeff_zoo.cloud import flags
 from qeff_zoo.errors import PlanError, UnsupportedModelError, ZooError
 from qeff_zoo.export import loader
 from qeff_zoo.store import Store
@@ -26,13 +32,25 @@ from qeff_zoo.weights import bindings, kv_heads
 from qeff_zoo.weights.expressions import Expression, blocks, rows, shape_of, sources_of
 
 _PIECE = 1 << 22  # elements that are read at once
+_CONTEXT, _SHOWN = (
+    128,
+    10,
+)  # tokens of the packages that --prompt builds, and of the answers that it shows
 
 
 def main() -> int:
     """Write the checkpoint and print its path."""
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    model = arguments.model or arguments.model_name
+    if model is None:
+        parser.error("expected MODEL or --model_name")
     try:
-        print(replicate(arguments.model, arguments.repeat, arguments.output))
+        written = replicate(model, arguments.repeat, arguments.output)
+        print(written)
+        if arguments.prompt is not None:
+            slots = arguments.full_batch_size
+            return int(not _same_answers(model, str(written), arguments.prompt, slots))
     except ZooError as error:
         print(f"replicate_kv_heads: {error}", file=sys.stderr)
         return 1
@@ -68,6 +86,18 @@ def replicate(model: str, repeat: int, output: Path | None = None) -> Path:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         _write(folder / "model.safetensors", checkpoint, values)
     return output
+
+
+def _same_answers(before: str, after: str, prompt: str, slots: int | None) -> bool:
+    """Build packages of two checkpoints, show how both begin to answer, and tell whether that is the same."""
+    answers: list[list[int]] = []
+    for name, model in (("before", before), ("after", after)):
+        package = qeff_zoo.build(model, ctx_len=_CONTEXT, full_batch_size=slots)
+        session: Any = qeff_zoo.load(package)
+        (answer,) = session.generate(prompt, generation_len=_SHOWN)
+        answers.append(answer.token_ids)
+        print(f"{name}: {answer.token_ids} {answer.text!r}, package {str(package.path)!r}")
+    return answers[0] == answers[1]
 
 
 def _values(
@@ -117,9 +147,13 @@ def _pieces(checkpoint: Checkpoint, values: Mapping[str, Expression]) -> Iterato
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("model", metavar="MODEL", help="Hub id or folder of a checkpoint")
+    add("model", nargs="?", metavar="MODEL", help="Hub id or folder of a checkpoint")
+    flags.add(parser, "model_name", metavar="MODEL", help="as MODEL")
     add("--repeat", type=int, required=True, metavar="N", help="how often each head will be there")
     add("-o", "--output", type=Path, metavar="DIR", help="default: MODEL-<n>kvheads")
+    add("--prompt", metavar="TEXT", help="build both checkpoints, and show how they answer this")
+    text = "build them with that many slots of continuous batching"
+    flags.add(parser, "full_batch_size", type=int, metavar="N", help=text)
     return parser
 
 

@@ -33,6 +33,12 @@ SHAPES = {
     "rows": {"batch_size": 3, "prefill_seq_len": 8, "ctx_len": 48},
     "slots": {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48},
     "token by token": {"batch_size": 2, "prefill_seq_len": 1, "ctx_len": 48},
+    "drafts": {
+        "full_batch_size": 2,
+        "prefill_seq_len": 8,
+        "ctx_len": 48,
+        "num_speculative_tokens": (3, 5),
+    },
 }
 
 
@@ -44,6 +50,7 @@ def built(models: Models, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     home = tmp_path_factory.mktemp("runtime")
     models.trace(models.llama, home)
     models.trace(models.llama, home, full_batch_size=2)
+    models.trace(models.llama, home, full_batch_size=2, num_speculative_tokens=(3,))
     models.trace(models.bert, home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(home))

@@ -55,6 +55,8 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "block_size": {"weights": "int4"},
     "mdp_num_partitions": {"num_devices": 4},
     "aic_depth_first_mem": {"aic_enable_depth_first": True},
+    "max_lora_rank": {"max_loras": 2},
+    "lora_targets": {"max_loras": 2},
 }
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
 #: All that some choice is about.

@@ -89,10 +89,12 @@ class Choosing(ToyDecoder):
 
     noted: list[tuple[int, int]]
 
-    def _call(self, pieces: Mapping[int, Piece], rows: Any, width: int, seen: int) -> Any:
+    def _call(
+        self, pieces: Mapping[int, Piece], rows: Any, width: int, seen: int, kept: int
+    ) -> Any:
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         self.noted.append((held, seen))
-        return super()._call(pieces, rows, width, seen)
+        return super()._call(pieces, rows, width, seen, kept)
 
 
 @given(prefills=lengths, decodes=lengths, context=st.integers(0, 70), data=st.data())
@@ -192,9 +194,9 @@ def test_a_package_answers_the_same_with_and_without(
     asked: list[int] = []
     call = Decoder._call
 
-    def spy(self: Decoder, pieces: Any, rows: range, width: int, seen: int) -> Any:
+    def spy(self: Decoder, pieces: Any, rows: range, width: int, seen: int, kept: int) -> Any:
         asked.append(seen)
-        return call(self, pieces, rows, width, seen)
+        return call(self, pieces, rows, width, seen, kept)
 
     monkeypatch.setattr(Decoder, "_call", spy)
     answers, chosen = [], []

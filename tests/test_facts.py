@@ -22,7 +22,6 @@ from test_encoders import HEADS
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qeff_zoo.export import exporter
-from qeff_zoo.registry import list_recipes
 
 
 @cache
@@ -72,8 +71,8 @@ def test_every_recipe_has_a_dropped_fact_or_says_that_it_is_plain() -> None:
     cases = {**parity.all_cases(), **parity.more_cases()}
     dropped = (FACTS, MUTATIONS, ENCODERS, HEADS)
     covered = {cases[name].recipe.model_type for of in dropped for name, _ in of.values()}
-    plain = {one.model_type for one in list_recipes() if one.special.startswith("Plain ")}
-    assert sorted({one.model_type for one in list_recipes()} - covered - plain) == []
+    plain = {one.model_type for one in parity.of_text() if one.special.startswith("Plain ")}
+    assert sorted({one.model_type for one in parity.of_text()} - covered - plain) == []
     assert sorted(covered & plain) == []
 
 

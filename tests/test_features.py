@@ -17,7 +17,7 @@ from qeff_zoo import arguments, auto
 ROOT = Path(__file__).parent.parent
 TABLE = json.loads((ROOT / "docs" / "features.json").read_bytes())
 FEATURES = TABLE["features"]
-FIELDS = {"feature", "state", "python", "commands", "example", "guide", "note", "absent"}
+FIELDS = {"feature", "state", "python", "commands", "example", "files", "guide", "note", "absent"}
 SCRIPTS = ("perplexity", "replicate_kv_heads")
 
 
@@ -62,7 +62,9 @@ def options_of(program: str, first: str) -> frozenset[str]:
 def test_what_a_row_says_exists(feature: dict[str, Any]) -> None:
     assert set(feature) <= FIELDS
     assert feature["state"] in TABLE["states"]
-    for name in (*feature.get("python", ()), *feature.get("commands", ())):
+    for name in (
+        name for kind in ("python", "commands", "files") for name in feature.get(kind, ())
+    ):
         assert exists(name), name
     for folder, kind in (("examples", "example"), ("docs", "guide")):
         if kind in feature:

@@ -8,17 +8,20 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qeff_zoo import cli
+from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import PlanError, TrainingError, UnsupportedModelError
-from qeff_zoo.finetuning import rows
+from qeff_zoo.finetuning import models, rows
 from qeff_zoo.finetuning.config import Config
 from qeff_zoo.finetuning.finetune import Finetuned, finetune
 from qeff_zoo.finetuning.reading import as_yaml, read
@@ -137,7 +140,7 @@ def test_the_folder_says_what_made_it(run: Finetuned) -> None:
     names = {path.name for path in run.path.iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
     assert not [path for path in run.path.iterdir() if path.suffix in (".bin", ".pt", ".pth")]
-    assert not (run.folder / "data").exists()
+    assert not (run.folder / ".tokens").exists()
 
 
 def test_all_weights_are_trained_without_an_adapter(chats: str, tmp_path: Path) -> None:
@@ -264,6 +267,29 @@ def test_a_resumed_run_is_the_same_to_the_bit(run: Finetuned, chats: str, tmp_pa
     assert (folder / "log.jsonl").read_text() == (run.folder / "log.jsonl").read_text()
 
 
+def test_a_run_killed_at_its_end_or_its_beginning_is_the_same_too(
+    run: Finetuned, chats: str, tmp_path: Path
+) -> None:
+    weights = "adapter_model.safetensors"
+    folder = tmp_path / "run"
+    shutil.copytree(run.folder, folder)
+    shutil.rmtree(folder / "adapter")
+    found = trained(choices(chats, folder), "last")
+    assert found.steps == STEPS
+    assert (found.path / weights).read_bytes() == (run.path / weights).read_bytes()
+    assert (folder / "log.jsonl").read_text() == (run.folder / "log.jsonl").read_text()
+
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / ".tokens").mkdir()
+    (folder / f"checkpoint-{HALF}").mkdir()
+    made_by = json.loads((run.folder / "run.json").read_text())
+    del made_by["result"]
+    (folder / "run.json").write_text(json.dumps(made_by))
+    found = trained(choices(chats, folder))
+    assert (found.path / weights).read_bytes() == (run.path / weights).read_bytes()
+
+
 def test_only_what_made_a_run_resumes_it(run: Finetuned, chats: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run.folder, folder)
@@ -369,13 +395,69 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     assert not folder.checkpoint(6).exists()
 
 
+def test_a_full_disk_before_training_leaves_nothing(
+    chats: str, tmp_path: Path, small_files: Callable[[int], None]
+) -> None:
+    small_files(1000)
+    with pytest.raises(TrainingError, match=r"Cannot (write into|read) "):
+        finetune(choices(chats, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[tuple[float, float]]]:
+    """Train two steps on all rows of a file, each a batch in itself; return losses and norms of the gradient."""
+    folder = tmp_path_factory.mktemp("alike")
+    rows = [
+        {"text": f"Number {number} is for {'x ' * (number % 7 + 1)}things."} for number in range(24)
+    ]
+    data = write(folder / "texts.jsonl", rows)
+
+    def figures(name: str, **others: Any) -> list[tuple[float, float]]:
+        facts = {
+            "lora_dropout": 0,
+            "warmup_ratio": 0,
+            "eval_strategy": "no",
+            "save_strategy": "no",
+            "max_steps": 2,
+        }
+        config = choices(
+            data,
+            folder / name,
+            **{**facts, "split_ratio": 1, "per_device_train_batch_size": 24, **others},
+        )
+        return [
+            (entry["loss"], entry["grad_norm"])
+            for entry in RunFolder(trained(config).folder).entries()
+        ]
+
+    return figures
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"gradient_checkpointing": True},
+        {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 6},
+        {"packing": True},
+        {"group_by_length": True},
+    ],
+    ids=lambda others: next(iter(others)),
+)
+def test_how_a_step_is_computed_does_not_change_it(
+    others: dict[str, Any], alike: Callable[..., list[tuple[float, float]]], tmp_path: Path
+) -> None:
+    plain = alike(f"plain-{tmp_path.name}")
+    found = alike(f"other-{tmp_path.name}", **others)
+    assert found == [pytest.approx(entry, rel=1e-4) for entry in plain]
+
+
 # --- refusals, before anything expensive ---------------------------------------------------------
 
 
 @pytest.fixture
 def refused(chats: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return the error of a run that is refused; no model may be loaded before it."""
-    from qeff_zoo.finetuning import models
 
     def never(*_: Any, **__: Any) -> None:
         pytest.fail("a model was loaded")
@@ -434,6 +516,33 @@ def test_adapters_that_do_not_fit_are_refused(refused: Callable[..., str], tmp_p
     assert "no module is called 'nonsense'" in found
     assert "linear layers: down_proj, gate_proj, k_proj" in found
     assert "output matrix" in refused(loads=True, target_modules="lm_head")
+
+
+def test_adapters_of_another_model_are_refused(
+    run: Finetuned, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    weights = "adapter_model.safetensors"
+    for name, change in (
+        ("wider", lambda key, value: (key, torch.cat((value, value), -1))),
+        ("renamed", lambda key, value: (key.replace(".layers.", ".blocks."), value)),
+    ):
+        adapter = tmp_path / name
+        shutil.copytree(run.path, adapter)
+        changed = dict(change(key, value) for key, value in load_file(run.path / weights).items())
+        save_file(changed, adapter / weights)
+        found = refused(loads=True, from_peft_checkpoint=str(adapter))
+        assert f"The adapter {str(adapter)!r} does not fit" in found
+
+
+def test_an_adapter_names_the_model_of_the_hub(run: Finetuned, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    shutil.copytree(run.path, adapter)
+    of_hub = replace(open_checkpoint(str(LLAMA)), model_id="org/name")
+    models.name_base(adapter, of_hub)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "org/name"
+    assert "base_model: org/name" in (adapter / "README.md").read_text()
+    assert str(LLAMA) not in (adapter / "README.md").read_text()
 
 
 def test_a_loss_that_is_no_number_ends_the_run(chats: str, tmp_path: Path) -> None:

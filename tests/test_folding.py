@@ -21,6 +21,7 @@ DEEP: dict[str, tuple[str, dict[str, Any]]] = {
     "alike": ("llama-base", {"num_hidden_layers": 5}),
     "alternating": ("gemma2-base", {"num_hidden_layers": 6}),
     "shared mask of heads": ("falcon-alibi", {}),
+    "fewer tokens in later layers": ("llama_swiftkv-base", {"num_hidden_layers": 8}),
 }
 
 

@@ -4,7 +4,7 @@
 import importlib.util
 import json
 import warnings
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fixtures_builds import Models
 from parity import CROSSED, PLAIN, Array, Subject, Variant
 from transformers import AutoModelForCausalLM
 
+import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError, StoreError, UnsupportedModelError
@@ -270,6 +271,23 @@ def test_a_checkpoint_with_repeated_heads_answers_the_same(models: Models, tmp_p
     assert (written / "tokenizer.json").read_bytes() == (
         models.llama / "tokenizer.json"
     ).read_bytes()
+
+
+def test_the_script_shows_answers_before_and_after(
+    models: Models,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(qeff_zoo, "build", partial(qeff_zoo.build, validate=False))
+    words = ["--model_name", str(models.llama), "--repeat", "2", "-o", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["script", *words, "--prompt", "the quick"])
+    assert script().main() == 0
+    path, before, after = capsys.readouterr().out.splitlines()
+    assert path == str(tmp_path / "out")
+    assert before.split("]")[0].removeprefix("before") == after.split("]")[0].removeprefix("after")
+    assert before.count(",") == 10  # ten tokens, and the package
 
 
 def test_such_a_checkpoint_appears_whole_or_not_at_all(

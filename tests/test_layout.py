@@ -262,9 +262,9 @@ def test_the_rule_itself(source: str, asks: bool) -> None:
 
 def test_core_never_names_a_recipe() -> None:
     known = {recipe.stem for recipe in RECIPE_SOURCES}
-    wrong = nodes_of(
-        CORE_SOURCES, lambda node: isinstance(node, ast.Constant) and node.value in known
-    )
+    # An architecture that transformers lacks says its own name, as its recipe does.
+    sources = [path for path in CORE_SOURCES if path.parent.name != "architectures"]
+    wrong = nodes_of(sources, lambda node: isinstance(node, ast.Constant) and node.value in known)
     assert not wrong, "Core does not know which recipes exist."
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import mutating
+import parity
 import pytest
 from mutating import Draw
 
 from qeff_zoo.recipe import sparse_layers
-from qeff_zoo.registry import list_model_types
 
 KEPT: list[dict[str, Any]] = json.loads(Path(__file__).with_name("mutations.json").read_text())
 
@@ -32,7 +32,7 @@ def test_what_failed_once_agrees_or_is_refused_with_a_reason(kept: dict[str, Any
 
 
 def test_a_draw_is_the_same_for_the_same_seed_and_comes_of_every_recipe() -> None:
-    names = list_model_types()
+    names = [recipe.model_type for recipe in parity.of_text()]
     drawn = [mutating.draw(7, number, names) for number in range(20)]
     assert drawn == [mutating.draw(7, number, names) for number in range(20)]
     assert len({one.recipe for one in drawn}) == 20

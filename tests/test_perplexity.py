@@ -145,8 +145,11 @@ def test_shuffled_words_are_hard_to_predict(
     assert score(packages["fp32"], scoring) > compared.scores["fp32"].nats_per_token + 0.5
 
 
-@pytest.mark.parametrize("shape", [{"batch_size": 1}, {"full_batch_size": 4}])
-def test_rows_change_nothing(home: Path, compared: Comparison, shape: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [{"batch_size": 1}, {"full_batch_size": 4}, {"batch_size": 2, "num_speculative_tokens": (1,)}],
+)
+def test_rows_change_nothing(home: Path, compared: Comparison, shape: dict[str, Any]) -> None:
     found = package(TINY, **{**SHAPE, "batch_size": None, "prefill_seq_len": 7, **shape})
 
     assert score(found, compared.scoring) == pytest.approx(
@@ -276,3 +279,33 @@ def test_the_script_prints_every_package(
     assert f"{compared.scores['int4'].perplexity:.4f}" in shown
     assert [choices["weights"] for choices in asked] == ["fp32", "int4"]
     assert {choices["ctx_len"] for choices in asked} == {128}
+
+    asked.clear()  # the same by QEfficient's flags
+    log = tmp_path / "results.log"
+    theirs = ["--model_name", str(TINY), "--dataset_name", str(file), "--model_type", "onnx"]
+    sizes = ["--ctx_len", "128", "--prompt_len", "1", "--batch_size", "2", "--num_samples", "2"]
+    monkeypatch.setattr(sys, "argv", [script, *theirs, *sizes, "--log_file", str(log)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script, run_name="__main__")
+    assert not ended.value.code
+    assert asked == [{"weights": "fp32", "ctx_len": 128, "batch_size": 2}]
+    assert log.read_text() == capsys.readouterr().out
+    assert f"it: {128 + 64} tokens in windows of 128 every 64" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dataset_name", "wikitext-2-raw-v1"], "of a data set save the texts in one"),
+        (["--qpc_device_id", "[0]"], "packages are scored on the CPU"),
+        (["--dataset_name", str(ROOT / "README.md")], "There is no model"),
+    ],
+)
+def test_the_script_refuses_by_name(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = str(ROOT / "scripts" / "perplexity.py")
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    with pytest.raises(SystemExit, match="1"):
+        runpy.run_path(script, run_name="__main__")
+    assert said in capsys.readouterr().err

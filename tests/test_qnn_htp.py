@@ -30,7 +30,6 @@ from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.formats.encoded import Integers
 from qeff_zoo.numerics import FLOAT32
 from qeff_zoo.package import Package
-from qeff_zoo.registry import list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.store import Store
@@ -407,12 +406,12 @@ def test_every_recipe_has_a_verdict_and_most_agree() -> None:
     path = Path(__file__).parent.parent / "validated_models" / "_targets" / "qnn-htp.json"
     found = json.loads(path.read_bytes())["models"]
     agreeing: dict[bool, int] = {True: 0, False: 0}
-    for recipe in list_recipes():
+    for recipe in parity.of_text():
         verdict = found[f"{recipe.model_type}-{recipe.tiny[0].name}"]
         assert verdict["verdict"] in ("agrees", "differs", "refused")
         if verdict["verdict"] == "agrees":
             assert verdict["max_relative_error"] <= verdict["<="]
             agreeing[recipe.task == "text-generation"] += 1
     assert agreeing[True] >= 110
-    encoders = [recipe for recipe in list_recipes() if recipe.task != "text-generation"]
+    encoders = [recipe for recipe in parity.of_text() if recipe.task != "text-generation"]
     assert agreeing[False] == len(encoders)

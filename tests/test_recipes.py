@@ -5,6 +5,7 @@ A new recipe is tested the moment its file exists; nothing is listed here.
 """
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -22,13 +23,13 @@ from huggingface_hub.errors import StrictDataclassError
 from parity import CROSSED, STATES, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import formats, registry
+from qeff_zoo import architectures, formats, registry
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import layers, loader
 from qeff_zoo.numerics import WEIGHTS
 from qeff_zoo.passes import experts as experts_pass
 from qeff_zoo.recipe import Recipe, Shape, Transform
-from qeff_zoo.registry import find_recipe, list_model_types, list_recipes
+from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks import find
@@ -40,7 +41,12 @@ from qeff_zoo.validation.reference_numerics import swapped_heads
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
-KNOWN_TASKS = {"text-generation", "feature-extraction", "image-text-to-text"}
+KNOWN_TASKS = {
+    "text-generation",
+    "feature-extraction",
+    "image-feature-extraction",
+    "image-text-to-text",
+}
 
 
 def grouped(names: list[str]) -> list[Any]:
@@ -89,10 +95,13 @@ def config_of(name: str) -> Any:
 def test_recipe_is_well_formed(name: str) -> None:
     recipe = find_recipe(name)
     assert registry.file_name(recipe.model_type) == name
+    architectures.register(recipe.model_type)
     assert recipe.model_type in CONFIG_MAPPING
     assert recipe.task in KNOWN_TASKS
     assert recipe.architectures
-    assert hasattr(transformers, recipe.architectures[0])  # others may be names of remote code
+    # Others may be names of remote code.
+    ours = sys.modules[CONFIG_MAPPING[recipe.model_type].__module__]
+    assert hasattr(transformers, recipe.architectures[0]) or hasattr(ours, recipe.architectures[0])
     assert recipe.special.endswith(".")
     assert set(recipe.quant_exceptions) <= formats.METHODS.keys()
     assert len({tiny.name for tiny in recipe.tiny}) == len(recipe.tiny) >= 1
@@ -106,7 +115,9 @@ def test_recipe_file_is_short_and_says_what_it_covers(name: str) -> None:
     assert len(lines) <= 40
     assert lines[0] == "# SPDX-License-Identifier: Apache-2.0"
     assert lines[1].startswith('"""')
-    module = CONFIG_MAPPING[find_recipe(name).model_type].__module__
+    model_type = find_recipe(name).model_type
+    architectures.register(model_type)
+    module = CONFIG_MAPPING[model_type].__module__
     assert module.rpartition(".")[0] in "\n".join(lines[:8])
 
 
@@ -126,6 +137,8 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
         assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
         assert shape.seq_lens[0] >= 1
         assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
+    elif find(recipe.task).reads == "image":
+        assert shape == Shape(batch_size=shape.batch_size)
     else:
         assert 1 <= shape.prefill_seq_len <= shape.ctx_len
         assert shape.seq_lens == ()
@@ -521,6 +534,6 @@ def test_every_matrix_is_quantized(decoder: Subject) -> None:
 
 def test_all_recipes_have_cases() -> None:
     assert {case.recipe.model_type for case in parity.all_cases().values()} == {
-        recipe.model_type for recipe in list_recipes()
+        recipe.model_type for recipe in parity.of_text()
     }
     assert set(WEIGHTS) == {"fp32", "int8", "int4"}

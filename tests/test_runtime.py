@@ -99,9 +99,9 @@ def test_padding_is_run_only_where_it_is_asked_for(
     shapes: list[tuple[int, int]] = []
     call = Decoder._call
 
-    def spy(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
+    def spy(self: Decoder, pieces: Any, rows: range, seq_len: int, *more: int) -> Any:
         shapes.append((len(rows), seq_len))
-        return call(self, pieces, rows, seq_len, context)
+        return call(self, pieces, rows, seq_len, *more)
 
     monkeypatch.setattr(Decoder, "_call", spy)
     opened = sessions["rows"].decoder

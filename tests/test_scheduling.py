@@ -318,10 +318,10 @@ def test_nonsense_fails_one_request_and_no_other(monkeypatch: pytest.MonkeyPatch
     sick._listen = heard.append
     call = ToyDecoder._call
 
-    def poisoned(self: ToyDecoder, pieces, rows, width, seen):  # type: ignore[no-untyped-def]
-        logits = call(self, pieces, rows, width, seen)
+    def poisoned(self: ToyDecoder, pieces, rows, *sizes):  # type: ignore[no-untyped-def]
+        logits = call(self, pieces, rows, *sizes)
         if 0 in logits and not sick.ended:
-            logits[0] = np.full(VOCAB, np.nan, np.float32)
+            logits[0] = np.full_like(logits[0], np.nan)
         return logits
 
     monkeypatch.setattr(ToyDecoder, "_call", poisoned)

@@ -216,9 +216,11 @@ def test_a_weight_five_percent_off_fails(
 def _forget_start(call: Any) -> Any:
     """Let every call of several tokens begin at position 0."""
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
+    def damaged(
+        self: Decoder, pieces: Any, rows: range, seq_len: int, context: int, *more: int
+    ) -> Any:
         moved = {row: type(piece)(piece.tokens, 0) for row, piece in pieces.items()}
-        return call(self, moved if seq_len > 1 else pieces, rows, seq_len, context)
+        return call(self, moved if seq_len > 1 else pieces, rows, seq_len, context, *more)
 
     return damaged
 
@@ -226,8 +228,10 @@ def _forget_start(call: Any) -> Any:
 def _mix_rows(call: Any) -> Any:
     """Let every call answer for the row before."""
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
-        found = call(self, pieces, rows, seq_len, context)
+    def damaged(
+        self: Decoder, pieces: Any, rows: range, seq_len: int, context: int, *more: int
+    ) -> Any:
+        found = call(self, pieces, rows, seq_len, context, *more)
         turned = [*found.values()]
         return dict(zip(found, [*turned[-1:], *turned[:-1]], strict=True))
 
@@ -237,8 +241,10 @@ def _mix_rows(call: Any) -> Any:
 def _write_padding(call: Any) -> Any:
     """Let padding write over the newest token's state."""
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
-        found = call(self, pieces, rows, seq_len, context)
+    def damaged(
+        self: Decoder, pieces: Any, rows: range, seq_len: int, context: int, *more: int
+    ) -> Any:
+        found = call(self, pieces, rows, seq_len, context, *more)
         for state in self.states.values():
             for row in rows:
                 newest = pieces[row].start + len(pieces[row].tokens) - 1
@@ -253,9 +259,11 @@ def _keep_row(call: Any) -> Any:
     """Let a second request of a row see what the first one left: its state does not change any more."""
     seen: set[int] = set()
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
+    def damaged(
+        self: Decoder, pieces: Any, rows: range, seq_len: int, context: int, *more: int
+    ) -> Any:
         kept = {name: state.copy() for name, state in self.states.items()}
-        found = call(self, pieces, rows, seq_len, context)
+        found = call(self, pieces, rows, seq_len, context, *more)
         for row in rows:
             if pieces[row].start == 0 and row in seen:
                 for name, state in self.states.items():
@@ -269,12 +277,14 @@ def _keep_row(call: Any) -> Any:
 def _confuse_whole_context(call: Any) -> Any:
     """Let the program of the longest compute context, which no short prompt needs, answer for a token before."""
 
-    def damaged(self: Decoder, pieces: Any, rows: range, seq_len: int, context: int) -> Any:
+    def damaged(
+        self: Decoder, pieces: Any, rows: range, seq_len: int, context: int, *more: int
+    ) -> Any:
         if context == self.sizes.ctx_len:
             pieces = {
                 row: type(one)([*one.tokens[:-1], 5], one.start) for row, one in pieces.items()
             }
-        return call(self, pieces, rows, seq_len, context)
+        return call(self, pieces, rows, seq_len, context, *more)
 
     return damaged
 
@@ -598,6 +608,7 @@ def test_a_gate_that_cannot_fail_does_not_pass(
     contexts=st.tuples(*[st.sets(st.integers(2, 700), max_size=3)] * 2),
     window_rows=st.integers(0, 700),
     longest=st.integers(512, 600),
+    drafted=st.sets(st.integers(1, 40)),
 )
 def test_every_case_fits_the_package(
     prefill_seq_len: int,
@@ -607,6 +618,7 @@ def test_every_case_fits_the_package(
     contexts: tuple[set[int], set[int]],
     window_rows: int,
     longest: int,
+    drafted: set[int],
 ) -> None:
     width = min(prefill_seq_len, ctx_len)
     prefills, decodes = (
@@ -620,6 +632,7 @@ def test_every_case_fits_the_package(
         full_batch_size=rows if slots else None,
         comp_ctx_lengths_prefill=prefills,
         comp_ctx_lengths_decode=decodes,
+        num_speculative_tokens=tuple(sorted(count for count in drafted if count <= ctx_len - 2)),
     )
     stages = cases.decoder_stages(sizes, window_rows=window_rows, longest=longest)
     lengths = cases.sequence_lengths(stages)
@@ -636,16 +649,22 @@ def test_every_case_fits_the_package(
     assert ("continuous_batching" in names) == (rows > 1 and ctx_len >= 4)
     at: dict[int, tuple[int, int]] = {}
     for call in (call for stage in stages for call in stage.calls):
-        limit = sizes.prefill_seq_len if call.kind == "prefill" else 1
+        limits = {"prefill": sizes.prefill_seq_len, "decode": 1, "verify": ctx_len}
+        limit = limits[call.kind]
         assert len({span.row for span in call.spans}) == len(call.spans)
         for span in call.spans:
             assert 0 <= span.row < sizes.rows
             assert 0 < span.stop - span.start <= limit
             assert span.stop <= min(ctx_len, lengths[span.sequence])
             assert span.start == 0 or at[span.row] == (span.sequence, span.start)
+            assert len(span.answered) == (span.stop - span.start if call.kind == "verify" else 1)
             at[span.row] = (span.sequence, span.stop)
+    for count in sizes.num_speculative_tokens:
+        (stage,) = [one for one in stages if one.name == f"num_speculative_tokens_{count}"]
+        widths = [len(span.answered) for call in stage.calls for span in call.spans]
+        assert max(widths) == count + 1
     tried: dict[str, set[int]] = {"prefill": set(), "decode": set()}
-    for call in (call for stage in stages for call in stage.calls):
+    for call in (call for stage in stages for call in stage.calls if call.kind != "verify"):
         least = max(call.context, *(span.stop for span in call.spans))
         given_ = prefills if call.kind == "prefill" else decodes
         tried[call.kind] |= {sizes.covering(given_, least)} & {*given_}

@@ -28,11 +28,13 @@ class ToyProgram:
     """
 
     inputs = dict.fromkeys(
-        ("input_ids", "position_ids", "comp_ctx_lengths"),
+        ("input_ids", "position_ids", "comp_ctx_lengths", "num_logits_to_keep"),
         Tensor(dtype=np.dtype(np.int64), shape=()),
     )
     outputs: ClassVar = {
-        "logits": Tensor(dtype=np.dtype(np.float32), shape=("batch_size", 1, VOCAB))
+        "logits": Tensor(
+            dtype=np.dtype(np.float32), shape=("batch_size", "num_logits_to_keep", VOCAB)
+        )
     }
 
     def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int) -> None:
@@ -59,13 +61,16 @@ class ToyProgram:
         #: Rows and width of every call.
         self.calls: list[tuple[list[int], int]] = []
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         begin = [row for row in sorted(starts) if not prefill or starts[row] == 0]
         return [*_runs(begin), *([row] for row in starts if row not in begin)]
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         input_ids, position_ids = inputs["input_ids"], inputs["position_ids"]
         width, seen = input_ids.shape[1], len(inputs["comp_ctx_lengths"])
+        kept = len(inputs["num_logits_to_keep"])
         assert list(rows) == list(range(rows[0], rows[0] + len(rows)))
         assert width == 1 or len(set(position_ids[:, 0])) == 1
         self.calls.append((list(rows), width))
@@ -80,11 +85,16 @@ class ToyProgram:
             past[row, 0, start : start + width, 0] = _GARBAGE  # as padding leaves it
             past[row, 0, start:stop, 0] = tokens
             number = int(recurrent[row, 0]) if start else 0
-            for token in tokens:
+            found = np.full((kept, VOCAB), np.nan, np.float32)
+            first = max(0, len(tokens) - kept)
+            for place, token in enumerate(tokens):
                 number = fold(number, token)
+                if place >= first:
+                    before = past[row, 0, :seen, 0][: start + place + 1].tolist()
+                    found[place - first] = answer_to(before, number)
             recurrent[row, 0] = number
-            logits.append(answer_to(past[row, 0, :seen, 0][:stop].tolist(), number))
-        return {"logits": np.stack(logits)[:, None]}
+            logits.append(found)
+        return {"logits": np.stack(logits)}
 
 
 class ToyDecoder(Decoder):

@@ -45,11 +45,27 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_speculate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--speculate",
+        metavar="lookup|PACKAGE",
+        help="draft tokens and check several in one call: what followed the same words before, or what the package of "
+        "a smaller model says; for a package built with --num-speculative-tokens",
+    )
+
+
 def _add_run(commands: Any) -> None:
     parser = command(commands, "run", "run a package on prompts or texts")
     add_package(parser)
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
+    )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="picture, for a package that reads those; may be given several times",
     )
     parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
     parser.add_argument(
@@ -60,20 +76,19 @@ def _add_run(commands: Any) -> None:
         help="text to read together with the prompt, as rerankers do; one for each prompt, or many for one",
     )
     parser.add_argument(
-        "--image",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="picture that the prompt is about; may be given several times, in the order of the prompt",
-    )
-    parser.add_argument(
         "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
     )
     parser.add_argument(
         "--chat", action="store_true", help="apply the chat template to each prompt"
     )
+    parser.add_argument(
+        "--adapter",
+        metavar="NAME=DIR",
+        help="run with an adapter (LoRA) that peft wrote, a folder or a Hub id, of a package that was built with "
+        "--max-loras",
+    )
     _add_sampling(parser)
+    _add_speculate(parser)
     add_threads(parser)
 
 
@@ -96,6 +111,15 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "--model-name", metavar="NAME", help="the model's name for clients (default: the package's)"
     )
+    parser.add_argument(
+        "--lora-modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
+        "with --max-loras",
+    )
+    _add_speculate(parser)
     add_threads(parser)
     parser.add_argument(
         "--max-queue",
@@ -109,6 +133,19 @@ def _add_serve(commands: Any) -> None:
         type=int,
         metavar="N",
         help="memory for the beginnings of prompts; 0 for none (default: 128 MiB)",
+    )
+    parser.add_argument(
+        "--role",
+        choices=("both", "prefill", "decode"),
+        default="both",
+        help="run prompts for decode servers, or decode what prefill servers ran (default: both, by itself)",
+    )
+    parser.add_argument(
+        "--prefill-from",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="of --role decode, a prefill server; may be given several times",
     )
     parser.add_argument(
         "--shutdown-timeout",
@@ -130,6 +167,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
     )
+    _add_speculate(parser)
     add_threads(parser)
     parser.add_argument(
         "--repeat", type=int, default=3, metavar="N", help="measured runs (default: 3)"

@@ -70,7 +70,7 @@ class QEFFAutoModelForCausalLM(Model):
         num_cores: int = 16,
         mxfp6_matmul: bool = False,
         mxint8_kv_cache: bool = False,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: int | Sequence[int] | None = None,
         comp_ctx_lengths_prefill: Sequence[int] | None = None,
         comp_ctx_lengths_decode: Sequence[int] | None = None,
         target: str | None = None,
@@ -89,7 +89,7 @@ class QEFFAutoModelForCausalLM(Model):
             num_cores: Of each card.
             mxfp6_matmul: Matrices in MXFP6, on a card.
             mxint8_kv_cache: Keys and values in MXINT8, on a card.
-            num_speculative_tokens: Refused.
+            num_speculative_tokens: Drafted tokens that one decode call checks, one number or several.
             comp_ctx_lengths_prefill: Rows of the cache that prefill calls read.
             comp_ctx_lengths_decode: The same of decode calls.
             target: What to compile for; None for a card where SDK and runtime are here, else `ort`. A card's without
@@ -123,7 +123,7 @@ class QEFFAutoModelForCausalLM(Model):
             "num_cores": num_cores,
             "mxfp6_matmul": mxfp6_matmul,
             "mxint8_kv_cache": mxint8_kv_cache,
-            "num_speculative_tokens": num_speculative_tokens,
+            "num_speculative_tokens": num_speculative_tokens or None,
             "comp_ctx_lengths_prefill": comp_ctx_lengths_prefill,
             "comp_ctx_lengths_decode": comp_ctx_lengths_decode,
         }

@@ -17,6 +17,8 @@ from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
 
 NOTE = "exported.json"
 _SCHEMA = "qeff-exported/1"
+#: What QEfficient writes beside its own exports.
+_THEIRS = "hashed_export_params.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,11 @@ def write(graph: Path, key: str, source: Source, task: str, *, continuous: bool)
     )
     write_durably(graph.with_name(NOTE), json.dumps(asdict(note), indent=2).encode())
     return note
+
+
+def is_foreign(folder: Path) -> bool:
+    """Tell whether QEfficient exported what is in a folder."""
+    return (folder / _THEIRS).is_file()
 
 
 def find(folder: Path) -> Note | None:

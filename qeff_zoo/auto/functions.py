@@ -97,6 +97,12 @@ def compile(
     """
     path = Path(onnx_path)
     note = exported.find(path.parent)
+    if note is None and exported.is_foreign(path.parent):
+        raise CompileError(
+            f"Cannot compile {str(onnx_path)!r}: QEfficient exported it, and its graph does not say which tensors of a "
+            "checkpoint its weights are, so that no package of it could be compared with Hugging Face's model. "
+            "Expected a graph by `export` of qeff_zoo.auto. Export the model: qeff-cloud-export --model_name MODEL."
+        )
     if note is None or (note.graph, note.task) != (path.name, TEXT_GENERATION):
         raise CompileError(
             f"Cannot compile {str(onnx_path)!r}: no {exported.NOTE} beside it says which model it is of, or the graph "

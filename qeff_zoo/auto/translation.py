@@ -49,8 +49,9 @@ _EITHER = (None, False, True)
 _ONE_GRAPH = Foreign(_OFF, "Leave it out: one package has both Prefill and Decode.")
 _FOLLOWS = Foreign((None, True), "Leave it out: it follows from the other choices.")
 _PARTITIONS = Foreign((None,), "Use num_devices and mdp_num_partitions, which write that file.")
-_SPECULATION = Foreign(
-    (None, False, 0), "Leave it out: speculative decoding is not there yet, and changes no answer."
+_CHECKED = Foreign(
+    (None, False, True),
+    "Give num_speculative_tokens to `compile`, and load the package with speculate=….",
 )
 _NOT_RECORDED = Foreign(_OFF, "Leave it out: what goes into a program is not written to files.")
 _ALWAYS = Foreign(_EITHER, "Leave it out.")
@@ -71,7 +72,7 @@ LOADING: Mapping[str, Foreign] = MappingProxyType(
         "enable_proxy": Foreign(_OFF, "Leave it out: a package is of a whole model."),
         "num_hidden_layers": Foreign((None,), "Leave it out: a package is of a whole model."),
         "kv_offload": Foreign(_OFF, "Leave it out: it is for models that see."),
-        "is_tlm": _SPECULATION,
+        "is_tlm": _CHECKED,
         "cache_dir": Foreign((None,), "Set HF_HUB_CACHE for downloads, QEFF_HOME for packages."),
         "token": Foreign((None,), "Set HF_TOKEN."),
         "use_auth_token": Foreign((None,), "Set HF_TOKEN."),
@@ -84,7 +85,10 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
         "pretrained_model_name_or_path": Foreign(
             (None,), "Leave it out: it is the first argument."
         ),
-        "speculative_model_type": _SPECULATION,
+        "speculative_model_type": Foreign(
+            (None, False, "target"),
+            "Only 'target' is there: a model that checks drafts, with num_speculative_tokens of `compile`.",
+        ),
         "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
         "include_sampler": Foreign(_OFF, "Give sampling=Sampling(…) to `generate`."),
         "return_pdfs": Foreign(_OFF, "Give sampling=Sampling(logprobs=N) to `generate`."),
@@ -118,7 +122,6 @@ COMPILING: Mapping[str, Foreign] = MappingProxyType(
         **{name: one for name, one in EXPORTING.items() if name not in _ALIASES},
         "onnx_path": Foreign((None,), "Use qeff_zoo.auto.compile, which takes one."),
         "specializations": Foreign((None,), "Use prefill_seq_len, ctx_len and batch_size."),
-        "num_speculative_tokens": _SPECULATION,
         "mdp_ts_json_path": _PARTITIONS,
         "mdp_load_partition_config": _PARTITIONS,
         "mdp_dump_partition_config": _PARTITIONS,
@@ -145,7 +148,7 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "automation": Foreign(_OFF, "Leave it out, or use stream=False, which prints nothing."),
         "iteration": Foreign((None, 1), "Leave it out, or use `qeff-zoo bench --repeat N`."),
         "enable_debug_logs": Foreign(_OFF, "Leave it out."),
-        "is_tlm": _SPECULATION,
+        "is_tlm": _CHECKED,
         "prompt_to_lora_id_mapping": Foreign((None,), "Leave it out: there are no adapters yet."),
         "comp_ctx_lengths_prefill": Foreign((None,), "Leave it out: the package says it."),
         "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),

@@ -11,8 +11,10 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import NAMES, find
+
+_BEST = 5  # labels of a picture that are shown
 
 # --- run ---------------------------------------------------------------------------------------
 
@@ -22,9 +24,10 @@ def run_command(arguments: argparse.Namespace) -> None:
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
-    if not prompts:
+    if not prompts and not arguments.image:
         raise GenerationError(
-            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE."
+            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
+            "reads pictures --image FILE."
         )
     from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
 
@@ -34,18 +37,49 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
-    if arguments.image and package.task in NAMES and "vision" not in find(package.task).parts:
-        raise GenerationError(
-            f"--image does not apply to {package.task}, which reads text alone. Leave it out."
-        )
-    if arguments.image and len(prompts) > 1:
-        raise GenerationError(
-            f"There are {len(prompts)} prompts, and --image belongs to one; expected one prompt. Run them one by one."
-        )
-    session = open_session(package, threads=arguments.threads)
+    given = _given(package.task, prompts, arguments.image)
+    session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
+    if arguments.adapter is not None:
+        arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
-    run = _label_tokens if task.by_token else _RUNS[task.answers]
-    run(session, prompts, arguments)
+    run = _label_tokens if task.by_token else _RUNS[task.reads, task.answers]
+    run(session, given, arguments)
+
+
+def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
+    """Return what the packages of a task read; refuse what they do not."""
+    if task in NAMES and "vision" in find(task).parts:  # which reads pictures and text
+        if images and len(prompts) != 1:
+            raise GenerationError(
+                f"There are {len(prompts)} prompts, and --image belongs to one; expected one prompt. Run them one by one."
+            )
+        return prompts
+    sees = task in NAMES and find(task).reads == "image"
+    wrong, flag, reads = (
+        (prompts, "--prompt", "--image") if sees else (images, "--image", "--prompt")
+    )
+    if wrong:
+        raise GenerationError(
+            f"{flag} does not apply to {task}, which reads {reads[2:]}s alone. Leave it out, and use {reads}."
+        )
+    return images if sees else prompts
+
+
+def _load_adapter(session: Any, given: str, flag: str) -> str:
+    """Load what a flag says, `NAME=DIR`; return the name."""
+    name, equals, source = given.partition("=")
+    if not (name and equals and source):
+        raise AdapterError(
+            f"{flag} is {given!r}; expected NAME=DIR, such as sql=adapters/sql. Give the adapter a name."
+        )
+    session.adapters.load(name, source)
+    return name
+
+
+def _drafts(arguments: argparse.Namespace) -> Any:
+    """Return what drafts tokens: a package, "lookup" or nothing."""
+    asked = arguments.speculate
+    return asked if asked in (None, "lookup") else usable_package(asked)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -58,6 +92,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         sampling=_sampling(arguments),
         stop=arguments.stop,
         chat=arguments.chat,
+        adapter=arguments.adapter,
         stream=stream,
         **({"images": [arguments.image]} if arguments.image else {}),
     )
@@ -96,10 +131,11 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    embeddings = session.embed(texts)
+    embeddings = session.embed(texts, adapter=arguments.adapter)
     if arguments.json:
+        kind = "image" if arguments.image else "text"
         outputs = [
-            {"text": t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)
+            {kind: t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)
         ]
         print_json({"outputs": outputs})
     elif len(texts) == 1:
@@ -113,7 +149,8 @@ def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> Non
 
 
 def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(_pairs(texts, arguments.pair) if arguments.pair else texts)
+    given = _pairs(texts, arguments.pair) if arguments.pair else texts
+    found = session.classify(given, adapter=arguments.adapter)
     if arguments.json:
         outputs = [
             {"text": one.text, "pair": one.pair, "scores": [asdict(score) for score in one.scores]}
@@ -126,6 +163,23 @@ def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> 
         for one in found
     ]
     print(table(rows, ["text", *(["pair"] if arguments.pair else []), "label", "score"]))
+
+
+def _recognize(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
+    found = session.classify(images)
+    if arguments.json:
+        outputs = [
+            {"image": image, "scores": [asdict(score) for score in scores]}
+            for image, scores in zip(images, found, strict=True)
+        ]
+        print_json({"outputs": outputs})
+        return
+    rows = [
+        [image if not place else "", one.label, f"{one.score:.4f}"]
+        for image, scores in zip(images, found, strict=True)
+        for place, one in enumerate(scores[:_BEST])
+    ]
+    print(table(rows, ["image", "label", "score"]))
 
 
 def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
@@ -141,7 +195,7 @@ def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
 
 
 def _label_tokens(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(texts)
+    found = session.classify(texts, adapter=arguments.adapter)
     if arguments.json:
         outputs = [
             {"text": text, "tokens": [asdict(token) for token in tokens]}
@@ -157,11 +211,13 @@ def _label_tokens(session: Any, texts: list[str], arguments: argparse.Namespace)
     print(table(rows, ["token", "at", "label", "score"]))
 
 
-#: What runs a package, by what it answers.
-_RUNS: dict[str, Callable[[Any, list[str], argparse.Namespace], None]] = {
-    "logits": _generate,
-    "embeddings": _embed,
-    "scores": _classify,
+#: What runs a package, by what it reads and answers.
+_RUNS: dict[tuple[str, str], Callable[[Any, list[str], argparse.Namespace], None]] = {
+    ("text", "logits"): _generate,
+    ("text", "embeddings"): _embed,
+    ("text", "scores"): _classify,
+    ("image", "embeddings"): _embed,
+    ("image", "scores"): _recognize,
 }
 
 
@@ -173,6 +229,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo import serving
     from qeff_zoo.runtime import open_session
 
+    _check_role(arguments)
     package = usable_package(arguments.package)
     key = arguments.api_key
     choices = serving.Choices(
@@ -181,6 +238,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
+        prefill_from=tuple(arguments.prefill_from),
     )
 
     def announce(url: str) -> None:
@@ -198,9 +256,26 @@ def serve_command(arguments: argparse.Namespace) -> None:
                 file=sys.stderr,
             )
         session = open_session(
-            package, threads=arguments.threads, prefix_cache_bytes=arguments.prefix_cache_bytes
+            package,
+            threads=arguments.threads,
+            prefix_cache_bytes=arguments.prefix_cache_bytes,
+            speculate=_drafts(arguments),
         )
-        serving.serve(session, listener, choices, announce)
+        for given in arguments.lora_modules:
+            _load_adapter(session, given, "--lora-modules")
+        if arguments.role == "prefill":
+            serving.serve_prefills(session, listener, choices.api_key, announce)
+        else:
+            serving.serve(session, listener, choices, announce)
+
+
+def _check_role(arguments: argparse.Namespace) -> None:
+    decodes = arguments.role == "decode"
+    if decodes != bool(arguments.prefill_from):
+        raise ServingError(
+            f"Cannot serve with --role {arguments.role} and {len(arguments.prefill_from)} --prefill-from; expected "
+            "prefill servers for --role decode, and for no other. Give both, or neither."
+        )
 
 
 def serve_args_command(arguments: argparse.Namespace) -> None:
@@ -232,6 +307,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
         batch_sizes=arguments.batch_size,
         threads=arguments.threads,
         spread=arguments.plot is not None,
+        speculate=_drafts(arguments),
     )
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -246,8 +322,10 @@ def bench_command(arguments: argparse.Namespace) -> None:
     rows = [
         [one.batch_size, one.prompt_len, one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
-         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes)]
+         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
+         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
         for one in figures
     ]  # fmt: skip
     headers = ["batch", "prompt", "new", "ttft s", "prefill/s", "decode/s", "all/s", "peak memory"]
+    headers += ["accepted"] if arguments.speculate else []
     print(table(rows, headers))

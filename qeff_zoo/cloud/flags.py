@@ -21,11 +21,11 @@ def command(name: str, text: str) -> argparse.ArgumentParser:
     return parser
 
 
-def add(parser: argparse.ArgumentParser, *names: str, **facts: Any) -> None:
+def add(parser: argparse._ActionsContainer, *names: str, **facts: Any) -> None:
     """Add a flag in both spellings.
 
     Args:
-        parser: Of the command.
+        parser: Of the command, or a group of its flags.
         *names: As QEfficient writes them, with `_`; the first names the attribute.
         **facts: As for `add_argument`.
     """

@@ -12,17 +12,18 @@ import onnx_ir as ir
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.layers import RepeatedLayers
-from qeff_zoo.states import mark, states_of
+from qeff_zoo.states import layer_of, mark_layer, states_of
 
 if TYPE_CHECKING:
     from qeff_zoo.export.folding import Call
 
 
 def is_chain(calls: "list[Call]") -> bool:
-    """Return whether what a layer passes on is read by the next traced layer alone."""
+    """Return whether what a layer passes on is read by the next traced layer alone, where others lie between."""
     return all(
         all(user is following.node for value in _carried(call) for user in value.consumers())
         for call, following in pairwise(calls)
+        if following.layer > call.layer + 1
     )
 
 
@@ -42,11 +43,12 @@ def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> No
     last = calls[0]
     for layer in range(last.layer + 1, len(repeated.kinds)):
         if layer in traced:
-            chain.feed(traced[layer], last)
+            if layer - 1 not in traced:
+                chain.feed(traced[layer], last)
             last = traced[layer]
         else:
             last = chain.insert(layer, last)
-    _sort_states(graph)
+    _sort_by_layer(graph)
 
 
 class _Chain:
@@ -54,6 +56,12 @@ class _Chain:
         self.graph, self.path, self.kinds = graph, repeated.path, repeated.kinds
         self.states = {
             name: state for state in states_of(graph.inputs) for name in (state.name, state.output)
+        }
+        #: Of other inputs of one layer, its index.
+        self.given = {
+            value.name: layer
+            for value in graph.inputs
+            if value.name not in self.states and (layer := layer_of(value)) is not None
         }
         self.template: dict[int, Call] = {}
         self.carried: dict[str, dict[int, int]] = {}  # function -> operand -> which carried result
@@ -64,6 +72,8 @@ class _Chain:
             operands = {
                 i: results.index(value) for i, value in enumerate(call.inputs) if value in results
             }
+            if not operands and call.layer == before.layer + 1:
+                continue  # something lies between them, and no layer has to be called there
             known = self.carried.setdefault(call.node.op_type, operands)
             if known != operands or not operands:
                 raise ExportError(
@@ -114,7 +124,8 @@ class _Chain:
             return value
         own = ir.Value(name=name, shape=value.shape, type=value.type, const_value=value.const_value)
         if value.is_graph_input():
-            mark(own, self.states[value.name or ""].kind, layer)
+            own.metadata_props.update(value.metadata_props)
+            mark_layer(own, layer)
             self.graph.inputs.append(own)
         else:
             self.graph.initializers[name] = own
@@ -125,6 +136,8 @@ class _Chain:
         name, weight = value.name or "", f"{self.path}.{template}."
         if name.startswith(weight):
             return f"{self.path}.{layer}.{name.removeprefix(weight)}"
+        if self.given.get(name) == template:
+            return f"{name.removesuffix(f'.{template}')}.{layer}"
         state = self.states.get(name)
         if state is None or state.layer != template:
             return None
@@ -137,10 +150,14 @@ def _carried(call: "Call") -> list[ir.Value]:
     return [output for output in call.outputs if not output.is_graph_output()]
 
 
-def _sort_states(graph: ir.Graph) -> None:
-    """Put the states in layer order again, inputs and outputs alike."""
+def _sort_by_layer(graph: ir.Graph) -> None:
+    """Put what belongs to layers in their order again: states, inputs and outputs alike, then other inputs."""
     states = states_of(graph.inputs)
     layers = {name: state.layer for state in states for name in (state.name, state.output)}
+    after = 1 + max(layers.values(), default=0)
+    for value in graph.inputs:
+        if value.name not in layers and (layer := layer_of(value)) is not None:
+            layers[value.name or ""] = after + layer
     for values in (graph.inputs, graph.outputs):
         ordered = sorted(values, key=lambda value: layers.get(value.name or "", -1))
         values.clear()

@@ -14,12 +14,14 @@ from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
 
 from qeff_zoo import tasks
+from qeff_zoo.adapters import Slots
 from qeff_zoo.export import folding, functional, layers, loader, translations
 from qeff_zoo.passes import bfloat16, bodies, linear, rotary
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.semantic.domains import OPSET
-from qeff_zoo.states import mark
+from qeff_zoo.states import mark, mark_layer
 from qeff_zoo.tasks import Tracing
+from qeff_zoo.transforms import lora
 from qeff_zoo.weights.external_data import is_placeholder, placeholder
 from qeff_zoo.weights.kv_heads import widened
 
@@ -33,8 +35,8 @@ def export_graph(
         config: Raw config.json.
         recipe: Of its `model_type`.
         role: Of the part; None for the one that answers.
-        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors`, see `load_meta`; and
-            `kv_heads`, see `qeff_zoo.weights.kv_heads`.
+        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors`, see `load_meta`;
+            `kv_heads`, see `qeff_zoo.weights.kv_heads`; and `max_loras` with what else `adapters.Slots` takes.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
@@ -62,12 +64,15 @@ def _attempt(
     kv_heads: int | None = None,
     **variant: Any,
 ) -> ir.Model | None:
+    slots = Slots.of_variant(variant)
     with _quiet():
         model = loader.load_meta(widened(config, kv_heads), recipe, rope_factors=rope_factors)
         repeated, uses = None, list[int]()
         if probe := part.probe:
             repeated, uses = layers.reduce(model, lambda: probe(model), everything=everything)
         tracing = part.tracing(model, **variant)
+        if slots is not None:
+            tracing = lora.apply(tracing, model, repeated, slots)
         graph = _trace(tracing, set(model.state_dict()))
     if uses:  # a layer computed with its index
         return None
@@ -100,6 +105,7 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
     _name_initializers(model.graph, stored)
     rotary.recognize(model)
     _name_symbols(model.graph, tracing)
+    _drop_unread(model.graph, tracing)
     bfloat16.widen(model)
     linear.recognize(model)
     _constant_folding.FoldConstantsPass(
@@ -146,6 +152,15 @@ def _mark_states(graph: ir.Graph, tracing: Tracing) -> None:
     inputs = {value.name: value for value in graph.inputs}
     for state in tracing.states:
         mark(inputs[state.name], state.kind, state.layer)
+    for name, layer in tracing.layers.items():
+        mark_layer(inputs[name], layer)
+
+
+def _drop_unread(graph: ir.Graph, tracing: Tracing) -> None:
+    """Drop inputs of layers that nothing reads, as of a module whose weight is used without calling it."""
+    unread = [value for value in graph.inputs if value.name in tracing.layers and not value.uses()]
+    for value in unread:
+        graph.inputs.remove(value)
 
 
 def _reads_no_weight(node: ir.Node) -> bool | None:

@@ -15,7 +15,7 @@ from qeff_zoo.export import chaining
 from qeff_zoo.export.layers import RepeatedLayers
 from qeff_zoo.semantic import domains
 from qeff_zoo.semantic.domains import LAYERS as DOMAIN
-from qeff_zoo.states import state_of
+from qeff_zoo.states import layer_of
 from qeff_zoo.weights.external_data import is_placeholder
 
 
@@ -144,7 +144,7 @@ def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
     """Return whether a value made inside a layer depends on nothing in that layer."""
     producer = value.producer()
     if producer is None:
-        return not value.is_initializer() and state_of(value) is None
+        return not value.is_initializer() and layer_of(value) is None
     if producer not in place_of:
         return producer.op_type == "Constant" or producer.domain == ""
     return all(_is_invariant(item, place_of) for item in producer.inputs if item is not None)

@@ -8,7 +8,7 @@ show is code that computes with the layer's index; the index is therefore watche
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from types import MethodType
@@ -162,13 +162,13 @@ def reduce(
     ]
     numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
     kinds = tuple(numbers[signature] for signature in signatures)
-    if run is not None and not _is_chain(layers, kinds, run):
-        return None, uses
     ends = {
         index
         for kind in set(kinds)
         for index in (kinds.index(kind), count - 1 - kinds[::-1].index(kind))
     }
+    if run is not None and not _is_chain(layers, kinds, ends, run):
+        return None, uses
     traced = tuple(range(count)) if everything else tuple(sorted(ends))
     if len(traced) < count:
         kept = [layers[index] for index in traced]
@@ -202,11 +202,13 @@ def _cut(config: Any, lists: dict[str, list[Any]]) -> None:
         config.__class__ = type(kind.__name__, (kind,), {**computed, "__module__": kind.__module__})
 
 
-def _is_chain(layers: nn.ModuleList, kinds: Sequence[int], run: Callable[[], Any]) -> bool:
+def _is_chain(
+    layers: nn.ModuleList, kinds: Sequence[int], ends: Set[int], run: Callable[[], Any]
+) -> bool:
     """Tell whether a model, at full depth, calls each layer once and in order, handing results straight on.
 
     All else that a layer is given must be what the others of its kind are given. Then a layer that is not traced is
-    called like the one of its kind that is.
+    called like the one of its kind that is. Between two neighbours that both are traced, a model may do anything.
     """
     owners = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
     if sum(map(len, owners)) != len(set().union(*owners)):  # a weight of several layers
@@ -230,11 +232,13 @@ def _is_chain(layers: nn.ModuleList, kinds: Sequence[int], run: Callable[[], Any
         for hook in hooks:
             hook.remove()
     return [index for index, _ in calls] == list(range(len(layers))) and _hand_on(
-        [given for _, given in calls], results, kinds
+        [given for _, given in calls], results, kinds, ends
     )
 
 
-def _hand_on(calls: list[list[Any]], results: list[list[Any]], kinds: Sequence[int]) -> bool:
+def _hand_on(
+    calls: list[list[Any]], results: list[list[Any]], kinds: Sequence[int], ends: Set[int]
+) -> bool:
     """Tell whether each call is given the results of the one before at the same places, and shared things elsewhere."""
     carried = [
         {
@@ -244,9 +248,12 @@ def _hand_on(calls: list[list[Any]], results: list[list[Any]], kinds: Sequence[i
         }
         for before, given in zip(results, calls[1:], strict=False)
     ]
-    if any(places != carried[0] or not places for places in carried):
+    linked = [
+        places for last, places in enumerate(carried) if places or not {last, last + 1} <= ends
+    ]
+    if any(places != linked[0] or not places for places in linked):
         return False
-    places = carried[0] if carried else {}
+    places = linked[0] if linked else {}
     for kind, given in zip(kinds, calls, strict=True):
         like = calls[kinds.index(kind)]
         if len(given) != len(like) or not all(

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import tasks, transforms
+from qeff_zoo import architectures, tasks, transforms
 from qeff_zoo.errors import CheckpointError, ExportError
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.transforms import rope, towers
@@ -52,6 +52,7 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
         for key, value in config.items()
         if key not in {"quantization_config", "auto_map"}
     }
+    architectures.register(config["model_type"])
     try:
         kind = CONFIG_MAPPING[config["model_type"]]
         # JSON has no infinity; transformers writes one in a way of its own.

@@ -23,6 +23,18 @@ def _(x: Tensor, weight: Tensor, epsilon: float, offset: float) -> Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("qeff_zoo::lora", mutates_args=())
+def lora(y: Tensor, x: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+    """Add to every row of `y` the product of its row of `x` with the low-rank matrices of its adapter."""
+    slots = ids[:, 0]
+    return y + (x @ a[slots]) @ b[slots]
+
+
+@lora.register_fake
+def _(y: Tensor, x: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+    return torch.empty_like(y)
+
+
 def _write(past: Tensor, slots: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
     present = past.clone()
     valid = position_ids >= 0

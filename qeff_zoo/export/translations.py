@@ -75,6 +75,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         ),
         torch.ops.aten.rsub.Scalar: lambda x, number: standard.Sub(standard.CastLike(number, x), x),
         ours.rms_norm.default: normalize,
+        ours.lora.default: lambda *inputs: op.Lora(*inputs),
         ours.cache_write.default: lambda *inputs: op.CacheWrite(*inputs),
         ours.slot_write.default: lambda *inputs: op.SlotWrite(*inputs),
         ours.slot_read.default: lambda *inputs: op.SlotRead(*inputs),

@@ -64,14 +64,18 @@ class Config:
         "more of peft's LoraConfig, as JSON: use_rslora, use_dora, rank_pattern, …",
         {},
     )
-    from_peft_checkpoint: str | None = option(
-        "model", "folder of an adapter to go on from; of a checkpoint of a run, to resume that run"
-    )
+    from_peft_checkpoint: str | None = option("model", "folder of an adapter to go on from")
 
     data: str = option(
         "dataset", "JSON, JSONL, CSV or Parquet file, or FILE.py:FUNCTION, which is then run", ""
     )
     validation_data: str | None = option("dataset", "the same, to validate on")
+    data_options: Mapping[str, Any] = option(
+        "dataset", "given to FILE.py:FUNCTION as QEfficient's custom data sets are, as JSON", {}
+    )
+    collator: str | None = option(
+        "dataset", "FILE.py:FUNCTION that is given the tokenizer, and returns what makes batches"
+    )
     data_format: str | None = option("dataset", "what the columns mean", allowed=FORMATS)
     prompt_template: str | None = option("dataset", "the prompt, with columns in braces")
     completion_template: str | None = option("dataset", "the answer, with columns in braces")
@@ -84,7 +88,11 @@ class Config:
     data_seed: int = option("dataset", "draws the rows to validate on", 42)
     max_samples: int | None = option("dataset", "rows to train on at most")
     max_eval_samples: int | None = option("dataset", "rows to validate on at most")
-    max_length: int = option("dataset", "tokens of a row at most; what is longer is cut", 512)
+    max_length: int = option(
+        "dataset",
+        "tokens of a row at most; what is longer is cut; 0 for as many as the model reads",
+        512,
+    )
     packing: bool = option("dataset", "put several rows into one of full length", False)
     completion_only_loss: bool = option("dataset", "learn answers alone, not prompts", True)
 
@@ -97,7 +105,9 @@ class Config:
     gradient_checkpointing: bool = option(
         "training", "compute activations twice, and do not keep them: slower, in less memory", False
     )
-    max_grad_norm: float = option("training", "gradients are scaled down to this norm", 1.0)
+    max_grad_norm: float = option(
+        "training", "gradients are scaled down to this norm; 0 for never", 1.0
+    )
     autocast: str = option("training", "numbers of the forward pass", "auto", allowed=AUTOCAST)
     device: str = option(
         "training",
@@ -197,18 +207,21 @@ class Config:
 _RANGES: Mapping[str, tuple[Any, str]] = {
     **dict.fromkeys(
         (
-            "lora_r", "max_length", "per_device_train_batch_size", "per_device_eval_batch_size",
+            "lora_r", "per_device_train_batch_size", "per_device_eval_batch_size",
             "gradient_accumulation_steps", "eval_steps", "save_steps", "save_total_limit", "logging_steps",
             "early_stopping_patience", "convergence_counter", "max_samples", "max_eval_samples", "ddp_timeout",
         ),
         (lambda value: value >= 1, "1 or more"),
     ),
     **dict.fromkeys(
-        ("max_steps", "dataloader_num_workers", "weight_decay", "seed", "early_stopping_threshold"),
+        (
+            "max_steps", "max_length", "max_grad_norm", "dataloader_num_workers", "weight_decay", "seed",
+            "early_stopping_threshold",
+        ),
         (lambda value: value >= 0, "0 or more"),
     ),
     **dict.fromkeys(
-        ("num_train_epochs", "learning_rate", "max_grad_norm", "gamma", "lora_alpha"),
+        ("num_train_epochs", "learning_rate", "gamma", "lora_alpha"),
         (lambda value: 0 < value < float("inf"), "more than 0"),
     ),
     **dict.fromkeys(("lora_dropout", "warmup_ratio"), (lambda value: 0 <= value < 1, "0 to below 1")),

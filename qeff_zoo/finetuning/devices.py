@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 
 import torch
+from transformers import Trainer, TrainingArguments
 
 from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning.config import CPU, CUDA, QAIC, Config
@@ -40,6 +41,39 @@ def find(config: Config) -> Device:
     if kind == QAIC:
         _require_qaic()
     return Device(kind, _autocast(config.autocast, kind), processes)
+
+
+def place(arguments: TrainingArguments, device: Device, backend: str | None) -> None:
+    """Let a run be where it is to be. accelerate knows no qaic: to it the run is on the CPU, until here.
+
+    Args:
+        arguments: For the CPU.
+        device: Where to train instead.
+        backend: Of several processes; None for the SDK's own.
+    """
+    if device.kind != QAIC:
+        return
+    if device.processes > 1 and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(backend or "qccl")
+    found = torch.device(QAIC, int(os.environ.get("LOCAL_RANK", "0")))
+    torch.qaic.set_device(found)  # type: ignore[attr-defined]
+    state = arguments.distributed_state
+    assert state is not None
+    state.device = found
+    vars(arguments)["_setup_devices"] = found  # transformers keeps what it found once
+
+
+def round_on_card(trainer: Trainer, device: Device) -> None:
+    """Let accelerate round and scale on a card as it does on the devices it knows."""
+    if device.kind != QAIC or device.autocast is None:
+        return
+    accelerator = trainer.accelerator
+    accelerator.native_amp = True
+    if device.autocast == torch.float16:
+        accelerator.state._mixed_precision = "fp16"
+        accelerator.scaler = torch.qaic.amp.GradScaler()  # type: ignore[attr-defined]
+    else:
+        accelerator.state._mixed_precision = "bf16"
 
 
 def _require_cuda(processes: int) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Behind `qeff-zoo finetune`: a configuration in, the folder of a run out, with an adapter or a model in it."""
 
+import errno
 import json
 import time
 import warnings
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
+import datasets
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
+from qeff_zoo import plots
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.disk.staging import publish, remove, staged_beside, write_durably
 from qeff_zoo.errors import PlanError, TrainingError
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MADE_BY = "made_by.json"
 ADAPTER, MODEL, MERGED = "adapter", "model", "merged"
 _VERSIONS = (
@@ -98,7 +102,10 @@ def finetune(
         raise PlanError(problems)
     device = devices.find(config)
     rows.check(config)
+    if config.plot:
+        plots.check(Path(config.plot))
     checkpoint = models.open_base(config)
+    config = models.with_length(config, checkpoint)
     tokenizer = models.read_tokenizer(config, checkpoint)
     run = _Run(config, device, checkpoint, tokenizer, reporter or Silent())
     with _quiet():
@@ -117,17 +124,25 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(Path(self.config.output_dir))
-        self.scratch = self.folder.path / "data"
+        self.scratch = self.folder.scratch
 
     def do(self, resume: str | None) -> Finetuned | None:
         """Train, as the only process in its folder; of several of torchrun, the first one holds it."""
         args = trainers.arguments(self.config, self.device, resumed=resume is not None)
+        devices.place(args, self.device, self.config.ddp_backend)
         if args.process_index:
             return self._train(args, resume)
         try:
             with self.folder.held():
                 try:
                     return self._train(args, resume)
+                except OSError as error:
+                    if error.errno not in _FULL:
+                        raise
+                    raise TrainingError(
+                        f"Cannot write into {str(self.folder.path)!r}: {error}. Expected room for the tokens of the "
+                        "data, and for what is trained. Make room, or change --output-dir."
+                    ) from error
                 finally:
                     remove(self.scratch)
         finally:
@@ -147,13 +162,14 @@ class _Run:
         trainer = trainers.trainer_of(
             self.config, self.folder, args, model, self.tokenizer, self._data(made_by)
         )
-        for callback in self._callbacks():
+        devices.round_on_card(trainer, self.device)
+        for callback in self._callbacks(first=args.process_index == 0):
             trainer.add_callback(callback)
         if args.process_index == 0:
             self._begin(made_by, found)
         trainer.accelerator.wait_for_everyone()
         begun = time.perf_counter()
-        trainer.train(resume_from_checkpoint=str(found) if found else None)
+        trainers.train(trainer, found)
         seconds = round(time.perf_counter() - begun, 3)
         trainer.accelerator.wait_for_everyone()
         return None if args.process_index else self._finish(trainer, made_by, seconds)
@@ -166,7 +182,7 @@ class _Run:
             self.folder.require_new()
         remove(self.scratch)
         self.scratch.mkdir(parents=True)
-        sources = rows.load(self.config, self.scratch / "read")
+        sources = rows.load(self.config, self.scratch / "read", self.tokenizer)
         parts = {rows.TRAIN: sources.train}
         if sources.validation:
             parts[rows.VALIDATION] = sources.validation
@@ -197,9 +213,9 @@ class _Run:
     def _tokens(self, part: str) -> Path:
         return self.scratch / f"{part}.arrow"
 
-    def _data(self, made_by: Mapping[str, Any]) -> tuple[Dataset, Dataset | None]:
+    def _data(self, made_by: Mapping[str, Any]) -> tuple[datasets.Dataset, datasets.Dataset | None]:
         parts = [
-            Dataset.from_file(str(self._tokens(name))) if name in made_by["data"] else None
+            datasets.Dataset.from_file(str(self._tokens(name))) if name in made_by["data"] else None
             for name in (rows.TRAIN, rows.VALIDATION)
         ]
         assert parts[0] is not None
@@ -214,7 +230,7 @@ class _Run:
                 "or change --output-dir."
             )
 
-    def _callbacks(self) -> list[TrainerCallback]:
+    def _callbacks(self, *, first: bool) -> list[TrainerCallback]:
         config = self.config
         found: list[TrainerCallback] = [Log(self.folder, self.reporter)]
         if config.convergence_counter is not None:
@@ -225,6 +241,10 @@ class _Run:
                     config.early_stopping_patience, config.early_stopping_threshold
                 )
             )
+        if config.tensorboard and first:
+            from tensorboardX import SummaryWriter
+
+            found.append(TensorBoardCallback(SummaryWriter(str(self.folder.path / "tensorboard"))))
         return found
 
     def _begin(self, made_by: Mapping[str, Any], found: Path | None) -> None:
@@ -243,6 +263,7 @@ class _Run:
         path = self.folder.path / (ADAPTER if self.config.use_peft else MODEL)
         with _appearing(path) as folder:
             trainers.write_model(trainer, folder)
+            models.name_base(folder, self.checkpoint)
         merged = None
         if self.config.merge:
             merged = self.folder.path / MERGED
@@ -263,6 +284,9 @@ class _Run:
             first=validated[0] if validated else {},
             last=last[-1] if last else {},
         )
+        if self.config.plot:
+            title = f"{self.checkpoint.name} on {Path(self.config.data).name}"
+            plots.draw_losses(self.folder.entries(), Path(self.config.plot), title)
         self.folder.note({**made_by, "result": found.as_dict()})
         return found
 
@@ -270,8 +294,9 @@ class _Run:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what libraries tell one another, and their bars, from who cannot act on it."""
-    shown = logging.is_progress_bar_enabled()
+    shown = logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
     logging.disable_progress_bar()
+    datasets.disable_progress_bars()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -279,8 +304,10 @@ def _quiet() -> Iterator[None]:
             )
             yield
     finally:
-        if shown:
+        if shown[0]:
             logging.enable_progress_bar()
+        if not shown[1]:
+            datasets.enable_progress_bars()
 
 
 @contextmanager

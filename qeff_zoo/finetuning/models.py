@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint -> the model that is trained: with an adapter, or with all its weights; and its tokenizer."""
 
+import json
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,6 +26,7 @@ from qeff_zoo.tasks import positions_of
 
 _ADAPTER = "adapter_config.json"
 _ALL = ("all-linear",)
+_LENGTH = 1024  # tokens of a row, of models that read any number
 
 
 def open_base(config: Config) -> Checkpoint:
@@ -56,6 +60,12 @@ def open_base(config: Config) -> Checkpoint:
             "path."
         )
     return checkpoint
+
+
+def with_length(config: Config, checkpoint: Checkpoint) -> Config:
+    """Say how many tokens a row may have, where the model is to say it."""
+    longest = positions_of(checkpoint.config) or _LENGTH
+    return config if config.max_length else replace(config, max_length=longest)
 
 
 def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -114,7 +124,6 @@ def load(
     if config.task_mode == CLASSIFICATION:
         kind = AutoModelForSequenceClassification
         facts = {
-            "num_labels": len(labels),
             "id2label": dict(enumerate(labels)),
             "label2id": {label: number for number, label in enumerate(labels)},
             "ignore_mismatched_sizes": True,  # of another number of labels
@@ -128,7 +137,9 @@ def load(
         **facts,
     )
     model.config.pad_token_id = tokenizer.pad_token_id
-    model.name_or_path = checkpoint.model_id or str(checkpoint.folder)
+    model.name_or_path = str(
+        checkpoint.folder
+    )  # by an id, peft would ask the Hub at each checkpoint
     if not config.use_peft:
         return model
     if config.from_peft_checkpoint:
@@ -186,8 +197,11 @@ def _named(model: PreTrainedModel, end: str) -> list[torch.nn.Module]:
 def _continued(model: PreTrainedModel, adapter: str) -> PeftModel:
     """Give a model an adapter that has been trained before."""
     try:
-        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
-    except (RuntimeError, ValueError) as error:
+        with warnings.catch_warnings():
+            # Of another architecture nothing may be found: that is no adapter to go on from.
+            warnings.filterwarnings("error", "Found missing adapter keys", UserWarning)
+            return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+    except (RuntimeError, ValueError, UserWarning) as error:
         raise TrainingError(
             f"The adapter {adapter!r} does not fit {model.name_or_path!r}: {' '.join(str(error).split())[:300]}. "
             "Expected one that was trained on the same model. Change --from-peft-checkpoint or --model-name."
@@ -197,6 +211,17 @@ def _continued(model: PreTrainedModel, adapter: str) -> PeftModel:
 def checkpoint_bytes(model: PreTrainedModel | PeftModel) -> int:
     """Return how long a checkpoint is: what is trained, and two moments of each number."""
     return sum(3 * one.nbytes for one in model.parameters() if one.requires_grad)
+
+
+def name_base(adapter: Path, checkpoint: Checkpoint) -> None:
+    """Say in the files of an adapter which model of the Hub it is of, and not where that is on this machine."""
+    if checkpoint.model_id is None or not (adapter / _ADAPTER).is_file():
+        return
+    for path in (adapter / _ADAPTER, adapter / "README.md"):
+        text = path.read_text(encoding="utf-8")
+        for here in (json.dumps(str(checkpoint.folder))[1:-1], str(checkpoint.folder)):
+            text = text.replace(here, checkpoint.model_id)
+        path.write_text(text, encoding="utf-8")
 
 
 def merge(model: object, folder: Path) -> None:

@@ -4,7 +4,7 @@
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -59,7 +59,7 @@ def read(path: Path | None, given: Mapping[str, Any]) -> Config:
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
-    for name, value in _entries(_load(path)) if path else ():
+    for name, value in entries_of(path) if path else ():
         _take(name, value, values, problems)
     flags: dict[str, Any] = {}
     for name, value in given.items():
@@ -72,6 +72,16 @@ def read(path: Path | None, given: Mapping[str, Any]) -> Config:
     if found := config.problems():
         raise PlanError(found)
     return config
+
+
+def entries_of(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a YAML or JSON file, by our names.
+
+    Raises:
+        PlanError: It cannot be read.
+    """
+    for name, value in _entries(_load(path)):
+        yield _ALIASES.get(name, name), value
 
 
 def as_yaml(config: Config) -> str:
@@ -95,9 +105,9 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 def _plain(config: Config) -> Any:
-    from dataclasses import replace
-
-    return replace(config, peft_options=dict(config.peft_options))
+    return replace(
+        config, peft_options=dict(config.peft_options), data_options=dict(config.data_options)
+    )
 
 
 def _load(path: Path) -> Mapping[str, Any]:

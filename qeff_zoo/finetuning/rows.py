@@ -5,9 +5,9 @@ import importlib.util
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -66,7 +66,7 @@ def check(config: Config) -> None:
     Raises:
         TrainingError: There is no such file, or it is of no known kind.
     """
-    for data in filter(None, (config.data, config.validation_data)):
+    for data in filter(None, (config.data, config.validation_data, config.collator)):
         file = Path(data.rpartition(":")[0] if is_code(data) else data)
         if not file.is_file():
             raise TrainingError(
@@ -80,20 +80,21 @@ def check(config: Config) -> None:
             )
 
 
-def load(config: Config, scratch: Path) -> Sources:
+def load(config: Config, scratch: Path, tokenizer: object = None) -> Sources:
     """Load the data of a run.
 
     Args:
         config: Of the run.
         scratch: A folder for what is read, which must stay while the rows are used.
+        tokenizer: For a function of the user's that is called as QEfficient's custom data sets are.
 
     Raises:
         TrainingError: A file cannot be read, or has too few rows.
     """
-    table = _table(config.data, TRAIN, scratch)
+    table = _table(config, config.data, TRAIN, scratch, tokenizer)
     numbers = list(range(len(table)))
     if config.validation_data:
-        other = _table(config.validation_data, VALIDATION, scratch)
+        other = _table(config, config.validation_data, VALIDATION, scratch, tokenizer)
         held_out = Rows(config.validation_data, other, range(len(other)))
     else:
         random.Random(config.data_seed).shuffle(numbers)
@@ -114,7 +115,7 @@ def load(config: Config, scratch: Path) -> Sources:
         validation,
         {
             name: f"sha256:{sha256_file(Path(name.rpartition(':')[0] if is_code(name) else name))}"
-            for name in filter(None, (config.data, config.validation_data))
+            for name in filter(None, (config.data, config.validation_data, config.collator))
         },
     )
 
@@ -145,33 +146,29 @@ def function(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _table(data: str, split: str, scratch: Path) -> datasets.Dataset:
+def _table(
+    config: Config, data: str, split: str, scratch: Path, tokenizer: object
+) -> datasets.Dataset:
     if is_code(data):
-        return table_of(data, function(data)(split))
+        found = function(data)
+        if not config.data_options:
+            return table_of(data, found(split))
+        options = dict(config.data_options)
+        named = options.get("train_split" if split == TRAIN else "test_split", split)
+        given = SimpleNamespace(**options), tokenizer, named
+        return table_of(data, found(*given, context_length=config.max_length))
     builder = _BUILDERS[Path(data).suffix.lower()]
     facts = {"delimiter": "\t"} if data.lower().endswith(".tsv") else {}
     try:
-        with _without_bars():
-            return datasets.load_dataset(
-                builder, data_files=data, split="train", cache_dir=str(scratch), **facts
-            )
+        return datasets.load_dataset(
+            builder, data_files=data, split="train", cache_dir=str(scratch), **facts
+        )
     except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
         cause = error.__cause__ or error
         raise TrainingError(
             f"Cannot read {data!r}: {' '.join(str(cause).split())}. Expected a {builder} file whose rows all have the "
             "same columns. Correct it."
         ) from error
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    hidden = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not hidden:
-            datasets.enable_progress_bars()
 
 
 def table_of(name: str, rows: Iterable[Mapping[str, Any]]) -> datasets.Dataset:

@@ -15,15 +15,17 @@ from transformers import (
     DataCollatorWithPadding,
     PrinterCallback,
     Trainer,
+    TrainerState,
     TrainingArguments,
 )
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from qeff_zoo.errors import TrainingError
-from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
+from qeff_zoo.finetuning import rows
+from qeff_zoo.finetuning.config import CLASSIFICATION, CUDA, QAIC, Config
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.finetuning.run_folder import RunFolder, perplexity
 
@@ -73,8 +75,8 @@ class _Run(Trainer):
         if self.config.lr_scheduler_type != STEP or self.lr_scheduler is not None:
             return super().create_scheduler(num_training_steps, optimizer)
         assert self.optimizer is not None
-        rows = len(self.train_dataset)  # type: ignore[arg-type]
-        batches = math.ceil(rows / (self.args.train_batch_size * self.args.world_size))
+        count = len(self.train_dataset)  # type: ignore[arg-type]
+        batches = math.ceil(count / (self.args.train_batch_size * self.args.world_size))
         epoch = math.ceil(batches / self.args.gradient_accumulation_steps)
         gamma = self.config.gamma
         self.lr_scheduler = LambdaLR(
@@ -148,9 +150,9 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
         "activation_checkpointing": config.gradient_checkpointing,
         "activation_checkpointing_kwargs": {"use_reentrant": False},
         "max_grad_norm": config.max_grad_norm,
-        "fp16": device.autocast == torch.float16,
-        "bf16": device.autocast == torch.bfloat16,
-        "use_cpu": device.kind == CPU,
+        "fp16": device.kind == CUDA and device.autocast == torch.float16,
+        "bf16": device.kind != QAIC and device.autocast == torch.bfloat16,
+        "use_cpu": device.kind != CUDA,  # a card is taken afterwards, see devices.place
         "seed": config.seed,
         "data_seed": config.seed,
         "eval_strategy": config.eval_strategy,
@@ -162,11 +164,12 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
         "save_total_limit": None,  # older ones go when this one is whole, see RunFolder.complete
         "load_best_model_at_end": stopping,
         "metric_for_best_model": "eval_loss" if stopping else None,
+        "restore_callback_states_from_checkpoint": True,  # how long a loss has not been better
         "logging_steps": config.logging_steps,
         "logging_nan_inf_filter": False,
         "train_sampling_strategy": "group_by_length" if config.group_by_length else "random",
         "dataloader_num_workers": config.dataloader_num_workers,
-        "dataloader_pin_memory": device.kind != CPU,
+        "dataloader_pin_memory": device.kind == CUDA,
         "ddp_backend": config.ddp_backend,
         "ddp_timeout": config.ddp_timeout,
         "ddp_find_unused_parameters": False if device.processes > 1 else None,
@@ -222,14 +225,38 @@ def trainer_of(
         "processing_class": tokenizer,
     }
     found: _Run
+    if config.collator:
+        facts["data_collator"] = rows.function(config.collator)(tokenizer)
     if config.task_mode == CLASSIFICATION:
-        facts["data_collator"] = DataCollatorWithPadding(tokenizer)
+        facts.setdefault("data_collator", DataCollatorWithPadding(tokenizer))
         found = Classification(**facts, compute_metrics=accuracy)
     else:
         found = Generation(**facts)
     found.config, found.folder = config, folder
     found.remove_callback(PrinterCallback)
     return found
+
+
+def train(trainer: Trainer, found: Path | None) -> None:
+    """Train, from a checkpoint on if there is one.
+
+    Args:
+        trainer: See `trainer_of`.
+        found: A whole checkpoint. Where training had ended with it, its model is taken as it is: transformers would do
+            one more step.
+    """
+    if found is None:
+        trainer.train()
+        return
+    state = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME))
+    if not state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+        trainer.train(resume_from_checkpoint=str(found))
+        return
+    trainer.state = state
+    trainer._load_from_checkpoint(str(found))
+    if trainer.args.load_best_model_at_end and state.best_global_step:
+        state.best_model_checkpoint = str(found.with_name(f"checkpoint-{state.best_global_step}"))
+        trainer._load_best_model()
 
 
 def write_model(trainer: Trainer, path: Path) -> None:

@@ -182,10 +182,18 @@ def load_image_processor(
     folder: Path, default: str | None = None, **changes: Any
 ) -> ImageProcessor:
     """Read the processor of a checkpoint's or a package's folder; see `image_processor`."""
+    paths = {file: folder / file for file in FILES}
+    there = {file: path for file, path in paths.items() if path.is_file()}
+    return read_image_processor(there, default, **changes)
+
+
+def read_image_processor(
+    files: Mapping[str, Path], default: str | None = None, **changes: Any
+) -> ImageProcessor:
+    """Read the processor among a checkpoint's small files, by their names; see `image_processor`."""
     documents = {}
     for file in FILES:
-        path = folder / file
-        if path.is_file():
+        if path := files.get(file):
             try:
                 documents[file] = json.loads(path.read_text(encoding="utf-8"))
             except ValueError as error:
@@ -200,7 +208,7 @@ def load_image_processor(
     ]
     if not found:
         raise CheckpointError(
-            f"Cannot tell what {folder} makes of pictures: it has no settings of a processor. Expected "
+            "Cannot tell what the checkpoint makes of pictures: it has no settings of a processor. Expected "
             f"{FILES[1]}, or {FILES[0]} with `image_processor`. Get the whole checkpoint."
         )
     return image_processor(found[0], default, **changes)

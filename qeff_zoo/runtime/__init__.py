@@ -4,6 +4,8 @@
 from qeff_zoo.runtime.answers import Delta, Request
 from qeff_zoo.runtime.engine import Engine, Handle, Stats
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.handoff import Prefills, PrefillServer
+from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.labels import Score
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.sessions import Session, open_session
@@ -22,7 +24,11 @@ __all__ = [
     "Engine",
     "Generation",
     "Handle",
+    "ImageClassificationSession",
+    "ImageEmbeddingSession",
     "Metrics",
+    "PrefillServer",
+    "Prefills",
     "Request",
     "Sampling",
     "Score",

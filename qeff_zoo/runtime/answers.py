@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request and its answer so far, token by token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
 from qeff_zoo.runtime.sights import Sights
@@ -26,6 +27,7 @@ class Request:
         stop: Strings that end the answer, which ends before them.
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
+        adapter: Name of one that the session has; None for the model as it is.
         sights: Its pictures, if it has any.
     """
 
@@ -35,7 +37,21 @@ class Request:
     stop: tuple[str, ...] = ()
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
+    adapter: str | None = None
     sights: Sights | None = None
+
+
+@dataclass(frozen=True)
+class Handover:
+    """A prompt that has run, elsewhere.
+
+    Args:
+        logits: After its last token, (vocab,).
+        states: What a row retains of it, as `Decoder.save` returns it.
+    """
+
+    logits: Array
+    states: Mapping[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +87,16 @@ class Answer:
         listen: Callable[[Delta | None], None] | None = None,
     ) -> None:
         self.request = request
+        #: The adapter that its session lent it.
+        self.adapter = BASE
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         #: Tokens of the prompt that were not computed, since the prefix cache had them.
         self.reused_tokens = 0
+        #: What another process computed of the prompt, until a row has it.
+        self.handed: Handover | None = None
+        #: Tokens that were drafted and checked, and of those, how many the model chose as well.
+        self.drafted_tokens = self.accepted_tokens = 0
         self.finish_reason: FinishReason | None = None
         #: What made the answer fail, in place of a finish reason.
         self.error: Exception | None = None
@@ -123,6 +145,25 @@ class Answer:
         if self._stops.found:
             reason = "stop"
         self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
+
+    def extend_as(self, draft: Sequence[int], logits: Array) -> int:
+        """Choose next tokens for as long as they are as drafted, and the one after those.
+
+        Args:
+            draft: Token ids; none for one token alone.
+            logits: (tokens drafted + 1, vocab), after the newest token and after each drafted one.
+
+        Returns:
+            How many tokens were as drafted.
+        """
+        accepted = 0
+        self.extend(logits[0])
+        while not self.ended and accepted < len(draft) and self.token_ids[-1] == draft[accepted]:
+            accepted += 1
+            self.extend(logits[accepted])
+        self.drafted_tokens += len(draft)
+        self.accepted_tokens += accepted
+        return accepted
 
     def cancel(self) -> None:
         """End the answer as it is."""

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
-_SEEN = "comp_ctx_lengths"
 _TYPES = "of_context."
+_SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
 
@@ -29,11 +31,13 @@ class Piece:
         tokens: Token ids, at least one.
         start: Position of the first.
         sights: The pictures of the row's prompt, if it has any.
+        slot: Of the row's adapter; 0 for the model as it is.
     """
 
     tokens: Sequence[int]
     start: int
     sights: Sights | None = None
+    slot: int = 0
 
     @property
     def stop(self) -> int:
@@ -49,11 +53,13 @@ class Decoder:
 
     Args:
         program: Of the task `text-generation`.
+        adapters: Of its session; None for the model as it is.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, adapters: Adapters | None = None) -> None:
+        self._adapters = Adapters(program) if adapters is None else adapters
         sizes = DecoderSizes.read(program.specializations)
-        self._says_seen = _SEEN in program.inputs
+        self._says_seen, self._says_kept = _SEEN in program.inputs, _KEPT in program.inputs
         if not self._says_seen:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self.program, self.sizes = program, sizes
@@ -62,6 +68,11 @@ class Decoder:
         assert isinstance(vocab_size, int)
         self.vocab_size = vocab_size
         self._growing = frozenset(state.name for state in program.states if state.grows)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether a call may return logits after each of its tokens, as `verify` does."""
+        return self._says_kept
 
     @property
     def states(self) -> Mapping[str, Array]:
@@ -89,7 +100,7 @@ class Decoder:
         for rows in self.program.together(starts, prefill=True):
             room = ctx_len - max(starts[row] for row in rows)
             width = min(widest, room) if padded else None
-            logits |= self._one_call(pieces, rows, lengths, width)
+            logits |= _newest(self._one_call(pieces, rows, lengths, width))
         return logits
 
     def decode(self, pieces: Mapping[int, Piece], *, context: int = 0) -> dict[int, Array]:
@@ -103,8 +114,48 @@ class Decoder:
         starts = {row: piece.start for row, piece in pieces.items()}
         logits: dict[int, Array] = {}
         for rows in self.program.together(starts, prefill=False):
-            logits |= self._one_call(pieces, rows, lengths)
+            logits |= _newest(self._one_call(pieces, rows, lengths))
         return logits
+
+    def verify(self, pieces: Mapping[int, Piece], *, context: int = 0) -> dict[int, Array]:
+        """Run several tokens per row and return logits after each; rows without a piece stay as they are.
+
+        Args:
+            pieces: By row; those of fixed shapes have no more tokens than a decode call checks, the newest included.
+            context: Read at least that many rows of the cache.
+
+        Returns:
+            Per row of `pieces` (tokens, vocab).
+
+        Raises:
+            GenerationError: The package was built without drafted tokens, or for fewer.
+        """
+        if not self.verifies:
+            raise GenerationError(
+                "The package returns the logits of one token a call; expected one that returns several. Build it with "
+                "--num-speculative-tokens."
+            )
+        lengths = [n for n in self.sizes.comp_ctx_lengths_decode if n >= context]
+        starts = {row: piece.start for row, piece in pieces.items()}
+        logits: dict[int, Array] = {}
+        for rows in self.verified_together(starts, max(len(one.tokens) for one in pieces.values())):
+            kept = max(len(pieces[row].tokens) for row in rows)
+            logits |= self._one_call(pieces, rows, lengths, kept=kept)
+        return logits
+
+    def verified_together(self, starts: Mapping[int, int], kept: int) -> list[list[int]]:
+        """Cut rows into those that one call of `verify` takes.
+
+        Args:
+            starts: Row -> position of its first new token.
+            kept: New tokens of a row at most.
+        """
+        return self.program.together(starts, prefill=True, kept=kept)
+
+    @property
+    def only_grows(self) -> bool:
+        """Whether to forget a row's newest tokens is to write over them: all states have a row for each position."""
+        return all(state.grows for state in self.program.states)
 
     @property
     def movable(self) -> bool:
@@ -174,15 +225,23 @@ class Decoder:
         rows: Sequence[int],
         lengths: Sequence[int],
         width: int | None = None,
+        kept: int = 1,
     ) -> dict[int, Array]:
         """Call as wide as told, or as the longest piece, and read the smallest number of rows that holds all tokens."""
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
-        return self._call(pieces, rows, width or widest, self.sizes.covering(lengths, held))
+        seen = self.sizes.covering(lengths, held)
+        return self._call(pieces, rows, width or widest, seen, kept)
 
     def _call(
-        self, pieces: Mapping[int, Piece], rows: Sequence[int], width: int, seen: int
+        self,
+        pieces: Mapping[int, Piece],
+        rows: Sequence[int],
+        width: int,
+        seen: int,
+        kept: int,
     ) -> dict[int, Array]:
+        """Return per row the logits after its newest tokens, at most `kept` of them."""
         input_ids = np.zeros((len(rows), width), np.int64)
         position_ids = np.full((len(rows), width), PADDING, np.int64)
         for place, row in enumerate(rows):
@@ -192,6 +251,9 @@ class Decoder:
         inputs: dict[str, Array] = {"input_ids": input_ids, "position_ids": position_ids}
         if self._says_seen:
             inputs[_SEEN] = np.zeros(seen, np.int64)
+        if self._says_kept:
+            inputs[_KEPT] = np.zeros(kept, np.int64)
+        inputs |= self._adapters.given([pieces[row].slot for row in rows])
         if _INDEX in self.program.inputs:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
@@ -201,9 +263,10 @@ class Decoder:
             for place, row in enumerate(rows):
                 if (sights := pieces[row].sights) is not None:
                     inputs[self._types][place, sights.places] = 1
-        logits = self.program.run(inputs, rows)["logits"]
+        logits = self.program.run(inputs, rows)["logits"].astype(np.float32, copy=False)
         return {
-            row: logits[place, 0].astype(np.float32, copy=False) for place, row in enumerate(rows)
+            row: logits[place, : min(kept, len(pieces[row].tokens))]
+            for place, row in enumerate(rows)
         }
 
     def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
@@ -233,3 +296,8 @@ class Decoder:
                 told = piece.sights.positions(piece.start, piece.stop)
                 positions[:, place, : told.shape[1]] = told
         return positions
+
+
+def _newest(logits: Mapping[int, Array]) -> dict[int, Array]:
+    """Return of each row the logits (vocab,) after its newest token alone."""
+    return {row: found[-1] for row, found in logits.items()}

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeAlias, TypeGuard
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer, read_json
@@ -16,6 +17,12 @@ from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer, read_json
 Text: TypeAlias = str | Sequence[int]
 #: Text, token ids, or two texts that are read together.
 Texts: TypeAlias = Text | tuple[str, str]
+
+
+class _Calls:
+    """Calls that run with an adapter."""
+
+    ended = False
 
 
 class EncoderSession:
@@ -37,6 +44,8 @@ class EncoderSession:
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"input_ids", "attention_mask"}, {self.output})
         self.folder, self._program = folder, program
+        #: That may be asked for.
+        self.adapters = Adapters(program, folder)
         #: Whether the program tells the second text of a pair from the first by its token types.
         self.has_token_types = "token_type_ids" in program.inputs
         self.sizes = EncoderSizes.read(program.specializations)
@@ -57,6 +66,7 @@ class EncoderSession:
         rows: Sequence[Sequence[int]],
         seq_len: int | None = None,
         types: Sequence[Sequence[int]] | None = None,
+        slot: int = 0,
     ) -> Array:
         """Run one call.
 
@@ -64,6 +74,7 @@ class EncoderSession:
             rows: Token ids of at most `batch_size` texts.
             seq_len: One of the package's; None for the shortest that all rows fit into.
             types: Token types of the same texts, for graphs that take them; None for all 0.
+            slot: Of an adapter; 0 for the model as it is.
 
         Returns:
             float32, (rows, …): what the graph returns for each.
@@ -81,19 +92,29 @@ class EncoderSession:
             feeds["token_type_ids"] = np.zeros(shape, np.int64)
             for row, kinds in enumerate(_filled(types, self.sizes.batch_size) if types else ()):
                 feeds["token_type_ids"][row, : len(kinds)] = kinds
+        feeds |= self.adapters.given([slot] * self.sizes.batch_size)
         output = self._program.run(feeds)[self.output]
         answers: Array = output[: len(rows)].astype(np.float32, copy=False)
         return answers
 
-    def _answer(self, encoded: Sequence[Encoded]) -> list[Array]:
+    def _answer(self, encoded: Sequence[Encoded], adapter: str | None = None) -> list[Array]:
         """Run as many calls as it takes; return what the graph says of each text, in order."""
+        use = _Calls()
+        slot = self.adapters.lend(adapter, use).slot
+        try:
+            return self._in_calls(encoded, slot)
+        finally:
+            use.ended = True
+
+    def _in_calls(self, encoded: Sequence[Encoded], slot: int) -> list[Array]:
         rows: dict[int, Array] = {}
         # Like lengths together: less padding. The sort is stable, so calls do not depend on luck.
         order = sorted(range(len(encoded)), key=lambda number: len(encoded[number].ids))
         for start in range(0, len(order), self.sizes.batch_size):
             numbers = order[start : start + self.sizes.batch_size]
             batch = [encoded[number] for number in numbers]
-            found = self.run([one.ids for one in batch], types=[one.type_ids for one in batch])
+            types = [one.type_ids for one in batch]
+            found = self.run([one.ids for one in batch], types=types, slot=slot)
             rows.update(zip(numbers, found, strict=True))
         return [rows[number] for number in range(len(encoded))]
 

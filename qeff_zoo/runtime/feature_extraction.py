@@ -21,11 +21,12 @@ class EmbeddingSession(EncoderSession):
     task = FEATURE_EXTRACTION
     output = "output"
 
-    def embed(self, texts: str | Sequence[Text]) -> Array:
+    def embed(self, texts: str | Sequence[Text], *, adapter: str | None = None) -> Array:
         """Compute one embedding per text.
 
         Args:
             texts: Texts, cut to `max_length` tokens; or token ids as they are.
+            adapter: Name of one of `adapters`; None for the model as it is.
 
         Returns:
             float32, (texts, hidden).
@@ -34,7 +35,7 @@ class EmbeddingSession(EncoderSession):
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
         """
         encoded = self.read([texts] if isinstance(texts, str) else texts)
-        return np.stack(self._answer(encoded))
+        return np.stack(self._answer(encoded, adapter))
 
     def similarity(self, embeddings: Array, others: Array | None = None) -> Array:
         """Compute the cosine of every embedding with every other.
@@ -46,10 +47,15 @@ class EmbeddingSession(EncoderSession):
         Returns:
             float32, (n, m).
         """
-        left = _normalized(embeddings)
-        right = left if others is None else _normalized(others)
-        cosines: Array = left @ right.T
-        return cosines
+        return cosines(embeddings, others)
+
+
+def cosines(embeddings: Array, others: Array | None = None) -> Array:
+    """Compute the cosine of every embedding with every other; see `EmbeddingSession.similarity`."""
+    left = _normalized(embeddings)
+    right = left if others is None else _normalized(others)
+    found: Array = left @ right.T
+    return found
 
 
 def _normalized(embeddings: Array) -> Array:

@@ -11,6 +11,9 @@ from qeff_zoo.runtime.by_token import by_token
 from qeff_zoo.runtime.decoder import PADDING
 from qeff_zoo.runtime.program import Array, Specializations
 
+#: Input of which the length says of how many tokens of a row a call returns logits.
+KEPT = "num_logits_to_keep"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FixedCall:
@@ -22,6 +25,7 @@ class FixedCall:
         inputs: All rows and columns; with slots also `batch_index` (batch_size, 1).
         places: Where the rows that were asked for stand, in inputs and outputs.
         width: Columns that were asked for.
+        kept: Of a decoder, of how many tokens of a row logits were asked for.
     """
 
     index: int
@@ -29,6 +33,7 @@ class FixedCall:
     inputs: Mapping[str, Array]
     places: Sequence[int]
     width: int
+    kept: int = 1
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
         """Cut an output of the program to the rows and columns that were asked for.
@@ -37,7 +42,8 @@ class FixedCall:
             output: As the program returns it, rows first.
             axes: A size or a symbol for each axis.
         """
-        asked = tuple(slice(self.width if axis == "seq_len" else None) for axis in axes)
+        sizes = {"seq_len": self.width, KEPT: self.kept}
+        asked = tuple(slice(sizes.get(axis) if isinstance(axis, str) else None) for axis in axes)
         return output[self.places][asked]
 
     def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -74,10 +80,13 @@ class FixedShapes:
         #: Rows of the states.
         self.rows = max(one.get("full_batch_size", one["batch_size"]) for one in self._every)
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into those that one call can take, see `qeff_zoo.runtime.program.Program`."""
-        width = (max if prefill else min)(one["seq_len"] for one in self._every)
-        batch = max(one["batch_size"] for one in self._every if one["seq_len"] == width)
+        enough = [one for one in self._every if _keeps(one, kept)] or self._every
+        width = (max if prefill and kept == 1 else min)(one["seq_len"] for one in enough)
+        batch = max(one["batch_size"] for one in enough if one["seq_len"] == width)
         rows = sorted(starts)
         return [rows[first : first + batch] for first in range(0, len(rows), batch)]
 
@@ -86,11 +95,12 @@ class FixedShapes:
 
         Args:
             inputs: `input_ids` (n, w) and others of that shape; `comp_ctx_lengths` (L,) where a call says how much of
-                the cache it reads: there must be a specialization for exactly L.
+                the cache it reads: there must be a specialization for exactly L; `num_logits_to_keep` (n,) where it
+                says of how many tokens it returns logits: 1, or at least as many as any row has.
             rows: Of the states, n of them; none where there are no states.
 
         Raises:
-            GenerationError: No specialization is wide enough, has enough rows, or reads exactly L.
+            GenerationError: No specialization is wide enough, has enough rows, or reads and returns what is asked for.
         """
         count, width = inputs["input_ids"].shape
         index = self._choose(count, width, inputs)
@@ -107,21 +117,32 @@ class FixedShapes:
                     filled[:, :width] = array[0]
                 filled[places, :width] = array
                 full[name] = filled
+        if KEPT in full:
+            full[KEPT] = np.zeros(symbols[KEPT], np.int64)
         if "full_batch_size" in symbols:
             full["batch_index"] = self._slots(shape[0], places, rows)
-        return FixedCall(index=index, symbols=symbols, inputs=full, places=places, width=width)
+        return FixedCall(
+            index=index,
+            symbols=symbols,
+            inputs=full,
+            places=places,
+            width=width,
+            kept=len(inputs.get(KEPT, [0])),
+        )
 
     def _choose(self, count: int, width: int, inputs: Mapping[str, Array]) -> int:
-        seen = inputs.get("comp_ctx_lengths")
+        seen, kept = inputs.get("comp_ctx_lengths"), len(inputs.get(KEPT, [0]))
         fitting = [
             index
             for index, one in enumerate(self._every)
             if count <= one["batch_size"]
             and width <= one["seq_len"]
+            and _keeps(one, kept)
             and (seen is None or len(seen) == one.get("comp_ctx_lengths"))
         ]
         if not fitting:
             reads = "" if seen is None else f" that reads {len(seen):,} rows of the cache"
+            reads += f" with logits after {kept:,} of them" if kept > 1 else ""
             raise GenerationError(
                 f"The program takes no call of {count} x {width:,} tokens{reads}; expected at most "
                 f"{' or '.join(dict.fromkeys(map(_shown, self._every)))}, as it was compiled. Make smaller calls, or "
@@ -140,6 +161,12 @@ class FixedShapes:
         given = dict(zip(places, rows, strict=True))
         slots = [given[place] if place in given else next(others) for place in range(batch)]
         return np.array(slots, np.int64)[:, None]
+
+
+def _keeps(symbols: Mapping[str, int], kept: int) -> bool:
+    """Tell whether calls of a specialization return the logits asked for: of one token, the newest alone."""
+    made = symbols.get(KEPT, 1)
+    return made == 1 if kept == 1 else made >= kept
 
 
 def _shown(symbols: Mapping[str, int]) -> str:

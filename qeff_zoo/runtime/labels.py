@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a classifier's logits mean: the names of its labels, and how logits become scores."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,17 @@ class Score:
 
     label: str
     score: float
+
+
+def best_first(names: Sequence[str], values: Array) -> tuple[Score, ...]:
+    """Return every label with its score, the best first.
+
+    Args:
+        names: Of the labels, in the order of the scores.
+        values: The scores, (labels,).
+    """
+    scores = [Score(label=n, score=float(v)) for n, v in zip(names, values, strict=True)]
+    return tuple(sorted(scores, key=lambda found: -found.score))
 
 
 def softmax(logits: Array) -> Array:

@@ -47,17 +47,24 @@ class PrefixCache:
             OrderedDict()
         )  # least recently used first
 
-    def keys(self, prompt: Sequence[int], sights: Sights | None = None) -> list[bytes]:
+    def keys(
+        self, prompt: Sequence[int], sights: Sights | None = None, adapter: bytes = b""
+    ) -> list[bytes]:
         """Name the blocks of a prompt that can be kept, each by all tokens and all pictures up to its end.
 
         Placeholders of all pictures are the same token: without the pictures' names, one's states would be another's.
 
         At least one token of the prompt is left to be computed.
+
+        Args:
+            prompt: Token ids.
+            sights: Its pictures, if it has any.
+            adapter: Digest of the one that they are run with; nothing for the model as it is.
         """
         keys: list[bytes] = []
         if not self._keeps:
             return keys
-        digest = hashlib.blake2b(digest_size=32)
+        digest = hashlib.blake2b(adapter, digest_size=32)
         for start in range(0, len(prompt) - self.block, self.block):
             digest.update(np.array(prompt[start : start + self.block], np.int64).tobytes())
             if sights is not None:

@@ -63,12 +63,15 @@ class Program(Protocol):
     def memory(self) -> Mapping[str, Array] | None:
         """The states by name, rows first, which the host may read and write; None where the device keeps them."""
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into those that one call can take.
 
         Args:
             starts: Row -> position of its first new token.
             prefill: Whether rows may have several new tokens.
+            kept: Of how many of a row's tokens the call returns logits.
         """
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:

@@ -7,17 +7,25 @@ at most one call of prefill and one of decode, so that a long prompt delays deco
 Requests of one client are submitted together and share the rows fairly with those of others: a free row is for the
 client that has the fewest, and a client that has none takes one from a client that has several. What was computed in
 that row is computed again later, in the same calls, so that an answer does not depend on who else is there.
+
+Where tokens are drafted, a row's next call has them behind its newest token, and what the model does not choose itself
+is forgotten: states with a row for each position are written over, and the others put back as they were, so that the
+tokens that count run again in front of the next call's. Drafts are checked where one call serves all rows that decode:
+a request that is alone is served faster, and none waits for another's drafts.
 """
 
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.speculation import Drafter, Speculation
 
 
 @dataclass
@@ -32,6 +40,8 @@ class Timings:
         reused_tokens: Prompt tokens that the prefix cache had.
         decode_seconds: Spent in decode calls.
         decode_tokens: Tokens that decode calls generated.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     begun: float = field(default_factory=time.perf_counter)
@@ -41,6 +51,8 @@ class Timings:
     reused_tokens: int = 0
     decode_seconds: float = 0.0
     decode_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(eq=False)
@@ -63,6 +75,7 @@ class _Seat:
         group: That it was submitted in.
         row: Of the decoder.
         keys: Of its prompt's blocks in the prefix cache.
+        drafter: Guesses how it goes on; None where nothing is drafted.
         done: Tokens whose states the row has.
     """
 
@@ -70,6 +83,7 @@ class _Seat:
     group: _Group
     row: int
     keys: Sequence[bytes]
+    drafter: Drafter | None = None
     done: int = 0
 
     @property
@@ -85,17 +99,34 @@ class _Seat:
     @property
     def is_current(self) -> bool:
         """Whether all tokens have run, so that the next one can be chosen; not so after the row was lost."""
-        return self.left + len(self.answer.token_ids) == 0
+        return self.due == 0
+
+    @property
+    def due(self) -> int:
+        """Tokens of the answer that are left to run; more than one after the row was lost, or its states put back."""
+        return self.left + len(self.answer.token_ids)
 
     def next_piece(self, length: int) -> Piece:
-        """Return what is to run next: at most `length` tokens of the prompt, or one token of the answer."""
+        """Return what is to run next: at most `length` tokens, all of the prompt or all of the answer."""
         if self.prefills:
             stop, sights = self.done + length, self.answer.request.sights
             stop = stop if sights is None else sights.end(self.done, stop)
             tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
-            tokens = [self.answer.token_ids[-self.left]]
-        return Piece(tokens, self.done, self.answer.request.sights)
+            tokens = self.answer.token_ids[-self.left :][:length]
+        return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
+
+    def draft(self, most: int) -> list[int]:
+        """Guess what comes after the newest token, which is still to run.
+
+        Args:
+            most: Tokens that a call checks.
+        """
+        request, answer = self.answer.request, self.answer.token_ids
+        most = min(most - (self.due - 1), request.limit - len(answer) - 1)
+        if self.drafter is None or most < 1:
+            return []
+        return self.drafter.draft([*request.prompt, *answer], most)
 
 
 class Scheduler:
@@ -104,10 +135,16 @@ class Scheduler:
     Args:
         decoder: Runs the calls.
         prefixes: Remembers prompts.
+        speculation: How answers are drafted; None where they are not.
     """
 
-    def __init__(self, decoder: Decoder, prefixes: PrefixCache) -> None:
-        self._decoder, self._prefixes = decoder, prefixes
+    def __init__(
+        self,
+        decoder: Decoder,
+        prefixes: PrefixCache,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self._decoder, self._prefixes, self._speculation = decoder, prefixes, speculation
         self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
         self._seats: list[_Seat] = []  # in the order of joining
         self._shortest_next = False
@@ -122,6 +159,24 @@ class Scheduler:
     def running(self) -> int:
         """Requests with a row."""
         return len(self._seats)
+
+    def run_prompt(self, prompt: Sequence[int]) -> Array:
+        """Run a prompt in row 0, in the calls that a request's is run in; nothing else must be there.
+
+        Args:
+            prompt: Token ids that fit into the context.
+
+        Returns:
+            The logits after it, (vocab,).
+        """
+        keys, length = self._prefixes.keys(prompt), self._decoder.sizes.prefill_seq_len
+        done, logits = self._prefixes.restore(keys, 0, 0), np.empty(0, np.float32)
+        while done < len(prompt):
+            piece = Piece(prompt[done : done + length], done)
+            logits = self._decoder.prefill({0: piece})[0]
+            done += len(piece.tokens)
+            self._prefixes.save(keys, 0, done)
+        return logits
 
     def submit(self, *answers: Answer) -> None:
         """Take requests in that share rows as one client's; they begin as soon as it is their turn to have a row."""
@@ -184,8 +239,19 @@ class Scheduler:
         joined.sort(key=lambda one: len(one[0].request.prompt))
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
-            keys = self._prefixes.keys(request.prompt, request.sights)
-            self._seats.append(_Seat(answer, group, row, keys))
+            keys = self._prefixes.keys(request.prompt, request.sights, answer.adapter.digest)
+            drafter = self._speculation.drafter() if self._speculation else None
+            seat = _Seat(answer, group, row, keys, drafter)
+            self._seats.append(seat)
+            self._take_over(seat)
+
+    def _take_over(self, seat: _Seat) -> None:
+        """Go on from what another process computed of a prompt; later than that, all is computed here."""
+        handed, seat.answer.handed = seat.answer.handed, None
+        if handed is not None:
+            self._decoder.restore(seat.row, 0, handed.states, latest=True)
+            seat.done = len(seat.answer.request.prompt)
+            self._extend([seat], {seat.row: handed.logits})
 
     def _spare(self, rows: Counter[_Group]) -> _Seat | None:
         """Choose what gives its row up to a group without any: of the group with most rows, what has run least."""
@@ -257,6 +323,59 @@ class Scheduler:
         self._extend(chunk, logits)
 
     def _decode(self, decoding: Sequence[_Seat]) -> None:
+        """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
+        if self._speculation is None:
+            self._decode_one(decoding)
+            return
+        drafts = self._draft(decoding, self._speculation.most)
+        several = [seat for seat in decoding if seat in drafts or seat.due > 1]
+        if several:
+            self._check(several, drafts, self._speculation.most)
+        if one := [seat for seat in decoding if seat not in several]:
+            self._decode_one(one)
+
+    def _draft(self, decoding: Sequence[_Seat], most: int) -> dict[_Seat, list[int]]:
+        """Draft for all rows where one call can check them; for none where others would have to wait."""
+        starts = {seat.row: seat.done for seat in decoding}
+        if len(self._decoder.verified_together(starts, most + 1)) > 1:
+            return {}
+        drafts = {seat: seat.draft(most) for seat in decoding if seat.due <= most}
+        # A call serves all rows: with one drafted for, the others are in it too.
+        return {seat: drafts.get(seat, []) for seat in decoding} if any(drafts.values()) else {}
+
+    def _check(self, seats: Sequence[_Seat], drafts: Mapping[_Seat, list[int]], most: int) -> None:
+        """Run several tokens of each row; let answers go on for as long as they agree with their drafts."""
+        ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
+        pieces = {
+            seat.row: replace(piece, tokens=[*piece.tokens, *draft]) for seat, piece, draft in ahead
+        }
+        held = {
+            seat: self._decoder.save(seat.row, seat.done, seat.done)
+            for seat, _, draft in ahead
+            if draft and not self._decoder.only_grows
+        }
+        begun = time.perf_counter()
+        logits = self._decoder.verify(pieces)
+        self.timings.decode_seconds += time.perf_counter() - begun
+        for seat, piece, draft in ahead:
+            before = len(seat.answer.token_ids)
+            seat.done += len(piece.tokens)
+            if not seat.is_current:
+                continue
+            accepted = seat.answer.extend_as(draft, logits[seat.row][len(piece.tokens) - 1 :])
+            self.timings.decode_tokens += len(seat.answer.token_ids) - before
+            self.timings.drafted_tokens += len(draft)
+            self.timings.accepted_tokens += accepted
+            if seat.drafter and draft:
+                seat.drafter.accepted(accepted)
+            if accepted < len(draft) and seat in held:
+                seat.done = piece.start
+                self._decoder.restore(seat.row, seat.done, held[seat], latest=True)
+            else:
+                seat.done += accepted
+        self._leave()
+
+    def _decode_one(self, decoding: Sequence[_Seat]) -> None:
         pieces = {seat.row: seat.next_piece(1) for seat in decoding}
         begun = time.perf_counter()
         logits = self._decoder.decode(pieces)

@@ -11,11 +11,14 @@ from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.program import Observe, Observed, Program
+from qeff_zoo.runtime.speculation import LOOKUP, Lookup
+from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
-from qeff_zoo.tasks import NAMES, find
+from qeff_zoo.tasks import NAMES, TEXT_GENERATION, find
 
 Session: TypeAlias = (
     TextGenerationSession
@@ -23,6 +26,8 @@ Session: TypeAlias = (
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
+    | ImageClassificationSession
+    | ImageEmbeddingSession
 )
 #: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]
@@ -33,6 +38,7 @@ def open_session(
     *,
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
+    speculate: Package | Lookup | None = None,
     observe: Observe | None = None,
     lean: bool = False,
     opening: Opening | None = None,
@@ -43,6 +49,8 @@ def open_session(
         package: For a target that runs here.
         threads: CPU threads that compute one operator; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
+        speculate: Of text generation, what drafts tokens that this package checks: one of a smaller model, or "lookup"
+            for what the text itself has said before; None for nothing. The cost of calls is measured first.
         observe: Told of every call, its choices of experts and keys included.
         lean: For a few calls: copy no weights to make calls faster.
         opening: Opens what runs in place of the package's program; None for that itself.
@@ -63,9 +71,17 @@ def open_session(
             f"{' or '.join(NAMES)}. Run a package of such a task."
         )
     task = find(package.task)
+    if speculate is not None and package.task != TEXT_GENERATION:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
+            f"expected one for {TEXT_GENERATION}. Leave speculation out."
+        )
     choices: dict[str, Any] = {}
     if prefix_cache_bytes is not None and task.role == "decoder":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
+    if task.reads == "image":
+        named = package.manifest["spec"]["recipe"].get("image_processor")
+        choices = {"image_processor": named}
     target = targets.find(package.target)
     with _fitting(package):
         answering, *before = package.programs
@@ -77,7 +93,21 @@ def open_session(
         if before:
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
+    if speculate is not None:
+        assert isinstance(session, TextGenerationSession)
+        drafts = speculate if speculate == LOOKUP else _open_draft(speculate, threads)
+        session.speculation = speculation_of(session, drafts)
     return session
+
+
+def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:
+    session = open_session(package, threads=threads, prefix_cache_bytes=0)
+    if isinstance(session, TextGenerationSession):
+        return session
+    raise GenerationError(
+        f"The draft package {str(package.path)!r} is for task {package.task!r}; expected one for {TEXT_GENERATION}, of "
+        "a smaller model of the same family. Draft with one, or with 'lookup'."
+    )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ class DecoderSizes:
         comp_ctx_lengths_prefill: How many of the first rows of the cache a prefill call may read, ascending; nothing
             where a call finds by itself what it has to read.
         comp_ctx_lengths_decode: The same for decode calls.
+        num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
     """
 
     prefill_seq_len: int
@@ -28,6 +29,7 @@ class DecoderSizes:
     full_batch_size: int | None
     comp_ctx_lengths_prefill: tuple[int, ...] = ()
     comp_ctx_lengths_decode: tuple[int, ...] = ()
+    num_speculative_tokens: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -53,6 +55,9 @@ class DecoderSizes:
             full_batch_size=int(slots) if slots else None,
             comp_ctx_lengths_prefill=_compute_contexts(prefills),
             comp_ctx_lengths_decode=_compute_contexts(decodes),
+            num_speculative_tokens=tuple(
+                sorted({int(one.get("num_logits_to_keep", 1)) - 1 for one in decodes} - {0})
+            ),
         )
 
 
@@ -83,6 +88,12 @@ class EncoderSizes:
         )
 
 
+def batch_sizes(specializations: Specializations) -> tuple[int, ...]:
+    """Return the pictures of one call of a package that reads those, ascending."""
+    every = [_required(one["symbols"], one["name"], ("batch_size",)) for one in specializations]
+    return tuple(sorted(int(entry["batch_size"]) for entry in every))
+
+
 def _of_kind(specializations: Specializations, kind: str) -> list[Mapping[str, str]]:
     """Return the symbols of those that are named so, perhaps with a number: `Decode`, or `Decode_0` and more."""
     return [
@@ -91,7 +102,7 @@ def _of_kind(specializations: Specializations, kind: str) -> list[Mapping[str, s
 
 
 def _compute_contexts(every: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-    given = (symbols.get("comp_ctx_lengths") for symbols in every)
+    given = {symbols.get("comp_ctx_lengths") for symbols in every}
     return tuple(sorted(int(length) for length in given if length))
 
 

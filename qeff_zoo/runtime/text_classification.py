@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession, Texts
-from qeff_zoo.runtime.labels import Score
-from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.labels import Score, best_first
+from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks import TEXT_CLASSIFICATION
 
 
@@ -58,28 +58,30 @@ class TextClassificationSession(EncoderSession):
         self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
         self._activate = labels.activation_of(self.config, len(self.labels))
 
-    def classify(self, texts: str | tuple[str, str] | Sequence[Texts]) -> list[Classification]:
+    def classify(
+        self, texts: str | tuple[str, str] | Sequence[Texts], *, adapter: str | None = None
+    ) -> list[Classification]:
         """Score every label for each text.
 
         Args:
             texts: Texts and pairs of texts, cut to `max_length` tokens as transformers does, the longer of a pair
                 first; or token ids as they are. One pair is a tuple, several are a list of tuples.
+            adapter: Name of one of `adapters`; None for the model as it is.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        answers = self._answer(self.read(given))
+        answers = self._answer(self.read(given), adapter)
         return [
-            self._classification(text, [float(score) for score in self._activate(logits)])
+            self._classification(text, self._activate(logits))
             for text, logits in zip(given, answers, strict=True)
         ]
 
-    def _classification(self, text: Texts, values: Sequence[float]) -> Classification:
-        scores = [Score(label=n, score=s) for n, s in zip(self.labels, values, strict=True)]
+    def _classification(self, text: Texts, values: Array) -> Classification:
         one, pair = text if isinstance(text, tuple) else (text, None)
         return Classification(
             text=one if isinstance(one, str) else "",
             pair=pair if isinstance(pair, str) else None,
-            scores=tuple(sorted(scores, key=lambda found: -found.score)),
+            scores=best_first(self.labels, values),
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
+from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
@@ -17,6 +18,7 @@ from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler, Timings
+from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
@@ -42,6 +44,8 @@ class Generation:
         prompt_tokens: Tokens of the prompt.
         logprobs: Of each token, where they were asked for.
         reused_tokens: Tokens of the prompt that the prefix cache had.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     prompt: str
@@ -51,6 +55,8 @@ class Generation:
     prompt_tokens: int
     logprobs: list[TokenLogprobs] | None = None
     reused_tokens: int = field(default=0, compare=False)
+    drafted_tokens: int = field(default=0, compare=False)
+    accepted_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,8 @@ class Metrics:
         prefill_tokens_per_s: Prompt tokens that were computed by the time of prefill calls.
         decode_tokens_per_s: Generated tokens by the time of decode calls; 0 where there were none.
         total_s: Seconds in all.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
     """
 
     prompt_tokens: int
@@ -74,16 +82,23 @@ class Metrics:
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     total_s: float
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def as_dict(self) -> dict[str, float]:
         """Return the values as JSON ones."""
         return asdict(self)
 
     def __str__(self) -> str:
+        drafted = (
+            f"; {self.accepted_tokens:,} of {self.drafted_tokens:,} drafted tokens accepted"
+            if self.drafted_tokens
+            else ""
+        )
         return (
             f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
             f"{self.ttft_s:.2f} s; {self.generated_tokens:,} tokens at {self.decode_tokens_per_s:,.1f}/s; "
-            f"{self.total_s:.2f} s in all"
+            f"{self.total_s:.2f} s in all{drafted}"
         )
 
 
@@ -118,12 +133,16 @@ class TextGenerationSession:
     ) -> None:
         require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
         self.folder = folder
-        self.decoder = Decoder(program)
+        #: That requests may ask for.
+        self.adapters = Adapters(program, folder)
+        self.decoder = Decoder(program, self.adapters)
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
+        #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
+        self.speculation: Speculation | None = None
         self._prefixes = PrefixCache(self.decoder, prefix_cache_bytes)
         self._in_use = threading.Lock()
 
@@ -136,6 +155,7 @@ class TextGenerationSession:
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         chat: bool = False,
+        adapter: str | None = None,
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
@@ -147,6 +167,7 @@ class TextGenerationSession:
             stop: Strings that end an answer before them.
             ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
+            adapter: Name of one of `adapters`; None for the model as it is.
             stream: Told of text as it comes.
 
         Returns:
@@ -166,6 +187,7 @@ class TextGenerationSession:
                 stop=stop,
                 ignore_eos=ignore_eos,
                 chat=chat,
+                adapter=adapter,
             )
             for one in ([prompts] if isinstance(prompts, str) else prompts)
         ]
@@ -211,6 +233,7 @@ class TextGenerationSession:
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         chat: bool = False,
+        adapter: str | None = None,
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
 
@@ -221,10 +244,14 @@ class TextGenerationSession:
             stop: Strings that end the answer.
             ignore_eos: EOS tokens do not.
             chat: The prompt is a user's message.
+            adapter: Name of one of `adapters`.
 
         Raises:
             GenerationError: It cannot be served.
+            AdapterError: There is no such adapter.
         """
+        if adapter is not None:
+            self.adapters.find(adapter)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -243,6 +270,7 @@ class TextGenerationSession:
             stop=stops,
             eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
             text=prompt if isinstance(prompt, str) else None,
+            adapter=adapter,
         )
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
@@ -294,7 +322,9 @@ class TextGenerationSession:
                 f"A request of {len(request.prompt):,} and at most {request.limit:,} more tokens does not fit; "
                 f"expected {ctx_len:,} in all. Make it with this session's `request`."
             )
-        return Answer(request, self.tokenizer, listen)
+        answer = Answer(request, self.tokenizer, listen)
+        answer.adapter = self.adapters.lend(request.adapter, answer)
+        return answer
 
     def generation(self, answer: Answer) -> Generation:
         """Return what came of an answer that has ended.
@@ -315,6 +345,8 @@ class TextGenerationSession:
             prompt_tokens=len(request.prompt),
             logprobs=None if request.sampling.logprobs is None else answer.logprobs,
             reused_tokens=answer.reused_tokens,
+            drafted_tokens=answer.drafted_tokens,
+            accepted_tokens=answer.accepted_tokens,
         )
 
     @contextmanager
@@ -330,7 +362,7 @@ class TextGenerationSession:
                 "for it, or give all requests to one qeff_zoo.runtime.Engine, which serves any number of threads."
             )
         try:
-            yield Scheduler(self.decoder, self._prefixes)
+            yield Scheduler(self.decoder, self._prefixes, self.speculation)
         finally:
             self._in_use.release()
 
@@ -411,6 +443,8 @@ def _metrics(timings: Timings, answers: Sequence[Answer]) -> Metrics:
         prefill_tokens_per_s=_rate(timings.prefill_tokens, timings.prefill_seconds),
         decode_tokens_per_s=_rate(timings.decode_tokens, timings.decode_seconds),
         total_s=now - timings.begun,
+        drafted_tokens=timings.drafted_tokens,
+        accepted_tokens=timings.accepted_tokens,
     )
 
 

@@ -48,11 +48,14 @@ class TokenClassificationSession(EncoderSession):
         super().__init__(folder, program)
         self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
 
-    def classify(self, texts: str | Sequence[Text]) -> list[list[TokenLabel]]:
+    def classify(
+        self, texts: str | Sequence[Text], *, adapter: str | None = None
+    ) -> list[list[TokenLabel]]:
         """Label every token of each text but the special ones that its tokenizer added.
 
         Args:
             texts: Texts, cut to `max_length` tokens; or token ids as they are.
+            adapter: Name of one of `adapters`; None for the model as it is.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
@@ -60,7 +63,8 @@ class TokenClassificationSession(EncoderSession):
         given = [texts] if isinstance(texts, str) else list(texts)
         encoded = self.read(given)
         found = []
-        for text, one, logits in zip(given, encoded, self._answer(encoded), strict=True):
+        answers = self._answer(encoded, adapter)
+        for text, one, logits in zip(given, encoded, answers, strict=True):
             probabilities = labels.softmax(logits[: len(one.ids)])  # (tokens, labels)
             found.append(
                 [

@@ -83,6 +83,12 @@ class Tokenizer:
         """Number of token ids, added tokens included."""
         return int(self._tokenizer.get_vocab_size())
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Id of every token, added tokens included."""
+        found: dict[str, int] = self._tokenizer.get_vocab()
+        return found
+
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Turn text into token ids.
 

@@ -19,7 +19,7 @@ from typing import Any
 from qeff_zoo import registry
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
-from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe
+from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, IMAGE_SHAPES, Recipe
 from qeff_zoo.scaffold import counting
 from qeff_zoo.scaffold.counting import Counted
 from qeff_zoo.scaffold.shrinking import deepen, fields_of, parse, shrink
@@ -31,6 +31,7 @@ MAX_LINES = 40
 _SHAPES = {
     "decoder": ("DECODER_SHAPES", DECODER_SHAPES),
     "encoder": ("ENCODER_SHAPES", ENCODER_SHAPES),
+    "vision": ("IMAGE_SHAPES", IMAGE_SHAPES),
 }
 # From awkward to plain, until the model runs.
 _PLAINER = ((), ("head_dim",), ("num_key_value_heads",), ("head_dim", "num_key_value_heads"))

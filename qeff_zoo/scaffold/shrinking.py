@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from qeff_zoo import architectures
+
 # From which layer on, or up to which, there is another kind.
 DEPTHS = (
     *("max_window_layers", "first_k_dense_replace", "num_dense_layers"),
@@ -75,7 +77,7 @@ def parse(config: Mapping[str, Any]) -> Any:
     """Read a raw configuration as transformers does.
 
     Args:
-        config: With a `model_type` that transformers knows.
+        config: With a `model_type`.
 
     Raises:
         ValueError: transformers refuses it.
@@ -83,6 +85,7 @@ def parse(config: Mapping[str, Any]) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
+    architectures.register(config["model_type"])
     raw = {key: value for key, value in config.items() if key not in _NOT_PARSED}
     try:
         return CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(raw))

@@ -12,6 +12,7 @@ from qeff_zoo.semantic.domains import OPSET, SEMANTIC
 
 ALL = (
     linear.LINEAR,
+    linear.LORA,
     linear.RMS_NORM,
     states.CACHE_WRITE,
     states.SLOT_WRITE,

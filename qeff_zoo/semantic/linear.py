@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What most layers are made of: products by a weight matrix, and RMS norms."""
+"""What most layers are made of: products by a weight matrix, what adapters add to them, and RMS norms."""
 
 from qeff_zoo.semantic.op import SemanticOp
 
@@ -11,6 +11,34 @@ LINEAR = SemanticOp(
     Linear (x, weight) => (y) {
         transposed = Transpose <perm = [1, 0]> (weight)
         y = MatMul (x, transposed)
+    }""",
+)
+
+
+# --- LoRA: y (B, S, N), x (B, S, K), a (slots, K, r), b (slots, r, N), ids (B, 1) -> (B, S, N) ---
+# Row i gets the product of x with the low-rank matrices of slot ids[i]. Slot 0 is the model as it is.
+LORA = SemanticOp(
+    name="Lora",
+    inputs=5,
+    body="""
+    Lora (y, x, a, b, ids) => (z) {
+        most = ReduceMax <keepdims = 0> (ids)
+        base = Constant <value_int = 0> ()
+        some = Greater (most, base)
+        z = If (some) <
+            then_branch = adapted () => (sum) {
+                one = Constant <value_ints = [1]> ()
+                slots = Squeeze (ids, one)
+                down = Gather <axis = 0> (a, slots)
+                up = Gather <axis = 0> (b, slots)
+                low = MatMul (x, down)
+                delta = MatMul (low, up)
+                sum = Add (y, delta)
+            },
+            else_branch = plain () => (same) {
+                same = Identity (y)
+            }
+        >
     }""",
 )
 

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
-from qeff_zoo.serving import errors
+from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.serving import adapters, errors
 from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
@@ -45,26 +46,47 @@ class Model:
         fingerprint: Names what computes the answers: a build key.
         max_tokens: Of a prompt and its answer, or of a text.
         created: Seconds since 1970.
+        adapters: That clients may ask for as they ask for the model; None where it takes none.
     """
 
     name: str
     fingerprint: str
     max_tokens: int
     created: int = field(default_factory=lambda: int(time.time()))
+    adapters: Adapters | None = None
 
-    def check(self, name: str) -> None:
+    def check(self, name: str) -> str | None:
         """Refuse a request for another model.
+
+        Returns:
+            The adapter that it asks for; None for the model as it is.
 
         Raises:
             ApiError: It is another one.
         """
-        if name != self.name:
-            raise ApiError(
-                404,
-                f"There is no model {errors.brief(name)}; expected {self.name!r}, the only one here. Ask for it.",
-                param="model",
-                code="model_not_found",
-            )
+        if name == self.name:
+            return None
+        if self.adapters is not None and name in self.adapters:
+            return name
+        others = ", ".join(map(repr, self.adapters or ()))
+        expected = f"{self.name!r} or {others}" if others else f"{self.name!r}, the only one here"
+        raise ApiError(
+            404,
+            f"There is no model {errors.brief(name)}; expected {expected}. Ask for it.",
+            param="model",
+            code="model_not_found",
+        )
+
+    def described(self, adapter: str | None = None) -> dict[str, object]:
+        """Return the object that says what it is, or what one of its adapters is."""
+        return {
+            "id": adapter or self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "qeff-zoo",
+            "max_model_len": self.max_tokens,
+            **({"parent": self.name} if adapter else {}),
+        }
 
 
 def create_app(
@@ -89,8 +111,11 @@ def create_app(
     errors.install(app)
     if isinstance(backend, Engine):
         longest = backend.session.decoder.sizes.ctx_len
-        model = Model(name=name, fingerprint=fingerprint, max_tokens=longest)
+        taken = backend.session.adapters if backend.session.adapters.are_taken else None
+        model = Model(name=name, fingerprint=fingerprint, max_tokens=longest, adapters=taken)
         app.include_router(_generation(backend, model, metrics))
+        if taken is not None:
+            app.include_router(adapters.routes(API, name, taken))
     else:
         longest = backend.session.max_length
         model = Model(name=name, fingerprint=fingerprint, max_tokens=longest)
@@ -139,17 +164,17 @@ def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
 
     @router.post(f"{API}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
-        model.check(body.model)
-        reply = Reply("chat", model.name, model.fingerprint, session.tokenizer, body.logprobs)
-        prepare = partial(chat_requests, session, body)
+        adapter = model.check(body.model)
+        reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
+        prepare = partial(chat_requests, session, body, adapter)
         return await answer(request, body, body.n, prepare, reply)
 
     @router.post(f"{API}completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
-        model.check(body.model)
+        adapter = model.check(body.model)
         shown = body.logprobs is not None
-        reply = Reply("completion", model.name, model.fingerprint, session.tokenizer, shown)
-        prepare = partial(completion_requests, session, body)
+        reply = Reply("completion", body.model, model.fingerprint, session.tokenizer, shown)
+        prepare = partial(completion_requests, session, body, adapter)
         return await answer(request, body, len(listed(body.prompt)) * body.n, prepare, reply)
 
     return router
@@ -184,22 +209,15 @@ def _embedding(queue: EmbeddingQueue, model: Model) -> APIRouter:
 def _models(model: Model) -> APIRouter:
     """Return the endpoints that say which model is here."""
     router = APIRouter()
-    described = {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "qeff-zoo",
-        "max_model_len": model.max_tokens,
-    }
 
     @router.get(f"{API}models")
     async def models() -> Response:
-        return JSONResponse({"object": "list", "data": [described]})
+        every = [None, *(model.adapters or ())]
+        return JSONResponse({"object": "list", "data": [model.described(one) for one in every]})
 
     @router.get(f"{API}models/{{name:path}}")
     async def one(name: str) -> Response:
-        model.check(name)
-        return JSONResponse(described)
+        return JSONResponse(model.described(model.check(name)))
 
     return router
 

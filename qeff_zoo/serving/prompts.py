@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from qeff_zoo.errors import BusyError, ContextLengthError, GenerationError
+from qeff_zoo.errors import AdapterError, BusyError, ContextLengthError, GenerationError
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -15,7 +15,9 @@ from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
 
-def chat_requests(session: TextGenerationSession, body: ChatRequest) -> list[Request]:
+def chat_requests(
+    session: TextGenerationSession, body: ChatRequest, adapter: str | None = None
+) -> list[Request]:
     """Return a request for each choice of a chat's next message.
 
     Raises:
@@ -49,7 +51,7 @@ def chat_requests(session: TextGenerationSession, body: ChatRequest) -> list[Req
         tokens = session.encode_chat([message.as_template_input() for message in body.messages])
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return [*_choices(session, body, tokens, limit, logprobs, "messages", pictures)]
+    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, pictures)]
 
 
 def _picture(url: str) -> bytes:
@@ -74,7 +76,9 @@ def _picture(url: str) -> bytes:
         ) from error
 
 
-def completion_requests(session: TextGenerationSession, body: CompletionRequest) -> list[Request]:
+def completion_requests(
+    session: TextGenerationSession, body: CompletionRequest, adapter: str | None = None
+) -> list[Request]:
     """Return a request for each choice, those of the first prompt first.
 
     Raises:
@@ -84,7 +88,7 @@ def completion_requests(session: TextGenerationSession, body: CompletionRequest)
     for prompt in listed(body.prompt):
         with blaming("prompt"):
             tokens = session.encode(prompt)
-        found += _choices(session, body, tokens, body.max_tokens, body.logprobs, "prompt")
+        found += _choices(session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter)
     return found
 
 
@@ -95,6 +99,7 @@ def _choices(
     limit: int | None,
     logprobs: int | None,
     param: str,
+    adapter: str | None,
     pictures: Sequence[bytes] = (),
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
@@ -119,6 +124,7 @@ def _choices(
             stop=body.stop,
             ignore_eos=body.ignore_eos,
             **shown,
+            adapter=adapter,
         )
     for number in range(body.n):
         seed = None if body.seed is None else body.seed + number
@@ -150,5 +156,7 @@ def blaming(param: str) -> Iterator[None]:
         raise
     except ContextLengthError as error:
         raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
+    except AdapterError as error:  # unloaded since it was asked for
+        raise ApiError(404, str(error), param="model", code="model_not_found") from error
     except GenerationError as error:
         raise ApiError(400, str(error), param=param, code="invalid_value") from error

@@ -190,6 +190,20 @@ class EmbeddingRequest(_Body):
     truncate: Literal["END", "NONE"] = "END"  # not OpenAI's; Cohere and NVIDIA have it by this name
 
 
+class UnloadAdapter(BaseModel):
+    """Body of /v1/unload_lora_adapter, as vLLM has it."""
+
+    model_config = ConfigDict(strict=True)
+
+    lora_name: str = Field(min_length=1, max_length=256)
+
+
+class LoadAdapter(UnloadAdapter):
+    """Body of /v1/load_lora_adapter: a folder of the server's machine, or a Hub id."""
+
+    lora_path: str = Field(min_length=1, max_length=4096)
+
+
 def listed(texts: Texts) -> list[str | list[int]]:
     """Return texts as a list, each a text or token ids; at least one, be it empty."""
     if isinstance(texts, str):

@@ -3,7 +3,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qeff_zoo.choice import Choice
@@ -20,12 +20,16 @@ NAMES = (
     FEATURE_EXTRACTION,
     TEXT_CLASSIFICATION,
     TOKEN_CLASSIFICATION,
+    IMAGE_CLASSIFICATION,
+    IMAGE_FEATURE_EXTRACTION,
     IMAGE_TEXT_TO_TEXT,
 ) = (
     "text-generation",
     "feature-extraction",
     "text-classification",
     "token-classification",
+    "image-classification",
+    "image-feature-extraction",
     "image-text-to-text",
 )
 
@@ -46,6 +50,7 @@ class Tracing:
         input_names: Of the flattened inputs.
         output_names: Of the outputs.
         states: Which of the inputs are retained from call to call, and what they hold.
+        layers: Of the other inputs, those that belong to one layer, and its index.
         then: Applied to the portable graph, in place; one trace may serve several variants.
     """
 
@@ -55,6 +60,7 @@ class Tracing:
     input_names: list[str]
     output_names: list[str]
     states: Sequence[State] = ()
+    layers: Mapping[str, int] = field(default_factory=dict)
     then: Callable[[Any], object] | None = None
 
 
@@ -93,6 +99,7 @@ class Task(Part):
         before: Parts whose results it reads, as the pictures that a vision tower has read.
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token has an answer of its own.
+        reads: What its packages read.
         auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
         suffixes: How the names of transformers' classes end that are made for it.
         has_head: Whether such a class has weights of its own; else any other class of the architecture will do too.
@@ -110,6 +117,7 @@ class Task(Part):
     program: str = ""
     before: tuple[Part, ...] = ()
     by_token: bool = False
+    reads: Literal["text", "image"] = "text"
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
@@ -146,8 +154,10 @@ def task_of(architecture: str, recipe: Recipe) -> str:
         architecture: Class name.
         recipe: Of its `model_type`.
     """
+    reads = find(recipe.task).reads
+    alike = (task for task in map(find, NAMES) if task.reads == reads)
     # What has no head is recognized last: every name may end like that.
-    every = sorted(map(find, NAMES), key=lambda task: not task.has_head)
+    every = sorted(alike, key=lambda task: not task.has_head)
     told = (task.name for task in every if architecture.endswith(task.suffixes))
     return next(told, recipe.task)
 

@@ -9,7 +9,10 @@ IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i
      conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
      [comp_ctx_lengths (comp_ctx_lengths,) i64]   one zero for each row that the call reads of states with ctx_len:
                                             any number above all of its positions gives the same logits
+     [num_logits_to_keep (num_logits_to_keep,) i64]   one zero for each position whose logits the call returns
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
+     logits (batch_size, num_logits_to_keep, vocab)   with that input: of so many positions up to the highest; of a row
+                                            with fewer, all of them come first, and the rest means nothing
      <state>_RetainedState                  for every state
 """
 
@@ -35,7 +38,7 @@ More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, A
 
 _ENDLESS = 1 << 31  # positions
 # Example sizes: at least 2, or torch.export specializes.
-_BATCH, _SLOTS, _SEQ, _SEEN, CTX = 2, 3, 6, 8, 10
+_BATCH, _SLOTS, _KEPT, _SEQ, _SEEN, CTX = 2, 3, 4, 6, 8, 10
 
 
 class Step(nn.Module):
@@ -58,26 +61,35 @@ class Step(nn.Module):
         past: list[Tensor],
         batch_index: Tensor | None = None,
         comp_ctx_lengths: Tensor | None = None,
+        num_logits_to_keep: Tensor | None = None,
         more: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
-        """Return logits of each row's highest position, then the new states."""
+        """Return logits of each row's highest positions, then the new states."""
         names = [state.name for state in self.states]
         given = dict(zip(names, past, strict=True))
         expanders = expanders_of(self.model)
         state = RetainedState(
             self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
         )
-        newest = position_ids.argmax(1, keepdim=True)  # (batch, 1)
+        if num_logits_to_keep is not None:
+            count, last = num_logits_to_keep.shape[0], position_ids.shape[1] - 1
+            first = (state.needed + 1 - count).clamp(min=0)
+            state.needed = (first + torch.arange(count)[None]).clamp(max=last)
 
-        def keep_newest(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            hidden = args[0]
-            return (hidden.gather(1, newest[:, :, None].expand(-1, -1, hidden.shape[2])),)
+        def only_needed(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            return (args[0] if state.narrowed else state.only_needed(args[0]),)
 
-        head = self.model.get_output_embeddings().register_forward_pre_hook(keep_newest)
+        head = self.model.get_output_embeddings().register_forward_pre_hook(only_needed)
         try:
             output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:
             head.remove()
+        if num_logits_to_keep is not None and state.narrowed:
+            raise ExportError(
+                f"{type(self.model).__name__} computes its later layers for a call's newest token alone, so that no "
+                "draft can be checked. Expected a model that computes all layers for all tokens; leave "
+                "--num-speculative-tokens out."
+            )
         return (output.logits, *(state.present[name] for name in names))
 
     def call(
@@ -114,6 +126,7 @@ def tracing(
     continuous_batching: bool = False,
     expanded_kv: bool = False,
     comp_ctx_lengths: bool = False,
+    num_logits_to_keep: bool = False,
     step: type[Step] = Step,
     more: More | None = None,
 ) -> Tracing:
@@ -124,6 +137,7 @@ def tracing(
         continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
         comp_ctx_lengths: Let each call say how many rows of the cache it reads.
+        num_logits_to_keep: Let each call say of how many positions it returns logits.
         step: What runs one call.
         more: What a call is given besides tokens and positions.
 
@@ -152,6 +166,9 @@ def tracing(
     if comp_ctx_lengths:
         seen = Dim("comp_ctx_lengths", min=2, max=longest)
         last["comp_ctx_lengths"] = torch.zeros(_SEEN).long(), {0: seen}
+    if num_logits_to_keep:
+        kept = Dim("num_logits_to_keep", min=2, max=longest)
+        last["num_logits_to_keep"] = torch.zeros(_KEPT).long(), {0: kept}
     given = more(batch, seq, ctx, position_ids) if more else {}
     return Tracing(
         module=step(model, states, tuple(given)).eval(),

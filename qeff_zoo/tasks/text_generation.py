@@ -34,6 +34,7 @@ def _variant(
     told = {
         "continuous_batching": shape.full_batch_size,
         "comp_ctx_lengths": shape.comp_ctx_lengths_decode,
+        "num_logits_to_keep": shape.num_speculative_tokens,
         "expanded_kv": chosen.get("expanded_kv"),
     }
     heads = {"kv_heads": chosen["kv_heads"]} if "kv_heads" in chosen else {}
@@ -58,7 +59,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def _specializations(shape: Shape) -> list[dict[str, Any]]:
-    """Prefill, then decode; each once for every compute context."""
+    """Prefill, then decode of one token and of each number of drafted ones; all once for every compute context."""
     slots = shape.full_batch_size
     common = {"ctx_len": shape.ctx_len, **({"full_batch_size": slots} if slots else {})}
     prefill = {
@@ -67,14 +68,25 @@ def _specializations(shape: Shape) -> list[dict[str, Any]]:
         **common,
     }
     decode = {"batch_size": slots or shape.batch_size, "seq_len": 1, **common}
+    drafted = shape.num_speculative_tokens
+    if drafted:
+        prefill, decode = ({**one, "num_logits_to_keep": 1} for one in (prefill, decode))
+    checks = [
+        {**decode, "seq_len": count + 1, "num_logits_to_keep": count + 1} for count in drafted
+    ]
     prefills, decodes = shape.comp_ctx_lengths_prefill, shape.comp_ctx_lengths_decode
     if prefill == decode:  # one program, which prefills too
-        return named("Decode", _seeing(decode, tuple(sorted({*prefills, *decodes}))))
-    return named("Prefill", _seeing(prefill, prefills)) + named("Decode", _seeing(decode, decodes))
+        return named("Decode", _seeing([decode, *checks], tuple(sorted({*prefills, *decodes}))))
+    return [
+        *named("Prefill", _seeing([prefill], prefills)),
+        *named("Decode", _seeing([decode, *checks], decodes)),
+    ]
 
 
-def _seeing(symbols: dict[str, int], lengths: tuple[int, ...]) -> list[dict[str, int]]:
-    return [{**symbols, "comp_ctx_lengths": length} for length in lengths] or [symbols]
+def _seeing(every: list[dict[str, int]], lengths: tuple[int, ...]) -> list[dict[str, int]]:
+    if not lengths:
+        return every
+    return [{**symbols, "comp_ctx_lengths": length} for symbols in every for length in lengths]
 
 
 def _session() -> Any:

@@ -27,7 +27,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor,
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -42,7 +42,7 @@ def attend(
         query: (batch, heads, seq, head_dim).
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
-        attention_mask: Additive, (batch or 1, heads or 1, seq, ctx).
+        attention_mask: Additive, (batch or 1, heads or 1, seq, ctx); None where all see all, as parts of a picture.
         scaling: Factor of the scores; None for head_dim ** -0.5.
         dropout: Ignored; models run in evaluation mode.
         softcap: Bound of the scores by tanh; None for none.
@@ -60,6 +60,8 @@ def attend(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     cap = float(softcap or 0.0)
+    if attention_mask is None:
+        attention_mask = query.new_zeros(1, 1, 1, 1)
     if position_bias is not None:
         if cap:
             raise NotImplementedError(

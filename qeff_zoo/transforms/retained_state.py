@@ -60,6 +60,33 @@ class RetainedState(Cache):
         }
         self.expanders, self.comp_ctx_lengths = expanders or {}, comp_ctx_lengths
         self.present: States = {}
+        #: Columns whose logits the call returns, (batch, 1) unless told otherwise: that of each row's highest position.
+        self.needed = position_ids.argmax(1, keepdim=True)
+        #: Positions whose queries are computed, (batch, seq); after `narrow`, (batch, 1).
+        self.queries = position_ids
+
+    # --- queries -----------------------------------------------------------------------------------
+    @property
+    def narrowed(self) -> bool:
+        """Whether hidden states have the needed columns alone."""
+        return self.queries is not self.position_ids
+
+    def narrow(self, *values: Tensor) -> list[Tensor]:
+        """Go on with the needed columns: keys and values stay those of all tokens, queries and masks are theirs.
+
+        Args:
+            *values: (batch, seq, size) each.
+
+        Returns:
+            Their needed columns, (batch, 1, size).
+        """
+        self.queries = self.position_ids.gather(1, self.needed)
+        return [self.only_needed(value) for value in values]
+
+    def only_needed(self, values: Tensor) -> Tensor:
+        """Return the needed columns of (batch, seq, size), (batch, 1, size)."""
+        columns = self.needed[:, :, None].expand(-1, -1, values.shape[2])
+        return values.gather(1, columns)
 
     # --- attention: keys and values ----------------------------------------------------------------
     def update(
@@ -186,8 +213,8 @@ class RetainedState(Cache):
         return {state.layer for state in self.states.values()}
 
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
-        """The true positions, (batch, seq): masks are evaluated there. Padding is masked as at position 0."""
-        return self.position_ids.clamp(min=0)
+        """The true positions of the queries: masks are evaluated there. Padding is masked as at position 0."""
+        return self.queries.clamp(min=0)
 
     def get_mask_sizes(  # type: ignore[override]
         self, query_length: int, layer_idx: int = 0

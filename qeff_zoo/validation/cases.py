@@ -18,6 +18,10 @@ _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
 _LONGEST = 4352  # tokens of a text: a window of 4,096 and its spare rows; the reference's scores grow with the square
 
 
+# Of pictures, in pixels: wide, high, square, small, and of odd sides.
+_PICTURES = ((320, 200), (151, 233), (256, 256), (40, 31), (333, 500), (97, 97))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """Tokens for one row in one call: `start:stop` of a sequence.
@@ -27,12 +31,19 @@ class Span:
         sequence: Its number.
         start: Position of the first token.
         stop: Position after the last.
+        answers: How many of its last tokens are answered by logits.
     """
 
     row: int
     sequence: int
     start: int
     stop: int
+    answers: int = 1
+
+    @property
+    def answered(self) -> range:
+        """Positions of the tokens that are answered by logits."""
+        return range(self.stop - self.answers, self.stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +57,7 @@ class Call:
         context: Rows of the cache that it reads, or more; 0 for what a session would choose.
     """
 
-    kind: Literal["prefill", "decode"]
+    kind: Literal["prefill", "decode", "verify"]
     spans: tuple[Span, ...]
     padded: bool = False
     context: int = 0
@@ -84,6 +95,19 @@ class EncoderStage:
 
     name: str
     calls: tuple[EncoderCall, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageStage:
+    """As `Stage`, for what reads pictures.
+
+    Args:
+        name: As in the manifest's validation.
+        calls: The number of the picture in each row of a call.
+    """
+
+    name: str
+    calls: tuple[tuple[int, ...], ...]
 
 
 #: Row -> (sequence, tokens).
@@ -126,6 +150,16 @@ class _Script:
             self.calls.append(Call(kind="decode", spans=tuple(spans)))
         return self
 
+    def verify(self, tokens: int) -> "_Script":
+        """Give every row that has begun several tokens in one call, every other row one less."""
+        spans = []
+        for place, (row, (number, at)) in enumerate(self.at.items()):
+            count = max(1, tokens - place % 2)
+            spans.append(Span(row=row, sequence=number, start=at, stop=at + count, answers=count))
+            self.at[row] = (number, at + count)
+        self.calls.append(Call(kind="verify", spans=tuple(spans)))
+        return self
+
     def stage(self, name: str) -> Stage:
         """Return what was written."""
         return Stage(name=name, calls=tuple(self.calls))
@@ -146,6 +180,7 @@ def decoder_stages(
         *_stages(sizes),
         *_long(sizes, window_rows, min(longest, _LONGEST)),
         *(_compute_context(sizes, length) for length in sorted(lengths)),
+        *(_speculative(sizes, count) for count in sizes.num_speculative_tokens),
     ]
 
 
@@ -167,6 +202,20 @@ def _compute_context(sizes: DecoderSizes, length: int) -> Stage:
     stages = _stages(replace(sizes, ctx_len=length))
     calls = (replace(call, context=length) for stage in stages for call in stage.calls)
     return Stage(name=f"comp_ctx_lengths_{length}", calls=tuple(calls))
+
+
+def _speculative(sizes: DecoderSizes, count: int) -> Stage:
+    """Logits after each of several tokens: with all drafted tokens and with fewer, one token before and after."""
+    rows = min(sizes.rows, _ROWS)
+    widths = [count + 1, 1, (count + 1) // 2 + 1]
+    while len(widths) > 1 and sum(widths) >= sizes.ctx_len:
+        widths.pop()
+    room = sizes.ctx_len - sum(widths)
+    short = max(1, sizes.prefill_seq_len // 2)
+    script = _Script(sizes).prefill({row: (row, min(short + row, room)) for row in range(rows)})
+    for width in widths:
+        script = script.verify(width) if width > 1 else script.decode(1)
+    return script.stage(f"num_speculative_tokens_{count}")
 
 
 def _stages(sizes: DecoderSizes) -> list[Stage]:
@@ -274,3 +323,19 @@ def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
         for start in range(0, len(uneven), rows):
             padded.append(call(seq_len, uneven[start : start + rows]))
     return [*stages, EncoderStage(name="padded_batch", calls=tuple(padded))], lengths
+
+
+def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[list[int]]]:
+    """Write the stages of a package that reads pictures: each alone, then together in each batch.
+
+    Returns:
+        The stages, and the pictures that they name, as `drawings.draw` takes them.
+    """
+    pictures = [[number, width, height] for number, (width, height) in enumerate(_PICTURES)]
+    alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(pictures))))
+    together = [
+        ImageStage(name=f"batch_{size}", calls=(tuple(row % len(pictures) for row in range(size)),))
+        for size in batch_sizes
+        if size > 1
+    ]
+    return [alone, *together], pictures

@@ -216,9 +216,10 @@ def _tiny_package(
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
     decoder = Request(target=target, task=recipe.task, prefill_seq_len=8, ctx_len=48)
     encoder = Request(target=target, task=recipe.task, seq_lens=(8, 24))
+    images = Request(target=target, task=recipe.task, batch_size=3)
     built = pipeline.build(
         str(checkpoint),
-        decoder if find(recipe.task).role == "decoder" else encoder,
+        {"decoder": decoder, "encoder": encoder, "vision": images}[find(recipe.task).role],
         validate=False,
         store=Store(folder / "store"),
     )

@@ -7,8 +7,9 @@ All see the same windows of the same tokens, and are asked for the same targets,
     window 2        |c c c c t t t t|        t  target: scored once, in the first window that has it
     window 3              |c c c c t t t t|
 
-A graph returns the logits of a row's newest token alone. So the context of a window is read in chunks, and each target
-is a decode step: exact, and as slow as generating the text would be, with as many windows at a time as there are rows.
+The context of a window is read in chunks. So are the targets where a call returns logits after each of its tokens, as
+those of packages for speculation do. Else a call returns them after a row's newest token alone, and each target is a
+decode step: as slow as generating the text would be, with as many windows at a time as there are rows.
 """
 
 import math
@@ -194,7 +195,12 @@ def compare(
     if graph:
         with tempfile.TemporaryDirectory() as name, watch.stage("graph", unit="call") as step:
             folder = Path(name, "graph")
-            choices = Request(task=TEXT_GENERATION, ctx_len=ctx_len, rope_factors=factors)
+            choices = Request(
+                task=TEXT_GENERATION,
+                ctx_len=ctx_len,
+                rope_factors=factors,
+                num_speculative_tokens=(1,),  # for logits after each token
+            )
             pipeline.export(
                 str(source.folder / source.gguf),
                 folder,
@@ -296,7 +302,8 @@ def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
     """
     windows, rows = scoring.windows, decoder.sizes.rows
     groups = [windows[at : at + rows] for at in range(0, len(windows), rows)]
-    losses = [loss for group in groups for loss in _losses(decoder, scoring.tokens, group, step)]
+    read = _losses_of_chunks if decoder.verifies else _losses
+    losses = [loss for group in groups for loss in read(decoder, scoring.tokens, group, step)]
     return Score(nats_per_token=math.fsum(losses) / len(losses), targets=len(losses))
 
 
@@ -304,7 +311,7 @@ def _losses(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
 ) -> Iterator[float]:
     """Return the loss of every target of as many windows as there are rows, or fewer."""
-    logits = _read_context(decoder, tokens, group, step)
+    logits = _read_context(decoder, tokens, group, [one.first for one in group], step)
     for offset in range(max(one.stop - one.first for one in group)):
         scored = {row: one for row, one in enumerate(group) if one.first + offset < one.stop}
         for row, one in scored.items():
@@ -319,17 +326,37 @@ def _losses(
             step(1)
 
 
-def _read_context(
+def _losses_of_chunks(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
+) -> Iterator[float]:
+    """Return the loss of every target of windows, read in chunks."""
+    _read_context(decoder, tokens, group, [one.first - 1 for one in group], step)
+    length = decoder.sizes.prefill_seq_len
+    for row, one in enumerate(group):
+        for start in range(one.first - 1, one.stop - 1, length):
+            stop = min(start + length, one.stop - 1)
+            logits = decoder.verify({row: Piece(tokens[start:stop], start - one.start)})[row]
+            yield from map(_loss, logits, tokens[start + 1 : stop + 1])
+            step(1)
+
+
+def _read_context(
+    decoder: Decoder,
+    tokens: Sequence[int],
+    group: Sequence[Window],
+    ends: Sequence[int],
+    step: Progress,
 ) -> dict[int, Array]:
-    """Run what comes before the windows' first targets; return each row's logits after it."""
+    """Run what comes before some places of windows; return each row's logits after it."""
     length = decoder.sizes.prefill_seq_len
     logits: dict[int, Array] = {}
-    for done in range(0, max(one.first - one.start for one in group), length):
+    for done in range(
+        0, max(end - one.start for one, end in zip(group, ends, strict=True)), length
+    ):
         pieces = {
-            row: Piece(tokens[one.start + done : min(one.start + done + length, one.first)], done)
-            for row, one in enumerate(group)
-            if one.start + done < one.first
+            row: Piece(tokens[one.start + done : min(one.start + done + length, end)], done)
+            for row, (one, end) in enumerate(zip(group, ends, strict=True))
+            if one.start + done < end
         }
         logits.update(decoder.prefill(pieces))
         step(1)

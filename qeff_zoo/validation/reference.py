@@ -34,11 +34,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 import transformers
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.validation.drawings import draw
 from qeff_zoo.validation.reference_choices import Choices, Watching
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_formats.orders import by_parameter
@@ -105,9 +107,10 @@ def answers_of(
         request: With `task`, and what that takes: see `_Logits` and `_Whole`.
         pictures: Of the sequences, where the task has any.
     """
-    if tasks.find(request["task"]).answers == "logits":
+    task = tasks.find(request["task"])
+    if task.answers == "logits":
         return _Logits(model, request, pictures or Pictures(request, {}))
-    return _Whole(model, request)
+    return (_Pictures if task.reads == "image" else _Whole)(model, request)
 
 
 def _run_variants(
@@ -129,7 +132,7 @@ def _run_variants(
         runs["half"] = _in_float16(model, answers, choices)
     with as_the_package:
         told = _run_told(answers, choices)
-    with swapped_heads(model) as mutation, as_the_package:
+    with swapped_heads(answers.half) as mutation, as_the_package:
         runs["canary"] = answers.alone()
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
@@ -191,10 +194,11 @@ class _Answers:
 
     Args:
         sequences: Token ids.
+        half: The model that answers; of one of pictures and texts, the half that does.
     """
 
-    def __init__(self, sequences: list[list[int]]) -> None:
-        self._sequences = sequences
+    def __init__(self, sequences: list[list[int]], half: Any) -> None:
+        self._sequences, self.half = sequences, half
 
     def alone(self, watching: Watching | None = None) -> list[Array]:
         """Run each sequence by itself, without padding; return (positions, values) each."""
@@ -244,7 +248,7 @@ class _Logits(_Answers):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], pictures: Pictures) -> None:
-        super().__init__(request["sequences"])
+        super().__init__(request["sequences"], model)
         self._model, self._pictures = model, pictures
         self._positions: list[list[int]] = request["positions"]
 
@@ -278,7 +282,7 @@ class _Whole(_Answers):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"])
+        super().__init__(request["sequences"], model)
         self._model = model
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._types: list[list[int]] | None = request.get("types")
@@ -323,6 +327,49 @@ class _Whole(_Answers):
         for number, activation in enumerate(self._activations):
             pooled = activation(self._model.dense[number](pooled[None])[0])
         return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
+
+
+class _Pictures(_Answers):
+    """Answers about pictures, which transformers' own processor makes into arrays.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `task`, `sequences` as `drawings.draw` takes them, and in `told` what to do
+            otherwise than the model does.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(request["sequences"], getattr(model, "vision_model", model))
+        self._model, self._told = model, request["told"]
+        self._embeds = tasks.find(request["task"]).answers == "embeddings"
+        self._process = transformers.AutoImageProcessor.from_pretrained(
+            request["checkpoint"], backend="pil", local_files_only=True
+        )
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
+        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
+        pixels = pixels.to(next(self._model.parameters()).dtype)
+        found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
+        tick()
+        return list(found.float().numpy()[:, None])
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        both = hasattr(self._model, "get_image_features")
+        call = self._model.get_image_features if both else self._model
+        output = call(pixel_values=pixels)
+        states = output.last_hidden_state
+        if states.dim() > 3:
+            states = states.reshape(*states.shape[:2], -1).permute(0, 2, 1)
+        by_mode: dict[str | None, Callable[[], Tensor]] = {
+            None: lambda: output.pooler_output.reshape(len(pixels), -1),
+            "cls": lambda: states[:, 0],
+            "max": lambda: states.max(1).values,
+            "mean": lambda: states.sum(1) / states.shape[1],
+        }
+        pooled = by_mode[self._told.get("pooling")]()
+        length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
+        return pooled / length if self._told.get("normalize") else pooled
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:

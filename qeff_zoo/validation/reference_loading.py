@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import nn
 
-from qeff_zoo import tasks
+from qeff_zoo import architectures, tasks
 from qeff_zoo.validation.reference_formats import Weights, left_out, open_weights
 
 _ENDLESS = 1 << 40  # tokens
@@ -31,6 +31,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
     """
     folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
+    architectures.register(_config(folder).get("model_type", ""))
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     auto = tasks.auto_class(task, config)
     weights = None if gguf else decoded_weights(folder)
@@ -75,8 +76,12 @@ def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
 
 
 def _quantization(folder: Path) -> dict[str, Any]:
+    return _config(folder).get("quantization_config") or {}
+
+
+def _config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-    return config.get("quantization_config") or {}
+    return config
 
 
 def decoded_weights(folder: Path) -> Weights | None:

@@ -22,8 +22,10 @@ from qeff_zoo.validation.reference_formats.orders import Orders, order_of
 from qeff_zoo.weights.quantization import round_trip
 
 _INT8_MAX = 127
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 _MATRICES = (nn.Linear, Conv1D, nn.Conv1d)
 _PARTS = 2  # of the channels of a model without heads
+_COLORS = 3
 _aten = torch.ops.aten
 _PRODUCTS = {
     _aten.mm.default: _aten.mm.default,
@@ -194,14 +196,14 @@ def swapped_heads(model: Any) -> Iterator[str]:
     """Swap the first and the last head of the first mixer of tokens for a while; yields what was done."""
     config = model.config.get_text_config()
     layers = getattr(config, "per_layer_config", None)
-    if layers is not None:  # which need not have as many heads each
+    # Which need not have as many heads each; of convolutions there are stages, and no number of layers.
+    if layers is not None and hasattr(config, "num_hidden_layers"):
         config = layers[0]
-    heads = int(
-        getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
-    )
+    told = getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
+    heads = int(told[0] if isinstance(told, list | tuple) else told)  # of the first stage
     beside = config is not model.config and hasattr(model, "get_decoder")
     name, projection = _mixer_output(model.get_decoder() if beside else model, heads)
-    axis = 1 if isinstance(projection, nn.Conv1d) else -1
+    axis = 1 if isinstance(projection, _CONVOLUTIONS) else -1
 
     def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         first, *between, last = args[0].chunk(heads, axis)
@@ -227,6 +229,10 @@ def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
         layers = [item for item in within if "." not in item[0]] or within
         if layers and heads > 1 and _inputs(layers[-1][1]) % heads == 0:
             return f"{path}.{layers[-1][0]}", layers[-1][1]
+    # What has convolutions alone mixes pixels in the first that does not read colors.
+    for path, module in modules:
+        if isinstance(module, nn.Conv2d) and module.in_channels > _COLORS:
+            return path, module
     raise ValueError(f"{type(model).__name__} has no attention with several heads to swap.")
 
 

@@ -14,14 +14,16 @@ from qeff_zoo.tasks import find
 # Runs in a process of its own: transformers there is not ours to change.
 _MAKE = """
 import json, sys, torch, transformers
-from qeff_zoo import tasks
+from qeff_zoo import architectures, tasks
 transformers.logging.disable_progress_bar()
 config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+architectures.register(config["model_type"])
 config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
 torch.manual_seed(0)
 model = tasks.auto_class(task, config).from_config(config, dtype=torch.float32)
 for parameter in model.parameters():
-    if parameter.dim() == 1:  # norms and biases: away from their ones and zeros
+    # Norms and biases: away from their ones and zeros; so are positions and tokens of what reads pictures.
+    if parameter.dim() == 1 or (tasks.find(task).reads == "image" and not parameter.any()):
         parameter.data += 0.1 * torch.randn_like(parameter)
 model.save_pretrained(folder)
 """
@@ -65,4 +67,7 @@ def make(recipe: Recipe, tiny: Tiny, folder: Path, *, seed: int = 0) -> Path:
             f"transformers does not make the tiny model {tiny.name!r} of recipe {recipe.model_type!r}: "
             f"{done.stderr.strip().splitlines()[-1]} Expected arguments of its config class; correct the recipe."
         )
+    if tiny.image_processor:
+        text = json.dumps(dict(tiny.image_processor))
+        (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
     return folder

@@ -13,11 +13,12 @@ from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
+from qeff_zoo.runtime.images import ImageSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.tasks import Task, find
-from qeff_zoo.validation import cases, sample_pictures, sample_texts
+from qeff_zoo.validation import cases, drawings, sample_pictures, sample_texts
 from qeff_zoo.validation.choices import Run, read_choices
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -36,7 +37,7 @@ class Trial:
     """What a package answered, and to what.
 
     Args:
-        sequences: Token ids.
+        sequences: Token ids; of pictures what `drawings.draw` takes.
         positions: Of each sequence, those with an answer, ascending.
         keys: By stage, of every answer.
         answers: By stage, (answers, vocab, hidden or labels).
@@ -63,7 +64,10 @@ def try_package(
 ) -> Trial:
     """Run the package, or what is opened in its place; its memory is free again before the reference starts."""
     rows, task = _Rows(), find(package.task)
-    session: Any = open_session(package, threads=threads, observe=rows.note, opening=opening)
+    observe = rows.note if task.reads == "text" else None  # which of its tokens chose what
+    session: Any = open_session(package, threads=threads, observe=observe, opening=opening)
+    if task.reads == "image":
+        return _try_images(session, task, step)
     if task.role == "encoder":
         return _try_encoder(session, task, rows, step)
     program = package.programs[0]
@@ -82,7 +86,9 @@ def call_once(package: Package) -> None:
         GenerationError: Its states do not fit into memory; or what the target's runtime raises.
     """
     session = open_session(package, lean=True)
-    if isinstance(session, EncoderSession):
+    if isinstance(session, ImageSession):
+        session.run(session.prepare([np.zeros((2, 2, 3), np.uint8)]))
+    elif isinstance(session, EncoderSession):
         session.run([[0]])
     else:
         session.decoder.decode({0: Piece([0], 0)})
@@ -149,7 +155,7 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
             stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in stages for call in stage.calls for span in call.spans):
-        ends[span.sequence].add(span.stop - 1)
+        ends[span.sequence].update(span.answered)
     positions = [sorted(found) for found in ends]
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
@@ -159,8 +165,10 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
             for span in call.spans:
                 if span.start == 0:
                     rows.begin(span.row, span.sequence)
-                index = positions[span.sequence].index(span.stop - 1)
-                keys[stage.name].append((span.sequence, index, rows.run(span.row)))
+                keys[stage.name] += [
+                    (span.sequence, positions[span.sequence].index(place), rows.run(span.row))
+                    for place in span.answered
+                ]
             found += _call(decoder, call, sequences, sights, step)
         answers[stage.name] = np.stack(found)
     rows.end()
@@ -202,13 +210,15 @@ def _call(
         )
         for span in call.spans
     }
-    prefills = call.kind == "prefill"
+    step(1)
+    if call.kind == "verify":
+        several = decoder.verify(pieces, context=call.context)
+        return [one for span in call.spans for one in several[span.row]]
     logits = (
         decoder.prefill(pieces, padded=call.padded, context=call.context)
-        if prefills
+        if call.kind == "prefill"
         else decoder.decode(pieces, context=call.context)
     )
-    step(1)
     return [logits[span.row] for span in call.spans]
 
 
@@ -247,4 +257,21 @@ def _try_encoder(session: EncoderSession, task: Task, kept: _Rows, step: Progres
         answers=answers,
         runs=kept.runs,
         types=given,
+    )
+
+
+def _try_images(session: ImageSession, task: Task, step: Progress) -> Trial:
+    stages, pictures = task.stages()(session.batch_sizes)
+    pixels = session.prepare([drawings.draw(*picture) for picture in pictures])
+    answers: dict[str, Array] = {}
+    keys: dict[str, list[Key]] = {}
+    for stage in stages:
+        found = []
+        for call in stage.calls:
+            found.append(session.run(pixels[list(call)]))
+            step(1)
+        keys[stage.name] = [(number, 0, 0) for call in stage.calls for number in call]
+        answers[stage.name] = np.concatenate(found)
+    return Trial(
+        sequences=pictures, positions=[[0] for _ in pictures], keys=keys, answers=answers, runs=[]
     )

@@ -135,9 +135,13 @@ class OpenvinoProgram:
         self.memory: Mapping[str, Array] = few.memory if few else {}
         self._request, self._few = many.create_infer_request(), few
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into those that one call can take."""
-        return self._few.together(starts, prefill=prefill) if self._few else [[*starts]]
+        if self._few is None:
+            return [[*starts]]
+        return self._few.together(starts, prefill=prefill, kept=kept)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call: many tokens row by row in OpenVINO, since its attention knows one length."""
@@ -147,7 +151,9 @@ class OpenvinoProgram:
         if inputs["position_ids"].shape[1] < _MANY:
             return self._few.run(inputs, rows)
         parts = [
-            self._row({name: array[place : place + 1] for name, array in inputs.items()}, row)
+            self._row(
+                {name: _cut(array, 0, place, place + 1) for name, array in inputs.items()}, row
+            )
             for place, row in enumerate(rows)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.outputs}
@@ -157,7 +163,7 @@ class OpenvinoProgram:
         positions = inputs["position_ids"][0]
         count, start = int((positions >= 0).sum()), int(positions[0])
         past = {state.name: self.memory[state.name][row : row + 1] for state in self.states}
-        given = {name: array[:, :count] for name, array in inputs.items()}
+        given = {name: _cut(array, 1, 0, count) for name, array in inputs.items()}
         self._request.infer({**given, **past}, share_inputs=True)
         for state in self.states:
             held = self._made(state.output)
@@ -167,3 +173,8 @@ class OpenvinoProgram:
     def _made(self, name: str) -> Array:
         made: Array = self._request.get_tensor(name).data
         return made
+
+
+def _cut(array: Array, axis: int, start: int, stop: int) -> Array:
+    """Take some rows or columns of an input that has both; others are of the whole call."""
+    return array if array.ndim < 2 else array[(slice(None),) * axis + (slice(start, stop),)]

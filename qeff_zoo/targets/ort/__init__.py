@@ -23,6 +23,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
     {
         "native": "in one kernel",
         "native:rotary": "in one kernel, with the rotary embedding",
+        "native:read": "in one kernel, with keys and values written before it",
         "portable:mask": "portable, since the mask is not causal",
         "portable:cache": "portable, since the keys are not a plain cache of their own",
         "portable:sizes": "portable, since keys and values differ in size",
@@ -43,10 +44,12 @@ class OrtTarget:
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "ort"
-    revision: int = 2
+    revision: int = 3
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
+    no_adapters: str = ""
     keeps_weights: bool = True
+    reads: tuple[str, ...] = ("text", "image")
     programs: int = 4
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

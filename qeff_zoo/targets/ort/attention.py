@@ -10,13 +10,17 @@ The cache of a window has a few rows more than the window: the kernel keeps the 
 and moves them when it is full. There padding would push tokens out. So the columns of a call that are padding in all
 rows are cut off before anything is computed, and rows of different lengths have to come one by one.
 
+Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
+before, at the same rows, and the kernel is given no new ones.
+
 An attention of another kind (a mask that is not causal, a state that is not a plain cache) keeps its portable body.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
@@ -70,12 +74,14 @@ class _Cached:
         present: The state after it.
         new: What the call adds.
         slides: Whether the state holds a window alone.
+        alone: Whether nothing else reads what the call keeps.
     """
 
     past: ir.Value
     present: ir.Value
     new: ir.Value
     slides: bool = False
+    alone: bool = True
 
 
 @dataclass
@@ -87,11 +93,15 @@ class _Lowering:
     ctx_len: int
     slides: bool = False
     _seen: list[ir.Value] = field(default_factory=list)
+    _last: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
+    _none: dict[int, ir.Value] = field(default_factory=dict)
+    _places: dict[int, ir.Value] = field(default_factory=dict)
+    _written: dict[ir.Value, _Cached] = field(default_factory=dict)
 
     def attention(self, node: ir.Node) -> str:
         """Replace one attention and the writes of its keys and values; return the code of the way."""
         query, key, value, mask, *sinks = node.inputs
-        window, keys, values = _window(mask), _cached(key, node), _cached(value, node)
+        window, keys, values = _window(mask), self._cached(key, node), self._cached(value, node)
         if window is None:
             return "portable:mask"
         if keys is None or values is None or query is None or keys.slides != values.slides:
@@ -101,7 +111,9 @@ class _Lowering:
         groups, width = _sizes(keys.past)
         if width % _UNIT:
             return "portable:head_size"
-        count, new = node.attributes.get_int("num_heads"), keys.new
+        if _narrowed(mask) or not (keys.alone and values.alone):
+            return self._read_only(node, keys, values, window)
+        new = keys.new
         rotary, other = self.tables.of(query, width), self.tables.of(new, width)
         rotary = rotary if rotary and other and rotary.alike(other) else None
         tables = (rotary.cos, rotary.sin) if rotary else (None, None)
@@ -116,11 +128,7 @@ class _Lowering:
             [*flat, keys.past, values.past, *self._lengths(), *tables]
             + ([None, None, *sinks] if sinks else []),
             {
-                "num_heads": count,
-                "kv_num_heads": groups,
-                "scale": node.attributes.get_float("scale"),
-                "softcap": node.attributes.get_float("softcap", 0.0),
-                "local_window_size": window or -1,
+                **_attributes(node, groups, window),
                 "sliding_window_cache": int(keys.slides),
                 "do_rotary": int(rotary is not None),
                 "rotary_interleaved": int(rotary is not None and rotary.interleaved),
@@ -134,6 +142,105 @@ class _Lowering:
             self.graph, node, [], tape.nodes, replaced, [heads, *present]
         )
         return "native" if rotary is None else "native:rotary"
+
+    def _read_only(self, node: ir.Node, keys: _Cached, values: _Cached, window: int) -> str:
+        """Replace one attention, which writes nothing, and the writes of its keys and values."""
+        query, _, _, mask, *sinks = node.inputs
+        assert query is not None
+        assert mask is not None
+        groups, width = _sizes(keys.past)
+        present = [self._write(cached, groups) for cached in (keys, values)]
+        lengths = self._lengths_at(mask) if _narrowed(mask) else self._lengths()
+        tape, none = Tape(), self._no_keys(groups * width)
+        attended, *_ = tape.op_multi_out(
+            "GroupQueryAttention",
+            [_flat(tape, query), none, none, *present, *lengths]
+            + ([None, None, None, None, *sinks] if sinks else []),
+            _attributes(node, groups, window),
+            num_outputs=1,
+            domain=_CONTRIB,
+        )
+        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
+        ir.convenience.replace_nodes_and_values(
+            self.graph, node, [node], tape.nodes, [node.outputs[0]], [heads]
+        )
+        return "native:read"
+
+    def _cached(self, value: ir.Value | None, node: ir.Node) -> _Cached | None:
+        """Recognize a plain cache, also one that is written already."""
+        read, _ = _read(value)
+        return (
+            _cached(value, node)
+            if read is None
+            else self._written.get(read) or _cached(value, node)
+        )
+
+    def _write(self, cached: _Cached, groups: int) -> ir.Value:
+        """Write new keys or values in place, by one node; what padding writes is overwritten before it is read."""
+        write = cached.present.producer()
+        assert write is not None
+        if cached.present in self._written:
+            return cached.present
+        tape, rows = Tape(), self._rows(groups)
+        present = tape.op("ScatterND", [cached.past, rows, _by_token(tape, cached.new)])
+        ir.convenience.replace_nodes_and_values(
+            self.graph, write, [write], tape.nodes, [cached.present], [present]
+        )
+        self._written[present] = replace(cached, present=present)
+        return present
+
+    def _rows(self, groups: int) -> ir.Value:
+        """Return where new keys go, (batch, seq, heads, 3): of each its batch row, head and row of the cache."""
+        if groups not in self._places:
+            tape, positions = Tape(), self._input("position_ids")
+            zero, one = (tape.op("Constant", [], {"value_int": value}) for value in (0, 1))
+            batch, columns = (
+                tape.op("Squeeze", [tape.op("Shape", [positions], {"start": a, "end": a + 1})])
+                for a in (0, 1)
+            )
+            ends = [_ints(tape, value) for value in (0, 1, 1)]
+            first = tape.op("Slice", [positions, *ends])  # (batch, 1)
+            rows = tape.op("Add", [first, tape.op("Range", [zero, columns, one])])
+            numbers = tape.op("Range", [zero, batch, one])
+            places = [
+                tape.op("Unsqueeze", [numbers, _ints(tape, 1, 2, 3)]),
+                tape.op(
+                    "Constant", [], {"value": ir.tensor(np.arange(groups).reshape(1, 1, -1, 1))}
+                ),
+                tape.op("Unsqueeze", [rows, _ints(tape, 2, 3)]),
+            ]
+            every = [tape.op("Shape", [positions]), _ints(tape, groups, 1)]
+            shape = tape.op("Concat", every, {"axis": 0})
+            spread = [tape.op("Expand", [one, shape]) for one in places]
+            self._places[groups] = tape.op("Concat", spread, {"axis": -1})
+            self.graph.insert_before(self.graph[0], tape.nodes)
+        return self._places[groups]
+
+    def _no_keys(self, width: int) -> ir.Value:
+        """Return new keys, or values, of no tokens: (batch, 0, heads * size)."""
+        if width not in self._none:
+            tape, positions = Tape(), self._input("position_ids")
+            batch = tape.op("Shape", [positions], {"start": 0, "end": 1})
+            shape = tape.op("Concat", [batch, _ints(tape, 0, width)], {"axis": 0})
+            self._none[width] = tape.op("ConstantOfShape", [shape])
+            self.graph.insert_before(self.graph[0], tape.nodes)
+        return self._none[width]
+
+    def _lengths_at(self, mask: ir.Value) -> list[ir.Value]:
+        """Return what `_lengths` does where the queries are those of some tokens, whose positions a mask reads."""
+        made = mask.producer()
+        positions = made.inputs[0] if made is not None else None
+        assert made is not None
+        assert positions is not None
+        if positions not in self._last:
+            tape, one = Tape(), _ints
+            newest = tape.op("ReduceMax", [positions, one(tape, 1)], {"keepdims": 0})  # (batch,)
+            longest = tape.op("ReduceMax", [newest], {"keepdims": 0})
+            total = tape.op("Add", [longest, tape.op("Constant", [], {"value_int": 1})])
+            narrow = {"to": ir.DataType.INT32}
+            self._last[positions] = [tape.op("Cast", [value], narrow) for value in (newest, total)]
+            self.graph.insert_before(made, tape.nodes)
+        return self._last[positions]
 
     def _slide(self, keys: _Cached, values: _Cached, window: int) -> int:
         """Give the states of a window their rows; return how many tokens it shows."""
@@ -182,7 +289,7 @@ class _Lowering:
 
 
 def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
-    """Recognize a plain cache that only this attention reads."""
+    """Recognize a plain cache."""
     sliding = _sliding(value, attention)
     if sliding is not None:
         return sliding
@@ -196,11 +303,12 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     users = set(_users(write.outputs[0])) | {
         user for read in reads for user in _users(read.outputs[0])
     }
-    if past is None or new is None or not at_positions or users != {attention, *reads}:
+    if past is None or new is None or not at_positions:
         return None
     if state is None or state.kind != "growing":
         return None
-    return _Cached(past=past, present=write.outputs[0], new=new)
+    alone = users == {attention, *reads}
+    return _Cached(past=past, present=write.outputs[0], new=new, alone=alone)
 
 
 def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
@@ -243,6 +351,28 @@ def _window(mask: ir.Value | None) -> int | None:
     return node.attributes.get_int("window", 0) if node.op_type in _WINDOWS else None
 
 
+def _narrowed(mask: ir.Value | None) -> bool:
+    """Tell whether a causal mask is one of some of a call's tokens: its positions are picked."""
+    made = mask.producer() if mask is not None else None
+    positions = made.inputs[0] if made is not None else None
+    while positions is not None and (made := positions.producer()):
+        if made.op_type == "GatherElements":
+            return True
+        positions = made.inputs[0] if made.op_type == "Clip" else None
+    return False
+
+
+def _attributes(node: ir.Node, groups: int, window: int) -> dict[str, int | float | None]:
+    """Return what the kernel is told of an attention."""
+    return {
+        "num_heads": node.attributes.get_int("num_heads"),
+        "kv_num_heads": groups,
+        "scale": node.attributes.get_float("scale"),
+        "softcap": node.attributes.get_float("softcap", 0.0),
+        "local_window_size": window or -1,
+    }
+
+
 def _sizes(past: ir.Value) -> tuple[int, int]:
     """Return heads and head size of a state (batch, heads, ctx_len, head size)."""
     assert past.shape is not None
@@ -256,17 +386,21 @@ def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
         tape: Records what is needed.
         heads: Of a query, a key or a value.
     """
-    transpose = heads.producer()
-    split: ir.Value | None = None
-    if transpose is not None and transpose.op_type == "Transpose":
-        perm = list(transpose.attributes.get_ints("perm", []))
-        split = transpose.inputs[0] if perm == _HEADS_FIRST else None
-    if split is None:
-        split = tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
+    split = _by_token(tape, heads)
     made = split.producer()
     if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
         return made.inputs[0]  # type: ignore[return-value]
     return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
+
+
+def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
+    """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
+    transpose = heads.producer()
+    if transpose is not None and transpose.op_type == "Transpose":
+        perm = list(transpose.attributes.get_ints("perm", []))
+        if perm == _HEADS_FIRST and transpose.inputs[0] is not None:
+            return transpose.inputs[0]
+    return tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
 
 
 def _is_product(value: ir.Value | None) -> bool:

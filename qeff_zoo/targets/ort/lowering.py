@@ -19,7 +19,7 @@ from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.semantic import domains
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention as attention_pass
-from qeff_zoo.targets.ort import convolution, recurrence
+from qeff_zoo.targets.ort import convolution, lora, recurrence
 from qeff_zoo.targets.ort import experts as experts_pass
 from qeff_zoo.weights import products, stacks
 from qeff_zoo.weights.expressions import Expression
@@ -48,6 +48,7 @@ def lower(
     lowering = _Lowering(model.graph, bindings, storage)
     recurrence.lower(model.graph)
     convolution.lower(model.graph)
+    lora.lower(model.graph)
     experts = experts_pass.lower(model.graph, lowering.weights, bindings, lowering.packing)
     products.replace(lowering, _RULES)
     lowering.require_named()

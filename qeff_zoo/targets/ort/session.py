@@ -191,8 +191,16 @@ class OrtProgram:
         )
         self._has_windows = any(state.kind == "window" for state in self.states)
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
+        self._bound: dict[tuple[int, int], dict[str, Array]] = {}
+        self._sized = {
+            name: tensor
+            for name, tensor in self.inputs.items()
+            if any(isinstance(size, str) for size in tensor.shape)
+        }
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into runs of adjacent ones.
 
         The attention kernel takes several tokens of several rows only where all of them begin, and none is padding
@@ -206,9 +214,12 @@ class OrtProgram:
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call; what it returns has memory of its own."""
         binding = self._binding(rows[0], len(rows)) if rows else self._session.io_binding()
+        bound = self._bound.setdefault((rows[0], len(rows)), {}) if rows else {}
         for name, array in inputs.items():
-            binding.bind_cpu_input(name, array)
-        sizes = _symbols(self.inputs, inputs)
+            if bound.get(name) is not array:  # what stays the same from call to call is bound once
+                binding.bind_cpu_input(name, array)
+                bound[name] = array
+        sizes = _symbols(self._sized, inputs)
         made: dict[str, Array] = {}
         for name, tensor in self.outputs.items():
             shape = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
@@ -254,7 +265,7 @@ def _tensor(value: onnxruntime.NodeArg) -> Tensor:
 def _symbols(known: Mapping[str, Tensor], given: Mapping[str, Array]) -> dict[str, int]:
     """Return what the symbols of inputs are in one call."""
     pairs = (
-        pair for name in given for pair in zip(known[name].shape, given[name].shape, strict=True)
+        pair for name in known for pair in zip(known[name].shape, given[name].shape, strict=True)
     )
     return {symbol: size for symbol, size in pairs if isinstance(symbol, str)}
 

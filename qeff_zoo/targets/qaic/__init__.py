@@ -30,7 +30,9 @@ class QaicTarget:
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
+    no_adapters: str = "nothing was tried yet that keeps their matrices on a card from call to call"
     keeps_weights: bool = False
+    reads: tuple[str, ...] = ("text",)
     programs: int = 1
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

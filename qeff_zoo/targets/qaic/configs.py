@@ -18,7 +18,7 @@ MX_BLOCK = 32
 #: A function of fewer nodes is inlined by the compiler; these never are.
 _INLINED_BELOW = 100
 _KEPT = ("CustomRMSNorm", "CastToUInt4")
-_LAYER = re.compile(r"[A-Za-z_][\w.]*?\.(\d+)(?:[/.]|$)")
+_LAYER = re.compile(r"/?[A-Za-z_][\w./]*?\.(\d+)(?:[/.]|$)")
 
 
 def specializations(entries: Sequence[Mapping[str, Any]]) -> str:

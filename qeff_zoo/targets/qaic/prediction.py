@@ -114,9 +114,11 @@ class PredictedProgram:
         self._memory = new_states(self.states, dtypes_of(session), self.specializations)
         self._names = [value.name for value in session.get_outputs()]
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into those that one call can take."""
-        return self._shapes.together(starts, prefill=prefill)
+        return self._shapes.together(starts, prefill=prefill, kept=kept)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""

@@ -169,9 +169,11 @@ class QaicProgram:
         #: Gives the cards back, as is done too when the program is no longer referred to.
         self.close = weakref.finalize(self, _deactivate, self._active, running)
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into those that one call can take: slots begin one by one, all else runs together."""
-        return self._shapes.together(starts, prefill=prefill)
+        return self._shapes.together(starts, prefill=prefill, kept=kept)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call; what it returns has memory of its own.

@@ -32,7 +32,9 @@ class HtpTarget:
     revision: int = 1
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
+    no_adapters: str = "its compiler takes weights as constants alone"
     keeps_weights: bool = False
+    reads: tuple[str, ...] = ("text",)
     programs: int = 1
     ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
 

@@ -73,9 +73,11 @@ class HtpProgram:
         self._open_graph = open_graph
         self._open: dict[int, Graph] = {}
 
-    def together(self, starts: Mapping[int, int], *, prefill: bool) -> list[list[int]]:
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
         """Cut rows into those that one call can take."""
-        return self._shapes.together(starts, prefill=prefill)
+        return self._shapes.together(starts, prefill=prefill, kept=kept)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""

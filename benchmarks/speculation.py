@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claim: drafts by lookup make texts that repeat at least 1.7 (records) to 2.5 (edits) times as fast, and slow no text.
+
+A model of random weights writes prepared texts: each of its tokens is drawn as ever, and then the text's own is taken,
+so that drafts are right where they would be for a model that writes these. Plain decoding and each way to draft take
+turns in one session. A draft model's tokens are right with a chance, and its speed is compared with what that allows.
+Judged is CPU time on one thread, since others on the machine disturb it less. Prints JSON.
+
+    python benchmarks/speculation.py [--size 160m|1.2b] [--weights int4] [--tokens 160] [--repeat 2]
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import machine
+from random_llama import SIZES, make
+
+import qeff_zoo
+from qeff_zoo.runtime import Sampling, TextGenerationSession
+from qeff_zoo.runtime.sampling import Sampler
+from qeff_zoo.runtime.speculation import Speculation
+from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.opening import speculation_of
+from qeff_zoo.runtime.tokenizer import Tokenizer
+
+_HERE = Path(__file__).parent
+_PACKAGES = ("qeff-zoo", "onnxruntime")
+_MOST, _CTX_LEN = 15, 2048
+_LEAST = {"code edits": 2.5, "records to JSON": 1.7, "prose": 0.97}
+_CHANCE, _DRAFTED, _MODEL = (
+    0.8,
+    3,
+    0.9,
+)  # of the draft model, and the share of the bound that is asked for
+
+
+class Replayed(Sampler):
+    """Draws each token as ever, and then takes that of a text."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        super().__init__(Sampling(), ())
+        self._text = iter(text)
+
+    def next(self, logits: Any) -> int:
+        super().next(logits)
+        return next(self._text)
+
+
+class ByChance:
+    """A draft model that is right with a chance: it runs, and then says the text's tokens, or others.
+
+    Args:
+        model: What runs.
+        tokens: Prompt and text.
+    """
+
+    def __init__(self, model: Any, tokens: Sequence[int]) -> None:
+        self._model, self._tokens = model, tokens
+        self._random = np.random.default_rng(0)
+
+    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+        count = min(_DRAFTED, most)
+        self._model.draft(self, tokens, count)
+        right = self._tokens[len(tokens) : len(tokens) + count]
+        return [one + int(self._random.random() >= _CHANCE) for one in right]
+
+    def accepted(self, count: int) -> None:
+        """Nothing is learnt."""
+
+
+def main() -> None:
+    """Measure what was asked for and print the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--size", choices=["160m", "1.2b"], default="1.2b")
+    parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="int4")
+    parser.add_argument("--tokens", type=int, default=160, metavar="N", help="of each text")
+    parser.add_argument("--repeat", type=int, default=2, metavar="N", help="turns of each")
+    default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
+    parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
+    arguments = parser.parse_args()
+    facts = machine(_PACKAGES)
+    package = _build(arguments.cache, arguments.size, arguments.weights)
+    session: Any = qeff_zoo.load(package, threads=1)
+    lookup = speculation_of(session, "lookup")
+    costs: Costs = lookup.drafter.args[0]  # type: ignore[attr-defined]
+    ways: dict[str, Any] = {"plain": None, "lookup": lookup}
+    if arguments.size != "160m":
+        small = _build(arguments.cache, "160m", arguments.weights)
+        drafts: Any = qeff_zoo.load(small, threads=1)
+        drafter: Any = speculation_of(session, drafts).drafter
+        model, costs = drafter.args
+        ways["draft model"] = model
+    found = _compare(session, ways, arguments)
+    answer = {"machine": facts, "size": arguments.size, "weights": arguments.weights}
+    answer["costs"] = {width: round(one / costs.of(1), 3) for width, one in costs.seconds.items()}
+    answer |= {"texts": found, "limits": _judge(found, costs)}
+    json.dump(answer, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def _build(cache: Path, size: str, weights: str) -> str:
+    """Return the folder of a package that checks drafts."""
+    folder = cache / f"speculation-{size}-{weights}"
+    if not folder.is_dir():
+        source = make(cache / f"llama-{size}-0", SIZES[size], 0)
+        qeff_zoo.build(
+            source,
+            weights=weights,
+            ctx_len=_CTX_LEN,
+            num_speculative_tokens=(_MOST,),
+            validate=False,
+            output=folder,
+        )
+    return str(folder)
+
+
+def _compare(
+    session: TextGenerationSession, ways: dict[str, Any], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Return, by kind of text and way, medians of seconds, and how often drafts were right."""
+    tokenizer = Tokenizer(_HERE.parent / "examples" / "tiny-llama")
+    found: dict[str, dict[str, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    for case in json.loads((_HERE / "speculation_texts.json").read_text(encoding="utf-8")):
+        prompt = tokenizer.encode(case["prompt"])
+        text = tokenizer.encode(case["answer"], special_tokens=False)[: arguments.tokens]
+        turns: dict[str, list[dict[str, float]]] = defaultdict(list)
+        for number in range(arguments.repeat):
+            for name in [*ways][:: -1 if number % 2 else 1]:
+                turns[name].append(_write(session, name, ways[name], prompt, text))
+        for name, every in turns.items():
+            medians = {key: statistics.median(one[key] for one in every) for key in every[0]}
+            found[case["kind"]][name].append(medians)
+        print(case["kind"], {name: every[-1] for name, every in turns.items()}, file=sys.stderr)
+    return {
+        kind: {name: _sum(every) for name, every in ways_.items()} for kind, ways_ in found.items()
+    }
+
+
+def _write(
+    session: TextGenerationSession, name: str, way: Any, prompt: list[int], text: list[int]
+) -> dict[str, float]:
+    """Let the session write a text after a prompt; return what decoding took."""
+    session.speculation = way
+    if name == "draft model":
+        chance = ByChance(way, [*prompt, *text])
+        session.speculation = Speculation(most=_MOST, drafter=lambda: chance)
+    request = session.request(prompt, generation_len=len(text), ignore_eos=True)
+    answer = session.answer(request)
+    answer._sampler = Replayed(text)
+    with session.exclusively() as scheduler:
+        scheduler.submit(answer)
+        while not answer.token_ids:
+            scheduler.step()
+        cpu, wall = time.thread_time(), time.perf_counter()
+        while scheduler.step():
+            pass
+        cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+    assert answer.token_ids == text
+    return {
+        "tokens": len(text) - 1,
+        "cpu_s": cpu,
+        "wall_s": wall,
+        "drafted": answer.drafted_tokens,
+        "accepted": answer.accepted_tokens,
+    }
+
+
+def _sum(every: list[dict[str, float]]) -> dict[str, Any]:
+    total = {name: round(sum(one[name] for one in every), 3) for name in every[0]}
+    return {**total, "each_cpu_s": [round(one["cpu_s"], 3) for one in every]}
+
+
+def _judge(found: dict[str, Any], costs: Costs) -> dict[str, Any]:
+    """Compare speeds with what is asked for."""
+    limits: dict[str, Any] = {}
+
+    def limit(name: str, value: float, least: float, **more: float) -> None:
+        limits[name] = {
+            "value": round(value, 3),
+            "at_least": least,
+            "within": value >= least,
+            **more,
+        }
+
+    for kind, ways in found.items():
+        plain = ways["plain"]
+        limit(kind, plain["cpu_s"] / ways["lookup"]["cpu_s"], _LEAST[kind])
+        each = [
+            a / b for a, b in zip(plain["each_cpu_s"], ways["lookup"]["each_cpu_s"], strict=True)
+        ]
+        limit(f"{kind}, the worst text", min(each), 0.97)
+        if "draft model" in ways:
+            drafted = ways["draft model"]
+            tokens = sum(_CHANCE**place for place in range(_DRAFTED + 1))
+            spent = costs.of(_DRAFTED + 1) + _DRAFTED * costs.drafting
+            bound = tokens / spent * costs.of(1)
+            reached = plain["cpu_s"] / drafted["cpu_s"]
+            limit(f"{kind}, draft model", reached / bound, _MODEL, ratio=round(reached, 3))
+    return limits
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An adapter as peft saves it: adapter_config.json and adapter_model.safetensors, read without trust and without peft.
+
+In: a folder, or a repository of the Hub. Out: pairs of matrices by the module that they change, scaled.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.checkpoint.files import Files, LocalFiles, read_json
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.errors import AdapterError
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.program import Array
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PICKLE = "adapter_model.bin"
+_PREFIX = "base_model.model."
+#: Of adapter_config.json: what changes more than a product of two matrices can, whatever the rest says.
+_BEYOND = {
+    "layer_replication": "repeats layers of its base",
+    "use_qalora": "pools what layers read (QA-LoRA)",
+    "use_bdlora": "has matrices in blocks (BD-LoRA)",
+    "alora_invocation_tokens": "begins at certain tokens of a prompt (aLoRA)",
+    "trainable_token_indices": "trains embeddings of tokens",
+    "target_parameters": "changes stacked parameters, as of experts",
+    "arrow_config": "routes between other adapters (Arrow)",
+    "kasa_config": "has singular values beside its matrices (KaSA)",
+    "monteclora_config": "draws its weights at random (MonteCLoRA)",
+    "megatron_config": "is for layers of Megatron",
+}
+#: The same, of what may be folded into weights before they are quantized.
+FOLDABLE = {
+    "use_dora": "scales whole weights (DoRA)",
+    "modules_to_save": "replaces whole modules",
+    "lora_bias": "has biases of its own",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Adapter:
+    """An adapter, opened: its configuration is read, its matrices when asked for.
+
+    Args:
+        name: As it was asked for, for messages.
+        folder: Of its files.
+        config: adapter_config.json as it stands.
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    _reader: list[TensorReader] = field(default_factory=list, repr=False)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor of its file, by name."""
+        return index_tensors([self.folder / WEIGHTS])
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of its two files, hexadecimal."""
+        each = (sha256_file(self.folder / name) for name in (CONFIG, WEIGHTS))
+        return hashlib.sha256("".join(each).encode()).hexdigest()
+
+    @property
+    def base(self) -> str:
+        """What it says that it was trained on: a Hub id or a path; "" where it does not say."""
+        return str(self.config.get("base_model_name_or_path") or "")
+
+    @cached_property
+    def modules(self) -> Mapping[str, int]:
+        """Paths in its base model of the modules that it changes, and their ranks.
+
+        Raises:
+            AdapterError: A matrix is missing, or a pair does not fit together.
+        """
+        found = {}
+        for tensor, info in self.tensors.items():
+            module, kind = _parts(tensor)
+            if kind != "lora_A.weight":
+                continue
+            other = self.tensors.get(f"{_PREFIX}{module}.lora_B.weight")
+            rank = _pattern(self.config, "rank_pattern", module, self.config.get("r"))
+            shapes = [one.shape for one in (info, other) if one]
+            if len(shapes) < 2 or any(len(one) != 2 for one in shapes):
+                raise self.refused(f"its module {module!r} has {shapes}", "two matrices")
+            if not shapes[0][0] == shapes[1][1] == rank:
+                raise self.refused(
+                    f"its module {module!r} has matrices of {list(shapes[0])} and {list(shapes[1])}",
+                    f"both of rank {rank}, as {CONFIG} says",
+                )
+            found[module] = int(rank)
+        if not found:
+            raise self.refused(f"{WEIGHTS} has no matrices", "lora_A and lora_B of some layers")
+        return found
+
+    @property
+    def others(self) -> list[str]:
+        """Names of tensors that are no pair of matrices of a linear layer."""
+        kinds = ("lora_A.weight", "lora_B.weight")
+        return [name for name in self.tensors if _parts(name)[1] not in kinds]
+
+    def shape(self, module: str) -> tuple[int, int]:
+        """Return how many numbers a module reads and makes of a token."""
+        down, up = (self.tensors[f"{_PREFIX}{module}.lora_{one}.weight"].shape for one in "AB")
+        return down[1], up[0]
+
+    def scaling(self, module: str) -> float:
+        """Return what the product of a module's matrices is multiplied by."""
+        rank = self.modules[module]
+        alpha = float(_pattern(self.config, "alpha_pattern", module, self.config["lora_alpha"]))
+        return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+
+    def pair(self, module: str) -> "tuple[Array, Array]":
+        """Read a module's matrices in float32: (in, rank), and (rank, out) with the scaling."""
+        down, up = (self.read(f"{_PREFIX}{module}.lora_{one}.weight") for one in "AB")
+        return down.T, up.T * self.scaling(module)
+
+    def read(self, name: str) -> "Array":
+        """Read a tensor in float32."""
+        from qeff_zoo.weights.quantization import to_float32
+
+        if not self._reader:
+            self._reader.append(TensorReader(self.tensors))
+        return to_float32(self._reader[0].read(name), self.tensors[name].dtype)
+
+    def require(self, beyond: Mapping[str, str]) -> None:
+        """Refuse what an adapter may do besides adding products of two matrices.
+
+        Args:
+            beyond: Fields of its configuration, and what an adapter does whose field is set.
+
+        Raises:
+            AdapterError: It does so.
+        """
+        for key, what in {**_BEYOND, **beyond}.items():
+            if self.config.get(key):
+                raise self.refused(f"it {what}: {key} is {self.config[key]!r}", f"no {key}")
+
+    def refused(self, what: str, expected: str) -> AdapterError:
+        """Return the error that refuses it."""
+        return AdapterError(
+            f"Cannot use the adapter {self.name!r}: {what}; expected {expected}. Use another adapter, or train it "
+            "again without that."
+        )
+
+
+def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
+    """Open an adapter; of the Hub, download it.
+
+    Args:
+        source: A folder, or a Hub `org/name`. A folder that exists wins.
+        revision: Branch, tag or commit of a Hub repository; None for its default branch.
+
+    Raises:
+        AdapterError: It is none, or not one of LoRA.
+        CheckpointError: A file is damaged, or cannot be had.
+    """
+    files = _files(str(source), revision)
+    if CONFIG not in files.names:
+        raise AdapterError(
+            f"{files} has no {CONFIG}, so it is no adapter. Expected what peft's save_pretrained writes. Give the "
+            "folder or the repository of one."
+        )
+    if WEIGHTS not in files.names:
+        pickled = (
+            f", only {_PICKLE}: a pickle, which can run code" if _PICKLE in files.names else ""
+        )
+        raise AdapterError(
+            f"{files} has no {WEIGHTS}{pickled}. Expected the adapter as safetensors. Save it again with peft's "
+            "save_pretrained."
+        )
+    files.fetch([CONFIG, WEIGHTS])
+    config = read_json(files.folder / CONFIG)
+    kind = config.get("peft_type")
+    adapter = Adapter(name=str(source), folder=files.folder, config=config)
+    if kind != "LORA":
+        raise adapter.refused(f"its peft_type is {kind!r}", "'LORA'")
+    for key in ("r", "lora_alpha"):
+        value = config.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+            raise adapter.refused(f"{key} is {value!r} in {CONFIG}", "a number above 0")
+    for key in ("rank_pattern", "alpha_pattern"):
+        if not isinstance(config.get(key) or {}, dict):
+            raise adapter.refused(f"{key} is {config[key]!r} in {CONFIG}", "an object")
+    return adapter
+
+
+def _files(source: str, revision: str | None) -> Files:
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        listed = frozenset(path.name for path in folder.iterdir() if path.is_file())
+        return LocalFiles(folder, listed)
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise AdapterError(
+            f"No folder {source!r}. Expected that of an adapter, or a Hub id 'org/name'. Check the path."
+        )
+    from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
+
+    return open_snapshot(source, revision, lambda name: name == CONFIG, need_config=False)
+
+
+def _parts(tensor: str) -> tuple[str, str]:
+    """Cut a tensor's name into the module's path and what it is there: `lora_A.weight`."""
+    module, mark, rest = tensor.removeprefix(_PREFIX).partition(".lora_")
+    return module, f"lora_{rest}" if mark else ""
+
+
+def _pattern(config: Mapping[str, Any], table: str, module: str, default: Any) -> Any:
+    """Look up what a table of patterns says of a module, as peft does."""
+    try:
+        for pattern, value in (config.get(table) or {}).items():
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return value
+    except re.error as error:
+        raise AdapterError(
+            f"{table} of an adapter has {pattern!r}, which is no regular expression: {error}. Expected what peft "
+            f"wrote. Correct {CONFIG}."
+        ) from error
+    return default

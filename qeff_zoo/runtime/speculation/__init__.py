@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speculation: tokens are drafted cheaply, and one call of the model checks all of them.
+
+A drafter guesses; the model decides. Each position is drawn by the request's own sampler from the model's own logits,
+and the next one counts as long as the draw equals the draft. So what an answer says, its seed, penalties, stop strings
+and log-probabilities do not depend on who drafts, or how well; only the number of calls does. For drafts that are
+certain, as all of these are, that accepts as many as any rule can that leaves the distribution as it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+
+class Drafter(Protocol):
+    """Guesses how one answer goes on."""
+
+    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+        """Guess what follows: as many tokens as pay, none where none do.
+
+        Args:
+            tokens: The prompt and all of the answer so far.
+            most: Tokens that may be drafted.
+        """
+
+    def accepted(self, count: int) -> None:
+        """Learn how many tokens of the last draft the model chose as well; not told where none were drafted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """How the answers of a session are drafted.
+
+    Args:
+        most: Tokens that a call can check.
+        drafter: Makes one for a request.
+    """
+
+    most: int
+    drafter: Callable[[], Drafter]
+
+
+#: What drafts without a model.
+Lookup: TypeAlias = Literal["lookup"]
+LOOKUP: Lookup = "lookup"

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts of a smaller model: a package of its own, of the same vocabulary, that says what it finds likeliest."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import eq
+
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.speculation.costs import Costs
+
+_CHANCE, _BELIEF = 0.7, 8.0  # of a token to be accepted, until a request has shown its own
+_MEMORY, _FADING = 64.0, 0.75
+_HOPE = 0.01  # of what was learnt, forgotten with each token that is not drafted: a text may become easier
+_ROUNDS = 3
+
+
+@dataclass(eq=False)
+class _Row:
+    """A row of the draft model.
+
+    Args:
+        number: Of the decoder.
+        user: Whose tokens it has.
+        tokens: That it has run.
+        held: States that do not grow with the context, after `sure` tokens.
+        sure: Tokens that were known when they ran, and not guessed.
+    """
+
+    number: int
+    user: object = None
+    tokens: list[int] = field(default_factory=list)
+    held: dict[str, Array] = field(default_factory=dict)
+    sure: int = 0
+
+
+class DraftModel:
+    """A package that drafts for any number of requests: one that finds no row takes the one that was used longest ago.
+
+    Args:
+        decoder: Of the draft package.
+        vocab_size: Of the model that checks.
+    """
+
+    def __init__(self, decoder: Decoder, vocab_size: int) -> None:
+        self.decoder, self._vocab_size = decoder, vocab_size
+        self._rows = [_Row(number) for number in range(decoder.sizes.rows)]
+
+    def measure(self) -> float:
+        """Return the seconds of a token; what rows retain is lost."""
+        least = float("inf")
+        for _ in range(_ROUNDS):
+            begun = time.perf_counter()
+            self.decoder.decode({0: Piece([0], 0)})
+            least = min(least, time.perf_counter() - begun)
+        return least
+
+    def draft(self, user: object, tokens: Sequence[int], count: int) -> list[int]:
+        """Say how tokens go on, each the likeliest.
+
+        Args:
+            user: Who asks: a row remembers what it has run for somebody.
+            tokens: All so far.
+            count: At least one; fewer are drafted where the draft model's context ends.
+        """
+        count = min(count, self.decoder.sizes.ctx_len - len(tokens))
+        if count < 1:
+            return []
+        row = self._row_of(user)
+        newest = self._catch_up(row, tokens)
+        found = [newest]
+        while len(found) < count:
+            piece = Piece(found[-1:], len(row.tokens))
+            row.tokens.append(found[-1])
+            found.append(self._likeliest(self.decoder.decode({row.number: piece})[row.number]))
+        return found
+
+    def _row_of(self, user: object) -> _Row:
+        """Find a user's row, or the one that was used longest ago; used now."""
+        row = next((one for one in self._rows if one.user is user), self._rows[0])
+        self._rows.remove(row)
+        self._rows.append(row)
+        if row.user is not user:
+            row.user, row.tokens, row.held, row.sure = user, [], {}, 0
+        return row
+
+    def _catch_up(self, row: _Row, tokens: Sequence[int]) -> int:
+        """Run what a row has not run; return the likeliest token after it."""
+        same = sum(1 for _ in takewhile(bool, map(eq, row.tokens, tokens)))
+        same = min(same, len(tokens) - 1)  # the newest has to run for its logits
+        if same < len(row.tokens) and not self.decoder.only_grows:
+            same = min(same, row.sure)
+            if same == row.sure and same:
+                self.decoder.restore(row.number, same, row.held, latest=True)
+            else:
+                same = 0
+        del row.tokens[same:]
+        logits: Array | None = None
+        length = self.decoder.sizes.prefill_seq_len
+        for start in range(same, len(tokens), length):
+            piece = Piece(tokens[start : start + length], start)
+            logits = self.decoder.prefill({row.number: piece})[row.number]
+        row.tokens += tokens[same:]
+        if not self.decoder.only_grows:
+            row.sure, row.held = (
+                len(tokens),
+                self.decoder.save(row.number, len(tokens), len(tokens)),
+            )
+        assert logits is not None
+        return self._likeliest(logits)
+
+    def _likeliest(self, logits: Array) -> int:
+        """Return the likeliest token that the model that checks has as well."""
+        return int(logits[: self._vocab_size].argmax())
+
+
+class ModelDrafter:
+    """Drafts for one request by a model, see `qeff_zoo.runtime.speculation.Drafter`.
+
+    Args:
+        model: Shared with other requests.
+        costs: Of drafting, and of the calls that check drafts.
+    """
+
+    def __init__(self, model: DraftModel, costs: Costs) -> None:
+        self._model, self._costs = model, costs
+        self._right, self._tried = _BELIEF * _CHANCE, _BELIEF
+        self._drafted = 0
+
+    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+        """Guess what follows."""
+        count = self._costs.best(self._right / self._tried, most)
+        if not count:
+            self._right += _HOPE * (_BELIEF * _CHANCE - self._right)
+            self._tried += _HOPE * (_BELIEF - self._tried)
+            return []
+        found = self._model.draft(self, tokens, count)
+        self._drafted = len(found)
+        return found
+
+    def accepted(self, count: int) -> None:
+        """Learn how many of the last draft were right."""
+        self._right += count
+        self._tried += count + (count < self._drafted)
+        if self._tried > _MEMORY:
+            self._right *= _FADING
+            self._tried *= _FADING

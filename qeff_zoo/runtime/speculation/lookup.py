@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompt lookup: what followed the newest tokens when they came before, in the prompt or in the answer.
+
+Texts that repeat (code that is edited, records that are rewritten, quotations) are drafted well, others hardly ever; so
+how many tokens are drafted follows from what came of earlier drafts of this request, for each length of match.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qeff_zoo.runtime.speculation.costs import Costs
+
+#: Chance that the next token is as after a match of so many tokens, until a request has shown its own.
+_CHANCES = {2: 0.3, 3: 0.45, 4: 0.6, 5: 0.7, 6: 0.75, 7: 0.8, 8: 0.8}
+_BELIEF = 4.0  # tokens that such a chance counts for
+_MEMORY = 24.0  # tokens after which those of before count less
+_FADING = 0.75
+
+
+@dataclass
+class _Record:
+    """What came of matches of one length.
+
+    Args:
+        right: Tokens that were as drafted, or would have been.
+        tried: Tokens that were looked at.
+    """
+
+    right: float
+    tried: float
+
+    def note(self, right: int, tried: int) -> None:
+        """Add tokens."""
+        self.right += right
+        self.tried += tried
+        if self.tried > _MEMORY:
+            self.right *= _FADING
+            self.tried *= _FADING
+
+
+class PromptLookup:
+    """Drafts for one request, see `qeff_zoo.runtime.speculation.Drafter`.
+
+    Args:
+        costs: Of the calls that check drafts.
+    """
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._tokens: list[int] = []
+        #: By length: where what followed a run of tokens begins, when it came last; by hash, since runs are many.
+        self._after: dict[int, dict[int, int]] = {length: {} for length in _CHANCES}
+        self._records = {
+            length: _Record(_BELIEF * chance, _BELIEF) for length, chance in _CHANCES.items()
+        }
+        self._matched = 0  # length of the last match
+        self._drafted = 0
+        self._guess: int | None = None  # what it would have drafted, where that did not pay
+
+    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+        """Guess what follows."""
+        known = len(self._tokens)
+        if self._guess is not None and known < len(tokens):
+            self._records[self._matched].note(int(tokens[known] == self._guess), 1)
+        for token in tokens[known:]:
+            self._add(token)
+        self._guess, self._drafted = None, 0
+        self._matched, start = self._match()
+        if not self._matched:
+            return []
+        record = self._records[self._matched]
+        count = self._costs.best(record.right / record.tried, most)
+        if not count:
+            self._guess = self._tokens[start]
+            return []
+        self._drafted = count
+        found = self._tokens[start : start + count]
+        while len(found) < count:  # what repeats to the end goes on repeating
+            found.append(found[len(found) - (len(self._tokens) - start)])
+        return found
+
+    def accepted(self, count: int) -> None:
+        """Learn how many of the last draft were right."""
+        self._records[self._matched].note(count, count + (count < self._drafted))
+
+    def _add(self, token: int) -> None:
+        """Note where what follows each run that ended before this token begins: here."""
+        end = len(self._tokens)
+        for length, after in self._after.items():
+            if end >= length:
+                after[self._run(length)] = end
+        self._tokens.append(token)
+
+    def _match(self) -> tuple[int, int]:
+        """Return the length of the longest run of newest tokens that came before, 0 for none, and what follows it."""
+        for length in reversed(self._after):
+            if len(self._tokens) > length:
+                start = self._after[length].get(self._run(length))
+                if start is not None:
+                    return length, start
+        return 0, 0
+
+    def _run(self, length: int) -> int:
+        return hash(tuple(self._tokens[-length:]))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session and what drafts for it -> its `Speculation`; or why the two do not go together."""
+
+from dataclasses import replace
+from functools import partial
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.speculation import LOOKUP, Lookup, Speculation
+from qeff_zoo.runtime.speculation.costs import measure
+from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
+from qeff_zoo.runtime.speculation.lookup import PromptLookup
+from qeff_zoo.runtime.text_generation import TextGenerationSession
+
+
+def speculation_of(
+    session: TextGenerationSession, drafts: TextGenerationSession | Lookup
+) -> Speculation:
+    """Measure what calls cost, and choose how the answers of a session are drafted.
+
+    Args:
+        session: In use by nobody.
+        drafts: A session of a smaller model, in use by nobody, which it then belongs to; or "lookup".
+
+    Raises:
+        GenerationError: The package cannot check drafts, or the two packages do not speak of the same tokens.
+    """
+    _check(session)
+    most = session.decoder.sizes.num_speculative_tokens[-1]
+    if drafts == LOOKUP:
+        costs = measure(session.decoder, most)
+        return Speculation(most=most, drafter=partial(PromptLookup, costs))
+    assert isinstance(drafts, TextGenerationSession)
+    _check_draft(session, drafts)
+    model = DraftModel(drafts.decoder, session.decoder.vocab_size)
+    costs = replace(measure(session.decoder, most), drafting=model.measure())
+    return Speculation(most=most, drafter=partial(ModelDrafter, model, costs))
+
+
+def _check(session: TextGenerationSession) -> None:
+    decoder, name = session.decoder, str(session.folder)
+    if not decoder.verifies or not decoder.sizes.num_speculative_tokens:
+        raise GenerationError(
+            f"Package {name!r} returns the logits of one token a call, so that no drafts can be checked; expected one "
+            "that returns several. Build it with --num-speculative-tokens, such as 7."
+        )
+    if not decoder.only_grows and not decoder.movable:
+        kinds = sorted({state.kind for state in decoder.program.states if not state.grows})
+        raise GenerationError(
+            f"Package {name!r} has {' and '.join(kinds)} states, which its device keeps, so that a rejected token "
+            "cannot be taken back. Expected states that grow with the context alone. Run it without speculation."
+        )
+
+
+def _check_draft(session: TextGenerationSession, drafts: TextGenerationSession) -> None:
+    name, own = str(drafts.folder), str(session.folder)
+    if not drafts.decoder.only_grows and not drafts.decoder.movable:
+        raise GenerationError(
+            f"The draft package {name!r} has states that its device keeps and that do not grow with the context, "
+            "so that a rejected token cannot be taken back. Expected another one. Build it for target 'ort'."
+        )
+    one, other = session.tokenizer, drafts.tokenizer
+    if one is None or other is None:
+        same = one is other and session.decoder.vocab_size == drafts.decoder.vocab_size
+    else:
+        same = one.vocabulary == other.vocabulary
+    if not same:
+        raise GenerationError(
+            f"The draft package {name!r} has another vocabulary than {own!r}: {_tokens(drafts)} tokens, and "
+            f"{_tokens(session)} that are not the same. Expected a model of the same family. Draft with one, or with "
+            "'lookup'."
+        )
+
+
+def _tokens(session: TextGenerationSession) -> str:
+    tokenizer = session.tokenizer
+    return f"{tokenizer.vocab_size if tokenizer else session.decoder.vocab_size:,}"

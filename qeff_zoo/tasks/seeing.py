@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a model that reads pictures, as it is traced: logits of a classifier, or one embedding of each."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from qeff_zoo.errors import ExportError
+
+
+class Recognize(nn.Module):
+    """One call of a classifier.
+
+    Args:
+        model: Hugging Face's.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Return logits."""
+        logits: Tensor = self.model(pixel_values=pixel_values).logits
+        return logits
+
+
+class Embed(nn.Module):
+    """One call of an encoder.
+
+    Args:
+        model: Hugging Face's.
+        pooling: "mean", "max" or "cls" (the first) over the last states; None for what the model itself makes of them.
+        normalize: Scale each embedding to length 1.
+
+    Raises:
+        ExportError: The model has no state that stands for the whole picture, and that is asked for.
+    """
+
+    def __init__(self, model: Any, pooling: str | None, normalize: bool) -> None:
+        super().__init__()
+        names = [name.rpartition(".")[2] for name, _ in model.named_parameters()]
+        if pooling == "cls" and not {"cls_token", "class_embedding"} & {*names}:
+            raise ExportError(
+                f"{type(model).__name__} has no state of the whole picture for --pooling cls. Expected mean or max; "
+                "choose one, or leave it out for what the model itself makes."
+            )
+        self.model, self.pooling, self.normalize = model, pooling, normalize
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Return one embedding per row."""
+        # Of a model of pictures and texts, the pictures' half, in the space that both share.
+        call = getattr(self.model, "get_image_features", self.model)
+        output = call(pixel_values=pixel_values)
+        if self.pooling is None:
+            pooled = output.pooler_output.flatten(1)
+        else:
+            states = output.last_hidden_state
+            if states.dim() == 4:  # (batch, channels, height, width) of convolutions
+                states = states.flatten(2).transpose(1, 2)
+            pooled = _pool(states, self.pooling)
+        return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+
+
+def _pool(states: Tensor, pooling: str) -> Tensor:
+    """Reduce (batch, states, hidden) to (batch, hidden)."""
+    if pooling == "cls":
+        return states[:, 0]
+    return states.amax(1) if pooling == "max" else states.mean(1)

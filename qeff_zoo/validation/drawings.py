@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fixed pictures that packages are validated on: smooth colors, edges, and noise."""
+
+from typing import Any
+
+import numpy as np
+
+
+def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return a picture, (height, width, 3) of uint8, always the same one for the same numbers.
+
+    Args:
+        seed: Which picture.
+        width: In pixels.
+        height: In pixels.
+    """
+    numbers = np.random.default_rng(seed)
+    down, right = np.mgrid[0:height, 0:width] / max(height, width)
+    waves = numbers.uniform(2, 14, (3, 2))
+    phases = numbers.uniform(0, 6, 3)
+    picture = np.stack(
+        [
+            128 + 90 * np.sin(along * right + across * down + phase)
+            for (along, across), phase in zip(waves, phases, strict=True)
+        ],
+        axis=2,
+    )
+    for _ in range(6):  # rectangles of one color
+        top, left = int(numbers.integers(0, height)), int(numbers.integers(0, width))
+        tall, wide = (
+            int(numbers.integers(1, 1 + height // 2)),
+            int(numbers.integers(1, 1 + width // 2)),
+        )
+        picture[top : top + tall, left : left + wide] = numbers.integers(0, 256, 3)
+    return np.clip(picture + numbers.normal(0, 12, picture.shape), 0, 255).astype(np.uint8)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CLIP, `transformers.models.clip`: openai/clip-vit-base-patch32 and others, as embeddings of pictures.
+
+Unusual: a ViT with a norm before the layers, projected into the space that texts share.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny
+
+from .vit import RECIPE as VIT
+
+_TEXT = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 16,
+}
+_VISION = {**VIT.tiny[0].config, "initializer_factor": 3.0}
+
+RECIPE = replace(
+    VIT,
+    model_type="clip",
+    architectures=("CLIPModel",),
+    special="The image half: a ViT with a norm before the layers, projected into the space of texts.",
+    image_processor="CLIPImageProcessor",
+    tiny=(
+        Tiny(
+            config={"text_config": _TEXT, "vision_config": _VISION, "projection_dim": 40},
+            image_processor={"size": 28, "crop_size": 28},
+        ),
+    ),
+)
