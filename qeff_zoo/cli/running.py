@@ -51,7 +51,7 @@ def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     if task in NAMES and "vision" in find(task).parts:  # which reads pictures and text
         if images and len(prompts) != 1:
             raise GenerationError(
-                f"There are {len(prompts)} prompts, and --image belongs to one; expected one prompt. Run them one by one."
+                f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
             )
         return prompts
     sees = task in NAMES and find(task).reads == "image"
