@@ -298,8 +298,17 @@ def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
     ]
 
 
-def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
+def sound_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
+    """Write the stages of a package that reads whole sounds, the shortest of which are long enough for some frames."""
+    return encoder_stages(sizes, shortest=sizes.seq_lens[0] // 10)
+
+
+def encoder_stages(sizes: EncoderSizes, shortest: int = 3) -> tuple[list[EncoderStage], list[int]]:
     """Write the stages of a package that reads whole texts.
+
+    Args:
+        sizes: Of the package.
+        shortest: Length of the shortest of several in a batch, where there is room for it.
 
     Returns:
         The stages, and the lengths of the sequences they name.
@@ -318,7 +327,7 @@ def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
     ]
     padded: list[EncoderCall] = []
     for seq_len in sizes.seq_lens:
-        least = min(3, seq_len)  # room for one token between the first and the last
+        least = min(max(3, shortest), seq_len)  # room for one token between the first and the last
         uneven = [max(least, n) for n in (seq_len // 2, seq_len - 1, least, seq_len // 3)]
         for start in range(0, len(uneven), rows):
             padded.append(call(seq_len, uneven[start : start + rows]))
