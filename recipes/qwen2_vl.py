@@ -6,7 +6,7 @@ from dataclasses import replace
 from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, TOKENS, VISION
+from .qwen2_5_vl import TEXT, TOKENS
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -19,7 +19,7 @@ RECIPE = replace(
                 **TOKENS,
                 "text_config": TEXT,
                 "vision_config": {
-                    **VISION,
+                    **{"num_heads": 2, "patch_size": 4, "initializer_range": 0.2},
                     "depth": 2,
                     "embed_dim": 32,
                     "hidden_size": 64,

@@ -6,8 +6,9 @@ from dataclasses import replace
 from qeff_zoo.recipe import Images, Tiny, rms_norm
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, TOKENS, VISION
+from .qwen2_5_vl import TEXT, TOKENS
 
+VISION = {"hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
 _MORE = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1, 2]}
 SIZES = {"depth": 4, "out_hidden_size": 64, "intermediate_size": 48}
 
