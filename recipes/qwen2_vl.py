@@ -19,7 +19,9 @@ RECIPE = replace(
                 **TOKENS,
                 "text_config": TEXT,
                 "vision_config": {
-                    **{"num_heads": 2, "patch_size": 4, "initializer_range": 0.2},
+                    "num_heads": 2,
+                    "patch_size": 4,
+                    "initializer_range": 0.2,
                     "depth": 2,
                     "embed_dim": 32,
                     "hidden_size": 64,
