@@ -160,7 +160,8 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    embeddings = session.embed(texts, adapter=arguments.adapter)
+    chosen = {} if arguments.image else {"adapter": arguments.adapter}
+    embeddings = session.embed(texts, **chosen)
     if arguments.json:
         kind = "image" if arguments.image else "text"
         outputs = [
