@@ -21,9 +21,12 @@ from qeff_zoo.registry import find_recipe, list_recipes
 
 if TYPE_CHECKING:
     from qeff_zoo.auto import (
+        QEffAutoLoraModelForCausalLM,
         QEFFAutoModel,
         QEFFAutoModelForCausalLM,
+        QEFFAutoModelForCTC,
         QEFFAutoModelForSequenceClassification,
+        QEffAutoPeftModelForCausalLM,
     )
 
 __all__ = [
@@ -36,8 +39,11 @@ __all__ = [
     "ParityError",
     "PlanError",
     "QEFFAutoModel",
+    "QEFFAutoModelForCTC",
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForSequenceClassification",
+    "QEffAutoLoraModelForCausalLM",
+    "QEffAutoPeftModelForCausalLM",
     "StoreError",
     "UnsupportedModelError",
     "ZooError",
@@ -53,7 +59,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import QEfficient's classes when they are first used: they need more than the rest."""
-    if name.startswith("QEFFAutoModel") and name in __all__:
+    if name.startswith(("QEFFAuto", "QEffAuto")) and name in __all__:
         from qeff_zoo import auto
 
         return getattr(auto, name)

@@ -135,8 +135,8 @@ def choose_adapters(
     if target.no_adapters:
         choices.problems.append(
             f"--max-loras is {request.max_loras}, but target {target.name!r} takes no adapters while it runs: "
-            f"{target.no_adapters}. Choose --target {targets.NAMES[0]}, or fold one adapter into the weights with "
-            "--adapter."
+            f"{target.no_adapters}. Choose --target {targets.NAMES[0]}, or build a checkpoint into which peft's "
+            "merge_and_unload has folded the adapter."
         )
     if programs > 1:
         choices.problems.append(

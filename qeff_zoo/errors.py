@@ -14,6 +14,7 @@ ZooError                    the user can act on it; the command line prints it a
 ├── GenerationError         a request that the package cannot serve
 │   ├── BusyError           more requests than are allowed at a time
 │   ├── ContextLengthError  a prompt that the context cannot hold
+│   ├── HandoffError        states of a prompt that another process does not hand over
 │   └── MediaError          a picture or a recording that cannot be read, or is too large
 ├── ServingError            a server that cannot start
 ├── TrainingError           a training run that cannot begin, or cannot go on
@@ -85,6 +86,10 @@ class GenerationError(ZooError):
 
 class BusyError(GenerationError):
     """More requests wait than are allowed; the same request can be served later."""
+
+
+class HandoffError(GenerationError):
+    """A prompt's states do not come from the process that was to compute them, or are of something else."""
 
 
 class ContextLengthError(GenerationError):

@@ -19,11 +19,19 @@ from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
 from qeff_zoo import pipeline
+from qeff_zoo.adapters import sites_of
 from qeff_zoo.adapters.reading import open_adapter
+from qeff_zoo.auto import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import AdapterError, CheckpointError, ExportError, PlanError
+from qeff_zoo.errors import (
+    AdapterError,
+    CheckpointError,
+    ExportError,
+    GenerationError,
+    PlanError,
+)
 from qeff_zoo.numerics import format_of
 from qeff_zoo.plan import NO_WEIGHTS, resolve
 from qeff_zoo.runtime import Engine, TextGenerationSession
@@ -492,3 +500,71 @@ def test_a_server_has_adapters_as_models(
         assert ask("unload_lora_adapter", lora_name="sql")[0] == 404
         with pytest.raises(openai.NotFoundError):
             said("sql")
+
+
+def test_qefficients_classes(
+    models: Models,
+    build: Building,
+    session: TextGenerationSession,
+    adapters: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several in a batch, by a mapping of prompts; or one at a time, which is swapped."""
+    monkeypatch.setenv("QEFF_HOME", str(session.folder.parents[1]))
+    one, two = adapters["every layer"], adapters["attention"]
+    for name, folder in (("one", one), ("two", two)):
+        session.adapters.load(name, folder)
+    prompt = [5, 6, 7, 8, 9]
+    said = {
+        name: session.generate([prompt], generation_len=5, adapter=name)[0].token_ids
+        for name in ("one", "two", None)
+    }
+    sizes: dict[str, Any] = {**SHAPE, **TAKING, "target": "ort"}
+    telling: dict[str, Any] = {"generation_len": 5, "stream": False}
+
+    several = QEffAutoLoraModelForCausalLM.from_pretrained(models.llama)
+    assert several.load_adapter(one, "one") == 1
+    several.compile(**sizes)
+    mapping = ["one", "base"]
+    found = several.generate(prompts=[prompt] * 2, prompt_to_adapter_mapping=mapping, **telling)
+    assert found.generated_ids == [said["one"], said[None]]
+    assert several.load_adapter(two, "two") == several.get_adapter_id("two") == 2
+    mapping = ["two", "one", "base"]
+    found = several.generate(prompts=[prompt] * 3, prompt_to_adapter_mapping=mapping, **telling)
+    assert found.generated_ids == [said["two"], said["one"], said[None]]
+    several.unload_adapter("one")
+    with pytest.raises(AdapterError, match=r"no adapter 'one'; .*: 'two'"):
+        several.get_adapter_id("one")
+    with pytest.raises(GenerationError, match="has 1 names for 2 prompts"):
+        several.generate(prompts=[prompt] * 2, prompt_to_adapter_mapping=["two"])
+    with pytest.raises(AdapterError, match="cannot be called 'base'"):
+        several.load_adapter(one, "base")
+
+    swapped: Any = QEffAutoPeftModelForCausalLM.from_pretrained(one, "one")
+    swapped.compile(**sizes)
+    assert swapped.generate(prompts=[prompt], **telling).generated_ids == [said["one"]]
+    swapped.load_adapter(two, "two")
+    swapped.set_adapter("two")
+    assert swapped.generate(prompts=[prompt], **telling).generated_ids == [said["two"]]
+    finite = QEffAutoPeftModelForCausalLM.from_pretrained(one, "one", finite_adapters=True)
+    assert type(finite) is QEffAutoLoraModelForCausalLM
+
+
+#: Matrices stored input-major; sinks, windows and experts.
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_oss"])
+def test_other_architectures_take_adapters(
+    models: Models, build: Building, tmp_path: Path, model_type: str
+) -> None:
+    source = models.checkpoint(model_type, model_type)
+    session = build(source, **SHAPE, **TAKING)
+    sites = sites_of(session.adapters.inputs)
+    model = peft_adapters.load(source)
+    names = [name for name, _ in model.named_modules() if any(one.is_of(name) for one in sites)]
+    assert len(names) == len(sites)
+    folder = peft_adapters.write(tmp_path / "a", model, size=0.1, r=4, target_modules=names)
+    session.adapters.load("a", folder)
+    got = run(session, [0, 1, 0, 1])
+    for row, adapter in enumerate([None, folder]):
+        wanted = peft_adapters.logits(source, adapter, TOKENS[row])
+        assert apart(got[row], wanted) < EXACT
+        assert (apart(got[row], got[row + 2]) > 1000 * EXACT) or adapter is None

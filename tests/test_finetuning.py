@@ -140,7 +140,7 @@ def test_the_folder_says_what_made_it(run: Finetuned) -> None:
     names = {path.name for path in run.path.iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
     assert not [path for path in run.path.iterdir() if path.suffix in (".bin", ".pt", ".pth")]
-    assert not (run.folder / "data").exists()
+    assert not (run.folder / ".tokens").exists()
 
 
 def test_all_weights_are_trained_without_an_adapter(chats: str, tmp_path: Path) -> None:
@@ -265,6 +265,29 @@ def test_a_resumed_run_is_the_same_to_the_bit(run: Finetuned, chats: str, tmp_pa
     for name in ("adapter_model.safetensors",):
         assert (found.path / name).read_bytes() == (run.path / name).read_bytes()
     assert (folder / "log.jsonl").read_text() == (run.folder / "log.jsonl").read_text()
+
+
+def test_a_run_killed_at_its_end_or_its_beginning_is_the_same_too(
+    run: Finetuned, chats: str, tmp_path: Path
+) -> None:
+    weights = "adapter_model.safetensors"
+    folder = tmp_path / "run"
+    shutil.copytree(run.folder, folder)
+    shutil.rmtree(folder / "adapter")
+    found = trained(choices(chats, folder), "last")
+    assert found.steps == STEPS
+    assert (found.path / weights).read_bytes() == (run.path / weights).read_bytes()
+    assert (folder / "log.jsonl").read_text() == (run.folder / "log.jsonl").read_text()
+
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / ".tokens").mkdir()
+    (folder / f"checkpoint-{HALF}").mkdir()
+    made_by = json.loads((run.folder / "run.json").read_text())
+    del made_by["result"]
+    (folder / "run.json").write_text(json.dumps(made_by))
+    found = trained(choices(chats, folder))
+    assert (found.path / weights).read_bytes() == (run.path / weights).read_bytes()
 
 
 def test_only_what_made_a_run_resumes_it(run: Finetuned, chats: str, tmp_path: Path) -> None:

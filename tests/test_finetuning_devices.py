@@ -2,6 +2,7 @@
 """Training in several processes and on a card, stopping early, and what is drawn and logged beside."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,15 @@ def test_a_run_stops_when_validation_gets_worse_and_keeps_the_best(tmp_path: Pat
     assert (kept / WEIGHTS.name).read_bytes() == (found.folder / WEIGHTS).read_bytes()
     names = [path.name for path in RunFolder(found.folder).checkpoints()]
     assert names == [f"checkpoint-{best}", f"checkpoint-{best + 2}"]
+    weights = (found.folder / WEIGHTS).read_bytes()
+    shutil.rmtree(found.path)
+    again = trained(config, "last")  # training had ended
+    assert (again.steps, again.last) == (found.steps, found.last)
+    assert (found.folder / WEIGHTS).read_bytes() == weights
+    (found.folder / f"checkpoint-{best + 2}" / "complete.json").unlink()
+    again = trained(config, "last")  # the best one, from where its patience runs out again
+    assert (again.steps, again.last) == (found.steps, found.last)
+    assert (found.folder / WEIGHTS).read_bytes() == weights
     assert (tmp_path / "loss.png").read_bytes()[1:4] == b"PNG"
     assert list((found.folder / "tensorboard").glob("events.*"))
 

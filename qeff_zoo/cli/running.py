@@ -11,7 +11,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
-from qeff_zoo.errors import AdapterError, GenerationError
+from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import NAMES, find
 
 _BEST = 5  # labels of a picture that are shown
@@ -21,13 +21,16 @@ _BEST = 5  # labels of a picture that are shown
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts or texts."""
+    if arguments.sound:
+        _transcribe_all(arguments)
+        return
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
     if not prompts and not arguments.image:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
-            "reads pictures --image FILE."
+            "reads pictures --image FILE, and name recordings for one that reads those."
         )
     from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
 
@@ -48,6 +51,17 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
+    if task in NAMES and "vision" in find(task).parts:  # which reads pictures and text
+        if images and len(prompts) != 1:
+            raise GenerationError(
+                f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
+            )
+        return prompts
+    if task in NAMES and find(task).reads == "sound":
+        raise GenerationError(
+            f"{'--prompt' if prompts else '--image'} does not apply to {task}, which reads recordings. Name them: `run "
+            "PACKAGE a.wav`."
+        )
     sees = task in NAMES and find(task).reads == "image"
     wrong, flag, reads = (
         (prompts, "--prompt", "--image") if sees else (images, "--image", "--prompt")
@@ -76,6 +90,27 @@ def _drafts(arguments: argparse.Namespace) -> Any:
     return asked if asked in (None, "lookup") else usable_package(asked)
 
 
+def _transcribe_all(arguments: argparse.Namespace) -> None:
+    """Write down what is said in recordings."""
+    from qeff_zoo.runtime import open_session
+
+    package = usable_package(arguments.package)
+    if package.task in NAMES and find(package.task).reads != "sound":
+        raise GenerationError(
+            f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
+        )
+    session: Any = open_session(package, threads=arguments.threads)
+    for path in arguments.sound:
+        (found,) = session.transcribe(path)
+        if arguments.json:
+            print_json({"sound": str(path), **asdict(found)})
+        elif arguments.timestamps:
+            rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in found.words]
+            print(table(rows, ["from s", "to s", "word"]))
+        else:
+            print_generated(found.text)
+
+
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
     stream = None
     if len(prompts) == 1 and not arguments.json:
@@ -88,6 +123,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         chat=arguments.chat,
         adapter=arguments.adapter,
         stream=stream,
+        **({"images": [arguments.image]} if arguments.image else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -124,7 +160,8 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    embeddings = session.embed(texts, adapter=arguments.adapter)
+    chosen = {} if arguments.image else {"adapter": arguments.adapter}
+    embeddings = session.embed(texts, **chosen)
     if arguments.json:
         kind = "image" if arguments.image else "text"
         outputs = [
@@ -222,6 +259,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo import serving
     from qeff_zoo.runtime import open_session
 
+    _check_role(arguments)
     package = usable_package(arguments.package)
     key = arguments.api_key
     choices = serving.Choices(
@@ -230,6 +268,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
+        prefill_from=tuple(arguments.prefill_from),
     )
 
     def announce(url: str) -> None:
@@ -254,7 +293,19 @@ def serve_command(arguments: argparse.Namespace) -> None:
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
-        serving.serve(session, listener, choices, announce)
+        if arguments.role == "prefill":
+            serving.serve_prefills(session, listener, choices.api_key, announce)
+        else:
+            serving.serve(session, listener, choices, announce)
+
+
+def _check_role(arguments: argparse.Namespace) -> None:
+    decodes = arguments.role == "decode"
+    if decodes != bool(arguments.prefill_from):
+        raise ServingError(
+            f"Cannot serve with --role {arguments.role} and {len(arguments.prefill_from)} --prefill-from; expected "
+            "prefill servers for --role decode, and for no other. Give both, or neither."
+        )
 
 
 def serve_args_command(arguments: argparse.Namespace) -> None:

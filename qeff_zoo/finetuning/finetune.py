@@ -124,7 +124,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(Path(self.config.output_dir))
-        self.scratch = self.folder.path / "data"
+        self.scratch = self.folder.scratch
 
     def do(self, resume: str | None) -> Finetuned | None:
         """Train, as the only process in its folder; of several of torchrun, the first one holds it."""
@@ -169,7 +169,7 @@ class _Run:
             self._begin(made_by, found)
         trainer.accelerator.wait_for_everyone()
         begun = time.perf_counter()
-        trainer.train(resume_from_checkpoint=str(found) if found else None)
+        trainers.train(trainer, found)
         seconds = round(time.perf_counter() - begun, 3)
         trainer.accelerator.wait_for_everyone()
         return None if args.process_index else self._finish(trainer, made_by, seconds)

@@ -21,7 +21,8 @@ from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning.config import LAST
 
 _COMPLETE, _RUN, _LOG, _CONFIG = "complete.json", "run.json", "log.jsonl", "config.yaml"
-_LOCK, _CHECKPOINT = ".lock", "checkpoint-"
+_CHECKPOINT = "checkpoint-"
+_LOCK, _SCRATCH = ".lock", ".tokens"  # what a killed run may leave before it has begun
 #: Of a configuration, what does not change a single number of what is trained.
 _FREE = frozenset({"output_dir", "plot", "tensorboard", "save_total_limit", "merge"})
 
@@ -40,6 +41,11 @@ class RunFolder:
     def log(self) -> Path:
         """One line of JSON for each step that was logged, and for each validation."""
         return self.path / _LOG
+
+    @property
+    def scratch(self) -> Path:
+        """The tokens of the data, while a run is under way."""
+        return self.path / _SCRATCH
 
     def checkpoint(self, step: int) -> Path:
         """Return where the checkpoint of a step is."""
@@ -64,8 +70,13 @@ class RunFolder:
 
     def tidy(self) -> None:
         """Remove what is left of a run that could not begin."""
-        if self.path.is_dir() and {one.name for one in self.path.iterdir()} <= {_LOCK}:
+        if self._holds_nothing():
             remove(self.path)
+
+    def _holds_nothing(self) -> bool:
+        """Tell whether a folder is absent, or has only what a run makes before it begins."""
+        names = {one.name for one in self.path.iterdir()} if self.path.is_dir() else set()
+        return names <= {_LOCK, _SCRATCH}
 
     # --- what made it ---
 
@@ -103,7 +114,7 @@ class RunFolder:
         begun = self.made_by() or {}
         if begun and not whole and "result" not in begun:
             return  # it was killed before it had anything to go on from
-        if not self.path.is_dir() or not {one.name for one in self.path.iterdir()} - {_LOCK}:
+        if self._holds_nothing():
             return
         raise TrainingError(
             f"{str(self.path)!r} is not empty"

@@ -15,9 +15,10 @@ from transformers import (
     DataCollatorWithPadding,
     PrinterCallback,
     Trainer,
+    TrainerState,
     TrainingArguments,
 )
-from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -163,6 +164,7 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
         "save_total_limit": None,  # older ones go when this one is whole, see RunFolder.complete
         "load_best_model_at_end": stopping,
         "metric_for_best_model": "eval_loss" if stopping else None,
+        "restore_callback_states_from_checkpoint": True,  # how long a loss has not been better
         "logging_steps": config.logging_steps,
         "logging_nan_inf_filter": False,
         "train_sampling_strategy": "group_by_length" if config.group_by_length else "random",
@@ -233,6 +235,28 @@ def trainer_of(
     found.config, found.folder = config, folder
     found.remove_callback(PrinterCallback)
     return found
+
+
+def train(trainer: Trainer, found: Path | None) -> None:
+    """Train, from a checkpoint on if there is one.
+
+    Args:
+        trainer: See `trainer_of`.
+        found: A whole checkpoint. Where training had ended with it, its model is taken as it is: transformers would do
+            one more step.
+    """
+    if found is None:
+        trainer.train()
+        return
+    state = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME))
+    if not state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+        trainer.train(resume_from_checkpoint=str(found))
+        return
+    trainer.state = state
+    trainer._load_from_checkpoint(str(found))
+    if trainer.args.load_best_model_at_end and state.best_global_step:
+        state.best_model_checkpoint = str(found.with_name(f"checkpoint-{state.best_global_step}"))
+        trainer._load_best_model()
 
 
 def write_model(trainer: Trainer, path: Path) -> None:

@@ -4,6 +4,7 @@
 from qeff_zoo.runtime.answers import Delta, Request
 from qeff_zoo.runtime.engine import Engine, Handle, Stats
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.handoff import Prefills, PrefillServer
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.labels import Score
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
@@ -15,6 +16,7 @@ from qeff_zoo.runtime.text_generation import (
     TextGenerationSession,
 )
 from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession, TimedText, Transcription
 
 __all__ = [
     "Classification",
@@ -25,7 +27,10 @@ __all__ = [
     "Handle",
     "ImageClassificationSession",
     "ImageEmbeddingSession",
+    "LabelledSpeechSession",
     "Metrics",
+    "PrefillServer",
+    "Prefills",
     "Request",
     "Sampling",
     "Score",
@@ -33,8 +38,10 @@ __all__ = [
     "Stats",
     "TextClassificationSession",
     "TextGenerationSession",
+    "TimedText",
     "TokenClassificationSession",
     "TokenLabel",
     "TokenLogprobs",
+    "Transcription",
     "open_session",
 ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request and its answer so far, token by token."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -39,6 +39,19 @@ class Request:
     text: str | None = None
     adapter: str | None = None
     sights: Sights | None = None
+
+
+@dataclass(frozen=True)
+class Handover:
+    """A prompt that has run, elsewhere.
+
+    Args:
+        logits: After its last token, (vocab,).
+        states: What a row retains of it, as `Decoder.save` returns it.
+    """
+
+    logits: Array
+    states: Mapping[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +93,8 @@ class Answer:
         self.logprobs: list[TokenLogprobs] = []
         #: Tokens of the prompt that were not computed, since the prefix cache had them.
         self.reused_tokens = 0
+        #: What another process computed of the prompt, until a row has it.
+        self.handed: Handover | None = None
         #: Tokens that were drafted and checked, and of those, how many the model chose as well.
         self.drafted_tokens = self.accepted_tokens = 0
         self.finish_reason: FinishReason | None = None

@@ -6,12 +6,14 @@ import atexit
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from qeff_zoo.errors import BusyError, GenerationError
+from qeff_zoo.errors import BusyError, GenerationError, HandoffError
 from qeff_zoo.runtime.answers import Answer, Delta, Request
+from qeff_zoo.runtime.handoff import Prefills
 from qeff_zoo.runtime.text_generation import Generation, Prompt, TextGenerationSession
 
 
@@ -135,6 +137,8 @@ class Stats:
         prompt_tokens: Of requests that have ended.
         reused_tokens: Of those, how many the prefix cache had.
         generated_tokens: Of requests that have ended.
+        handed_over: Prompts that other processes computed.
+        handoffs_failed: Prompts that they were to compute, and were computed here.
         drafted_tokens: Of requests that have ended, tokens that were drafted and checked.
         accepted_tokens: Of those, how many the model chose as well.
     """
@@ -146,6 +150,8 @@ class Stats:
     prompt_tokens: int
     reused_tokens: int
     generated_tokens: int
+    handed_over: int = 0
+    handoffs_failed: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 
@@ -156,6 +162,7 @@ class Engine:
     Args:
         session: Of a text-generation package.
         max_waiting: Requests that may wait for a row.
+        prefills: Processes that compute prompts; where they fail, prompts are computed here.
 
     Raises:
         GenerationError: The session is in use.
@@ -168,8 +175,17 @@ class Engine:
         ...     print(second.result().text)
     """
 
-    def __init__(self, session: TextGenerationSession, *, max_waiting: int = 1024) -> None:
-        self.session = session
+    def __init__(
+        self,
+        session: TextGenerationSession,
+        *,
+        max_waiting: int = 1024,
+        prefills: Prefills | None = None,
+    ) -> None:
+        self.session, self._prefills = session, prefills
+        # As many prompts are under way as servers compute at a time, and as many again that cross.
+        most = 2 * len(prefills.addresses) if prefills else 1
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="qeff-zoo prompts")
         #: Requests that may run and wait.
         self.capacity = session.decoder.sizes.rows + max_waiting
         #: Requests that a client should submit together at most: half of the queue is left to others.
@@ -226,9 +242,42 @@ class Engine:
                 )
             answers = [handle._answer for handle in handles]
             self._active += answers
-            self._joining.append(answers)
+            if self._prefills is None:
+                self._joining.append(answers)
             self._changed.notify()
+        if self._prefills is not None:
+            self._hand_over(answers)
         return handles
+
+    def _hand_over(self, answers: list[Answer]) -> None:
+        """Let other processes compute the prompts of what was submitted together; then it joins in any case."""
+        # Others know neither the pictures nor the adapters that are loaded here.
+        prompts = [
+            answer
+            for answer in answers
+            if answer.request.sights is None and not answer.adapter.digest
+        ]
+        left = len(prompts)
+
+        def fetch(answer: Answer) -> None:
+            nonlocal left
+            assert self._prefills is not None
+            with suppress(HandoffError):  # it was logged, and the prompt is computed here
+                answer.handed = None if answer.ended else self._prefills.run(answer.request.prompt)
+            came = "handed_over" if answer.handed else "handoffs_failed"
+            with self._changed:
+                self._tokens[came] += not answer.ended
+                left -= 1
+                if not left:
+                    self._joining.append(answers)
+                    self._changed.notify()
+
+        for answer in prompts:
+            self._pool.submit(fetch, answer)
+        if not prompts:
+            with self._changed:
+                self._joining.append(answers)
+                self._changed.notify()
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
@@ -242,6 +291,8 @@ class Engine:
                 prompt_tokens=self._tokens["prompt"],
                 reused_tokens=self._tokens["reused"],
                 generated_tokens=self._tokens["generated"],
+                handed_over=self._tokens["handed_over"],
+                handoffs_failed=self._tokens["handoffs_failed"],
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
             )
@@ -258,6 +309,7 @@ class Engine:
                 self._leaving += self._active
             self._changed.notify()
         self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
         atexit.unregister(self.close)
 
     def __enter__(self) -> "Engine":
@@ -282,14 +334,19 @@ class Engine:
     def _take_in(self) -> bool:
         """Wait until there is something to do; tell whether there is."""
         with self._changed:
-            self._changed.wait_for(lambda: self._active or self._leaving or self._closing)
+            self._changed.wait_for(self._has_work)
             joining, self._joining = self._joining, []
             leaving, self._leaving = self._leaving, []
         for answers in joining:
-            self._scheduler.submit(*answers)
+            self._scheduler.submit(*(answer for answer in answers if not answer.ended))
         for answer in leaving:
             self._scheduler.cancel(answer)
         return bool(self._active) or not self._closing
+
+    def _has_work(self) -> bool:
+        here = self._joining or self._scheduler.running or self._scheduler.waiting
+        ended = self._closing and not self._active
+        return bool(here or self._leaving or ended)
 
     def _step(self) -> None:
         try:

@@ -19,6 +19,8 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.prefix_cache import PrefixCache
@@ -107,7 +109,9 @@ class _Seat:
     def next_piece(self, length: int) -> Piece:
         """Return what is to run next: at most `length` tokens, all of the prompt or all of the answer."""
         if self.prefills:
-            tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
+            stop, sights = self.done + length, self.answer.request.sights
+            stop = stop if sights is None else sights.end(self.done, stop)
+            tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
         return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
@@ -155,6 +159,24 @@ class Scheduler:
     def running(self) -> int:
         """Requests with a row."""
         return len(self._seats)
+
+    def run_prompt(self, prompt: Sequence[int]) -> Array:
+        """Run a prompt in row 0, in the calls that a request's is run in; nothing else must be there.
+
+        Args:
+            prompt: Token ids that fit into the context.
+
+        Returns:
+            The logits after it, (vocab,).
+        """
+        keys, length = self._prefixes.keys(prompt), self._decoder.sizes.prefill_seq_len
+        done, logits = self._prefixes.restore(keys, 0, 0), np.empty(0, np.float32)
+        while done < len(prompt):
+            piece = Piece(prompt[done : done + length], done)
+            logits = self._decoder.prefill({0: piece})[0]
+            done += len(piece.tokens)
+            self._prefixes.save(keys, 0, done)
+        return logits
 
     def submit(self, *answers: Answer) -> None:
         """Take requests in that share rows as one client's; they begin as soon as it is their turn to have a row."""
@@ -219,7 +241,17 @@ class Scheduler:
             request = answer.request
             keys = self._prefixes.keys(request.prompt, request.sights, answer.adapter.digest)
             drafter = self._speculation.drafter() if self._speculation else None
-            self._seats.append(_Seat(answer, group, row, keys, drafter))
+            seat = _Seat(answer, group, row, keys, drafter)
+            self._seats.append(seat)
+            self._take_over(seat)
+
+    def _take_over(self, seat: _Seat) -> None:
+        """Go on from what another process computed of a prompt; later than that, all is computed here."""
+        handed, seat.answer.handed = seat.answer.handed, None
+        if handed is not None:
+            self._decoder.restore(seat.row, 0, handed.states, latest=True)
+            seat.done = len(seat.answer.request.prompt)
+            self._extend([seat], {seat.row: handed.logits})
 
     def _spare(self, rows: Counter[_Group]) -> _Seat | None:
         """Choose what gives its row up to a group without any: of the group with most rows, what has run least."""

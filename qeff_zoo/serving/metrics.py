@@ -95,6 +95,12 @@ class _Live(Collector):
                 "Generated tokens of requests that have ended.",
                 stats.generated_tokens,
             ),
+            ("prompts_handed_over", "Prompts that prefill servers computed.", stats.handed_over),
+            (
+                "handoffs_failed",
+                "Prompts that they were to compute, and were computed here.",
+                stats.handoffs_failed,
+            ),
             ("drafted_tokens", "Tokens that were drafted and checked.", stats.drafted_tokens),
             ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
         ):

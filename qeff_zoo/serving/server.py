@@ -3,6 +3,7 @@
 
 import asyncio
 import ipaddress
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
-from qeff_zoo.runtime import EmbeddingSession, Engine, Session, TextGenerationSession
+from qeff_zoo.runtime import (
+    EmbeddingSession,
+    Engine,
+    Prefills,
+    PrefillServer,
+    Session,
+    TextGenerationSession,
+)
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
@@ -33,6 +41,7 @@ class Choices:
         api_key: That clients must have; None for none.
         max_queue: Requests that may wait for a row.
         shutdown_timeout: Seconds for running requests to finish.
+        prefill_from: Addresses of prefill servers, each `HOST:PORT`.
 
     Raises:
         ServingError: A value is out of its range.
@@ -43,6 +52,7 @@ class Choices:
     api_key: str | None = None
     max_queue: int = 1024
     shutdown_timeout: float = 20.0
+    prefill_from: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, fits, expected in (
@@ -55,6 +65,37 @@ class Choices:
                 raise ServingError(
                     f"Cannot serve with {name} {value!r}; expected {expected}. Change --{option}."
                 )
+
+
+def serve_prefills(
+    session: Session,
+    listener: socket.socket,
+    api_key: str | None,
+    announce: Callable[[str], None],
+) -> None:
+    """Run prompts for decode servers until SIGINT or SIGTERM.
+
+    Args:
+        session: Its own until it returns.
+        listener: From `bind`.
+        api_key: That decode servers must have; None for none.
+        announce: Told the address when they may come.
+
+    Raises:
+        ServingError: The session generates no text.
+    """
+    if not isinstance(session, TextGenerationSession):
+        raise ServingError(
+            f"Package {str(session.folder)!r} is for task {session.task!r}, which has no prompts to run; expected "
+            "text-generation. Leave --role out."
+        )
+    server = PrefillServer(session, listener, api_key=api_key)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.close())
+    host, port = listener.getsockname()[:2]
+    listener.listen()
+    announce(f"{f'[{host}]' if ':' in host else host}:{port}")
+    server.serve()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -132,7 +173,9 @@ def serve(
 def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQueue]:
     """Open what answers requests."""
     if isinstance(session, TextGenerationSession):
-        with Engine(session, max_waiting=choices.max_queue) as engine:
+        asked, key = choices.prefill_from, choices.api_key
+        prefills = Prefills(session, asked, api_key=key) if asked else None
+        with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:
             yield engine
     elif isinstance(session, EmbeddingSession):
         with closing(EmbeddingQueue(session, max_waiting=choices.max_queue)) as queue:
