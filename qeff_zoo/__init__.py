@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         QEffAutoLoraModelForCausalLM,
         QEFFAutoModel,
         QEFFAutoModelForCausalLM,
+        QEFFAutoModelForCTC,
         QEFFAutoModelForSequenceClassification,
         QEffAutoPeftModelForCausalLM,
     )
@@ -38,6 +39,7 @@ __all__ = [
     "ParityError",
     "PlanError",
     "QEFFAutoModel",
+    "QEFFAutoModelForCTC",
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForSequenceClassification",
     "QEffAutoLoraModelForCausalLM",

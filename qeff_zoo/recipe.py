@@ -152,6 +152,15 @@ class Recipe:
     rev: int = 1
 
 
+def frames(count: Callable[[Any], int]) -> Transform:
+    """Declare that `count(config)` norms over time and convolutions of an encoder of sound know its end.
+
+    Args:
+        count: Number of modules, from the config.
+    """
+    return Transform(name="frames", count=count)
+
+
 def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = "") -> Transform:
     """Declare that `count(config)` RMS norms become the semantic op.
 
@@ -229,4 +238,14 @@ IMAGE_SHAPES: Mapping[str, Shape] = {"latency": Shape(), "throughput": Shape(bat
 ENCODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(32, 128, 256)),
     "throughput": Shape(seq_lens=(128, 512), batch_size=8),
+}
+#: Lengths in samples, of which there are 16,000 a second.
+SOUND_SHAPES: Mapping[str, Shape] = {
+    "latency": Shape(seq_lens=(80_000, 240_000, 480_000)),
+    "throughput": Shape(seq_lens=(480_000,), batch_size=8),
+}
+#: Lengths in frames of features, of 20 ms each.
+FRAME_SHAPES: Mapping[str, Shape] = {
+    "latency": Shape(seq_lens=(250, 750, 1500)),
+    "throughput": Shape(seq_lens=(1500,), batch_size=8),
 }

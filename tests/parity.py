@@ -156,7 +156,7 @@ def is_traced(recipe: Recipe) -> bool:
 
 @cache
 def of_text() -> list[Recipe]:
-    """Return every recipe of what reads text; `test_image_encoders` tries the others."""
+    """Return every recipe of what reads text; `test_image_encoders` and `test_speech` try the others."""
     return [one for one in list_recipes() if tasks.find(one.task).reads == "text"]
 
 

@@ -55,8 +55,17 @@ def _add_speculate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(commands: Any) -> None:
-    parser = command(commands, "run", "run a package on prompts or texts")
+    parser = command(commands, "run", "run a package on prompts, texts or recordings")
     add_package(parser)
+    parser.add_argument(
+        "sound",
+        nargs="*",
+        metavar="RECORDING",
+        help="of speech, such as speech.wav, to be written down",
+    )
+    parser.add_argument(
+        "--timestamps", action="store_true", help="of a recording, each word with its time"
+    )
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
     )

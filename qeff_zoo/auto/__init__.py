@@ -5,7 +5,11 @@
 """
 
 from qeff_zoo.auto.causal import QEFFAutoModelForCausalLM
-from qeff_zoo.auto.encoders import QEFFAutoModel, QEFFAutoModelForSequenceClassification
+from qeff_zoo.auto.encoders import (
+    QEFFAutoModel,
+    QEFFAutoModelForCTC,
+    QEFFAutoModelForSequenceClassification,
+)
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, PerfMetrics
 from qeff_zoo.auto.functions import cloud_ai_100_exec_kv, compile, export, transform
 from qeff_zoo.auto.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
@@ -14,6 +18,7 @@ __all__ = [
     "CloudAI100ExecInfo",
     "PerfMetrics",
     "QEFFAutoModel",
+    "QEFFAutoModelForCTC",
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForSequenceClassification",
     "QEffAutoLoraModelForCausalLM",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QEfficient's classes of models that read whole texts: embeddings and classifiers."""
+"""QEfficient's classes of models that read whole inputs: embeddings, classifiers, and labels of frames of sound."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from qeff_zoo.auto import translation
 from qeff_zoo.auto.execution import read
 from qeff_zoo.auto.models import Model
 from qeff_zoo.errors import PlanError
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION
+from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
 
 class _Encoder(Model):
@@ -143,3 +143,76 @@ class QEFFAutoModelForSequenceClassification(_Encoder):
             **source: As there.
         """
         return cls._load(pretrained_model_name_or_path, source)
+
+
+class QEFFAutoModelForCTC(_Encoder):
+    """A model that labels the frames of speech, and so writes it down.
+
+    Example:
+        >>> model = QEFFAutoModelForCTC.from_pretrained(
+        ...     "facebook/wav2vec2-base-960h"
+        ... )  # doctest: +SKIP
+        >>> model.compile(num_cores=16)  # doctest: +SKIP
+        >>> model.generate(processor, samples)  # doctest: +SKIP
+        ['A MAN SAID TO THE UNIVERSE SIR I EXIST']
+    """
+
+    _task = SPEECH_RECOGNITION
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *,
+        trust_remote_code: bool = False,
+        **source: Any,
+    ) -> "QEFFAutoModelForCTC":
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
+            **source: As there.
+        """
+        return cls._load(pretrained_model_name_or_path, source)
+
+    def compile(self, *, seq_len: int | Sequence[int] = 480_000, **choices: Any) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            seq_len: Samples of a sound, one length or several; of models that read features, frames of those. What is
+                longer is read in windows.
+            **choices: As for `QEFFAutoModel.compile`.
+
+        Returns:
+            The package's folder, or the prepared one.
+        """
+        return super().compile(seq_len=seq_len, **choices)
+
+    def generate(  # type: ignore[override]
+        self,
+        processor: Any,
+        inputs: Any,
+        device_ids: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        **others: Any,
+    ) -> list[str]:
+        """Write down what is said.
+
+        Args:
+            processor: QEfficient's argument; the package has the checkpoint's own, which computes the same.
+            inputs: Samples at the model's rate, (samples,), of torch or numpy; or several of those, of any length.
+            device_ids: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Returns:
+            The text of each.
+        """
+        import numpy as np
+
+        translation.refuse("generate", others, translation.GENERATING)
+        several = isinstance(inputs, list | tuple) and np.ndim(inputs[0]) > 0
+        sounds = [np.asarray(one) for one in (inputs if several else [inputs])]
+        session = self._opened(device_ids, runtime_ai100)
+        return [found.text for found in session.transcribe(sounds)]

@@ -31,7 +31,9 @@ def copy(checkpoint: Checkpoint, folder: Path) -> None:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.companions["config.json"].parent)
-        tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+        # One for labels of sound has a table of characters, and nothing to convert.
+        if hasattr(tokenizer, "backend_tokenizer"):
+            tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def _needs_conversion(checkpoint: Checkpoint) -> bool:

@@ -21,13 +21,16 @@ _BEST = 5  # labels of a picture that are shown
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts or texts."""
+    if arguments.sound:
+        _transcribe_all(arguments)
+        return
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
     if not prompts and not arguments.image:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
-            "reads pictures --image FILE."
+            "reads pictures --image FILE, and name recordings for one that reads those."
         )
     from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
 
@@ -48,6 +51,17 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
+    if task in NAMES and "vision" in find(task).parts:  # which reads pictures and text
+        if images and len(prompts) != 1:
+            raise GenerationError(
+                f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
+            )
+        return prompts
+    if task in NAMES and find(task).reads == "sound":
+        raise GenerationError(
+            f"{'--prompt' if prompts else '--image'} does not apply to {task}, which reads recordings. Name them: `run "
+            "PACKAGE a.wav`."
+        )
     sees = task in NAMES and find(task).reads == "image"
     wrong, flag, reads = (
         (prompts, "--prompt", "--image") if sees else (images, "--image", "--prompt")
@@ -76,6 +90,27 @@ def _drafts(arguments: argparse.Namespace) -> Any:
     return asked if asked in (None, "lookup") else usable_package(asked)
 
 
+def _transcribe_all(arguments: argparse.Namespace) -> None:
+    """Write down what is said in recordings."""
+    from qeff_zoo.runtime import open_session
+
+    package = usable_package(arguments.package)
+    if package.task in NAMES and find(package.task).reads != "sound":
+        raise GenerationError(
+            f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
+        )
+    session: Any = open_session(package, threads=arguments.threads)
+    for path in arguments.sound:
+        (found,) = session.transcribe(path)
+        if arguments.json:
+            print_json({"sound": str(path), **asdict(found)})
+        elif arguments.timestamps:
+            rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in found.words]
+            print(table(rows, ["from s", "to s", "word"]))
+        else:
+            print_generated(found.text)
+
+
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
     stream = None
     if len(prompts) == 1 and not arguments.json:
@@ -88,6 +123,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         chat=arguments.chat,
         adapter=arguments.adapter,
         stream=stream,
+        **({"images": [arguments.image]} if arguments.image else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -124,7 +160,8 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    embeddings = session.embed(texts, adapter=arguments.adapter)
+    chosen = {} if arguments.image else {"adapter": arguments.adapter}
+    embeddings = session.embed(texts, **chosen)
     if arguments.json:
         kind = "image" if arguments.image else "text"
         outputs = [

@@ -93,7 +93,12 @@ def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
 
     def export() -> torch.export.ExportedProgram:
         program = torch.export.export(
-            tracing.module, (), tracing.inputs, dynamic_shapes=tracing.dynamic_shapes, strict=False
+            tracing.module,
+            (),
+            tracing.inputs,
+            dynamic_shapes=tracing.dynamic_shapes,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=tracing.checked_later,
         )
         # Kept example inputs become a guard function that the decomposition step cannot handle.
         program._example_inputs = None

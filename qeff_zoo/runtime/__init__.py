@@ -16,6 +16,7 @@ from qeff_zoo.runtime.text_generation import (
     TextGenerationSession,
 )
 from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession, TimedText, Transcription
 
 __all__ = [
     "Classification",
@@ -26,6 +27,7 @@ __all__ = [
     "Handle",
     "ImageClassificationSession",
     "ImageEmbeddingSession",
+    "LabelledSpeechSession",
     "Metrics",
     "PrefillServer",
     "Prefills",
@@ -36,8 +38,10 @@ __all__ = [
     "Stats",
     "TextClassificationSession",
     "TextGenerationSession",
+    "TimedText",
     "TokenClassificationSession",
     "TokenLabel",
     "TokenLogprobs",
+    "Transcription",
     "open_session",
 ]

@@ -86,7 +86,7 @@ class ImageSession:
         return np.concatenate(answers)
 
     def _answer(self, pictures: Picture | Sequence[Picture], limits: ImageLimits) -> Array:
-        several = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
+        several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
         if not several:
             raise GenerationError(
                 "There is nothing to look at in []; expected at least one picture. Give one."

@@ -18,6 +18,7 @@ from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import NAMES, TEXT_GENERATION, find
 
 Session: TypeAlias = (
@@ -28,6 +29,7 @@ Session: TypeAlias = (
     | TokenClassificationSession
     | ImageClassificationSession
     | ImageEmbeddingSession
+    | LabelledSpeechSession
 )
 #: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]

@@ -173,6 +173,10 @@ class Tokenizer:
         ]
         return texts[1].removeprefix(texts[0])
 
+    def name(self, token_id: int) -> str:
+        """Return a token as the vocabulary has it; "" for an id that it does not have."""
+        return str(self._tokenizer.id_to_token(token_id) or "")
+
     def token_id(self, token: str) -> int | None:
         """Return a token's id."""
         found = self._tokenizer.token_to_id(token)

@@ -23,6 +23,7 @@ NAMES = (
     IMAGE_CLASSIFICATION,
     IMAGE_FEATURE_EXTRACTION,
     IMAGE_TEXT_TO_TEXT,
+    SPEECH_RECOGNITION,
 ) = (
     "text-generation",
     "feature-extraction",
@@ -31,6 +32,7 @@ NAMES = (
     "image-classification",
     "image-feature-extraction",
     "image-text-to-text",
+    "automatic-speech-recognition",
 )
 
 Role: TypeAlias = Literal["decoder", "encoder", "vision"]
@@ -52,6 +54,7 @@ class Tracing:
         states: Which of the inputs are retained from call to call, and what they hold.
         layers: Of the other inputs, those that belong to one layer, and its index.
         then: Applied to the portable graph, in place; one trace may serve several variants.
+        checked_later: torch.export need not prove at once that every size fits, as of strided convolutions.
     """
 
     module: Any
@@ -62,6 +65,7 @@ class Tracing:
     states: Sequence[State] = ()
     layers: Mapping[str, int] = field(default_factory=dict)
     then: Callable[[Any], object] | None = None
+    checked_later: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,7 @@ class Task(Part):
         program: What its program is called in a package of several; its role where there is one.
         before: Parts whose results it reads, as the pictures that a vision tower has read.
         answers: Logits of a language model, embeddings, or a classifier's scores.
-        by_token: Whether each token has an answer of its own.
+        by_token: Whether each token, or frame of sound, has an answer of its own.
         reads: What its packages read.
         auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
         suffixes: How the names of transformers' classes end that are made for it.
@@ -117,7 +121,7 @@ class Task(Part):
     program: str = ""
     before: tuple[Part, ...] = ()
     by_token: bool = False
-    reads: Literal["text", "image"] = "text"
+    reads: Literal["text", "image", "sound"] = "text"
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True

@@ -42,8 +42,9 @@ def _run(model: Any, height: int, width: int) -> None:
 @contextmanager
 def _nothing_kept() -> Iterator[None]:
     """Let transformers' caches of a whole process keep nothing: here tensors have no values."""
-    from transformers import pytorch_utils
+    from transformers import pytorch_utils as module
 
+    pytorch_utils: Any = module
     told = pytorch_utils.is_torchdynamo_compiling
     pytorch_utils.is_torchdynamo_compiling = lambda: True
     try:

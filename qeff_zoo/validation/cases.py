@@ -257,6 +257,37 @@ def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
     return script.decode(steps).stage("continuous_batching")
 
 
+def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]) -> list[Stage]:
+    """Let no call end within a picture: it goes on to the end of that.
+
+    Args:
+        stages: As they were written.
+        pictures: Of each sequence, where each begins and ends.
+    """
+
+    def moved(number: int, place: int) -> int:
+        return next((end for begin, end in pictures[number] if begin < place < end), place)
+
+    found = []
+    for stage in stages:
+        calls = []
+        for call in stage.calls:
+            spans = [
+                replace(
+                    span,
+                    start=moved(span.sequence, span.start),
+                    stop=moved(span.sequence, span.stop),
+                )
+                for span in call.spans
+            ]
+            spans = [span for span in spans if span.start < span.stop]
+            kind = "prefill" if any(span.stop - span.start > 1 for span in spans) else call.kind
+            if spans:
+                calls.append(replace(call, kind=kind, spans=tuple(spans)))
+        found.append(replace(stage, calls=tuple(calls)))
+    return found
+
+
 def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
     """Return how many tokens of each sequence the stages need."""
     spans = [span for stage in stages for call in stage.calls for span in call.spans]
@@ -267,8 +298,17 @@ def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
     ]
 
 
-def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
+def sound_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
+    """Write the stages of a package that reads whole sounds, the shortest of which are long enough for some frames."""
+    return encoder_stages(sizes, shortest=sizes.seq_lens[0] // 10)
+
+
+def encoder_stages(sizes: EncoderSizes, shortest: int = 3) -> tuple[list[EncoderStage], list[int]]:
     """Write the stages of a package that reads whole texts.
+
+    Args:
+        sizes: Of the package.
+        shortest: Length of the shortest of several in a batch, where there is room for it.
 
     Returns:
         The stages, and the lengths of the sequences they name.
@@ -287,7 +327,7 @@ def encoder_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
     ]
     padded: list[EncoderCall] = []
     for seq_len in sizes.seq_lens:
-        least = min(3, seq_len)  # room for one token between the first and the last
+        least = min(max(3, shortest), seq_len)  # room for one token between the first and the last
         uneven = [max(least, n) for n in (seq_len // 2, seq_len - 1, least, seq_len // 3)]
         for start in range(0, len(uneven), rows):
             padded.append(call(seq_len, uneven[start : start + rows]))

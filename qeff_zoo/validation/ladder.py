@@ -74,7 +74,8 @@ def validate(
     device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
     request["device"] = device and asdict(device)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
-    reference = ask(request, threads, step, arrays={**chosen, **_shown(trial)})
+    heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
+    reference = ask(request, threads, step, arrays={**chosen, **_shown(trial), **heard})
     judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,

@@ -79,8 +79,10 @@ def main(arguments: Sequence[str]) -> None:
     with np.load(arguments[2], allow_pickle=False) as found:
         arrays = dict(found)
     pictures = Pictures(request, arrays)
-    answers = answers_of(model, request, pictures)
-    chosen = {name: array for name, array in arrays.items() if not name.startswith("picture.")}
+    heard = [array for name, array in arrays.items() if name.startswith("sound.")]
+    answers = _Sounds(model, heard) if heard else answers_of(model, request, pictures)
+    brought = ("picture.", "sound.")
+    chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
     greedy = _greedy(model, request["greedy"], pictures) if request.get("greedy") else []
     arrays, mutation = _run_variants(model, request, answers, choices)
@@ -193,11 +195,11 @@ class _Answers:
     """Runs sequences, watched or not.
 
     Args:
-        sequences: Token ids.
+        sequences: Token ids, or what else is read.
         half: The model that answers; of one of pictures and texts, the half that does.
     """
 
-    def __init__(self, sequences: list[list[int]], half: Any) -> None:
+    def __init__(self, sequences: Sequence[Any], half: Any) -> None:
         self._sequences, self.half = sequences, half
 
     def alone(self, watching: Watching | None = None) -> list[Array]:
@@ -327,6 +329,30 @@ class _Whole(_Answers):
         for number, activation in enumerate(self._activations):
             pooled = activation(self._model.dense[number](pooled[None])[0])
         return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
+
+
+class _Sounds(_Answers):
+    """Answers about sounds: labels' logits of every frame.
+
+    Args:
+        model: Hugging Face's.
+        sounds: (samples,) or (frames, bins) of features.
+    """
+
+    def __init__(self, model: Any, sounds: list[Array]) -> None:
+        super().__init__(sounds, model)
+        self._model = model
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Each alone: in a batch, Hugging Face's models mix the end of a sound with its padding.
+        return [self._read(self._sequences[number]) for number in numbers]
+
+    def _read(self, sound: Array) -> Array:
+        given = torch.from_numpy(sound)[None].to(self._model.dtype)
+        logits = self._model(**{self._model.main_input_name: given}).logits[0]
+        tick()
+        found: Array = logits.float().numpy()
+        return found
 
 
 class _Pictures(_Answers):

@@ -40,7 +40,8 @@ def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
         tiny: Which of its tiny models.
     """
     config = {"model_type": recipe.model_type, **tiny.config}
-    if find(recipe.task).answers == "scores":
+    task = find(recipe.task)
+    if task.answers == "scores" and task.reads == "text":
         # Decoders find a text's last token by the id of padding.
         return {"pad_token_id": _PADDING, **config, "num_labels": _LABELS}
     return config

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a package on the cases: which tokens went in, and what it answered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
@@ -17,8 +17,9 @@ from qeff_zoo.runtime.images import ImageSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.runtime.sights import Sights
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import Task, find
-from qeff_zoo.validation import cases, drawings, sample_pictures, sample_texts
+from qeff_zoo.validation import cases, drawings, sample_pictures, sample_sounds, sample_texts
 from qeff_zoo.validation.choices import Run, read_choices
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -37,7 +38,7 @@ class Trial:
     """What a package answered, and to what.
 
     Args:
-        sequences: Token ids; of pictures what `drawings.draw` takes.
+        sequences: Token ids; of pictures what `drawings.draw` takes; of sounds how long they are.
         positions: Of each sequence, those with an answer, ascending.
         keys: By stage, of every answer.
         answers: By stage, (answers, vocab, hidden or labels).
@@ -46,6 +47,7 @@ class Trial:
         pictures: Of each sequence, as a processor would prepare them; nothing where the package takes none.
         images: What the recipe says of pictures, and the placeholder's token.
         greedy: Prompt and continuation.
+        sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features.
     """
 
     sequences: list[list[int]]
@@ -57,6 +59,7 @@ class Trial:
     pictures: Sequence[Sequence[Prepared]] = ()
     images: Mapping[str, Any] = field(default_factory=dict)
     greedy: tuple[list[int], list[int]] | None = None
+    sounds: Sequence[Array] = ()
 
 
 def try_package(
@@ -68,6 +71,8 @@ def try_package(
     session: Any = open_session(package, threads=threads, observe=observe, opening=opening)
     if task.reads == "image":
         return _try_images(session, task, step)
+    if task.reads == "sound":
+        return _try_sound(session, task, step)
     if task.role == "encoder":
         return _try_encoder(session, task, rows, step)
     program = package.programs[0]
@@ -90,6 +95,8 @@ def call_once(package: Package) -> None:
         session.run(session.prepare([np.zeros((2, 2, 3), np.uint8)]))
     elif isinstance(session, EncoderSession):
         session.run([[0]])
+    elif isinstance(session, LabelledSpeechSession):
+        session.run(sample_sounds.draw([session.sizes.seq_lens[0]], session))
     else:
         session.decoder.decode({0: Piece([0], 0)})
 
@@ -151,6 +158,8 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         sequences, pictures = sample_pictures.insert(session, sequences)
         images = {**session.images, "placeholder": session.placeholder}
         sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
+        if session.images.get("whole"):
+            stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in stages for call in stage.calls for span in call.spans):
         ends[span.sequence].update(span.answered)
@@ -171,10 +180,10 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         answers[stage.name] = np.stack(found)
     rows.end()
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
-    request = session.request(prompt, generation_len=_GREEDY_LENGTH)
     if sights[0] is not None:  # to the end of its last picture
         prompt = sequences[0][: int(sights[0].places[-1]) + 1]
-        request = session.request(prompt, generation_len=_GREEDY_LENGTH)
+    request = TextGenerationSession.request(session, prompt, generation_len=_GREEDY_LENGTH)
+    if sights[0] is not None:
         request = replace(request, sights=session.sights(prompt, pictures[0]))
     greedy = session.generate([request])[0].token_ids
     return Trial(
@@ -187,6 +196,12 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         images=images,
         greedy=(prompt, greedy),
     )
+
+
+def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:
+    """Return where the pictures of a sequence begin and end."""
+    for picture, begun in zip(sights.pictures, sights.starts, strict=True) if sights else ():
+        yield begun, begun + picture.rows
 
 
 def _call(
@@ -249,6 +264,33 @@ def _try_encoder(session: EncoderSession, task: Task, kept: _Rows, step: Progres
         answers=answers,
         runs=kept.runs,
         types=given,
+    )
+
+
+def _try_sound(session: LabelledSpeechSession, task: Task, step: Progress) -> Trial:
+    stages, lengths = task.stages()(session.sizes)
+    sounds = sample_sounds.draw(lengths, session)
+    positions: list[list[int]] = [[] for _ in sounds]
+    answers: dict[str, Array] = {}
+    keys: dict[str, list[Key]] = {}
+    for stage in stages:
+        found: list[Array] = []
+        keys[stage.name] = []
+        for call in stage.calls:
+            got = session.run([sounds[number] for number in call.sequences], call.seq_len)
+            for number, frames in zip(call.sequences, got, strict=True):
+                positions[number] = list(range(len(frames)))
+                keys[stage.name] += [(number, index, 0) for index in positions[number]]
+                found.append(frames)
+            step(1)
+        answers[stage.name] = np.concatenate(found)
+    return Trial(
+        sequences=[[length] for length in lengths],
+        positions=positions,
+        keys=keys,
+        answers=answers,
+        runs=[],
+        sounds=sounds,
     )
 
 

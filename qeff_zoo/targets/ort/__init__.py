@@ -49,7 +49,7 @@ class OrtTarget:
     level: str = "checkpoint"
     no_adapters: str = ""
     keeps_weights: bool = True
-    reads: tuple[str, ...] = ("text", "image")
+    reads: tuple[str, ...] = ("text", "image", "sound")
     programs: int = 4
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

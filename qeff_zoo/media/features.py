@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples to what a speech model takes, as Hugging Face's feature extractors compute it, by numpy alone.
+
+In: the settings in a package's preprocessor_config.json. Out: a `Features`, which is called with samples.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qeff_zoo.errors import PackageError
+
+Array: TypeAlias = NDArray[Any]
+
+_EPSILON = 1e-7
+_RATE = 16_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """How a sound becomes a model's input.
+
+    Args:
+        name: Of the input.
+        rate: Samples a second that it is made of.
+        compute: Samples -> (inputs,) or (inputs, bins), float32.
+        step: Samples from one input to the next.
+        least: Samples that the first input takes.
+    """
+
+    name: str
+    rate: int
+    compute: Callable[[Array], Array]
+    step: int = 1
+    least: int = 1
+
+    def count(self, samples: int) -> int:
+        """Return how many inputs become of so many samples."""
+        return max(0, (samples - self.least) // self.step + 1)
+
+    def samples(self, inputs: int) -> int:
+        """Return how many samples become so many inputs, at most."""
+        return (inputs - 1) * self.step + self.least + self.step - 1
+
+
+def find(settings: Mapping[str, Any]) -> Features:
+    """Return what a package's settings say.
+
+    Args:
+        settings: Of preprocessor_config.json; nothing for plain samples.
+
+    Raises:
+        PackageError: They are of an extractor that is not known here.
+    """
+    kind = str(settings.get("feature_extractor_type", "Wav2Vec2FeatureExtractor"))
+    if kind not in KINDS:
+        raise PackageError(
+            f"preprocessor_config.json asks for {kind!r}; expected one of {', '.join(sorted(KINDS))}. Give the model "
+            "features that were computed elsewhere."
+        )
+    return KINDS[kind](settings)
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+
+def _plain(settings: Mapping[str, Any]) -> Features:
+    """Samples as they are, or with mean 0 and variance 1."""
+    normalizes = bool(settings.get("do_normalize", True))
+
+    def compute(samples: Array) -> Array:
+        whole = np.asarray(samples, np.float32)
+        if not normalizes:
+            return whole
+        centred: Array = (whole - whole.mean()) / np.sqrt(whole.var() + _EPSILON)
+        return centred.astype(np.float32, copy=False)
+
+    rate = int(settings.get("sampling_rate", _RATE))
+    return Features(name="input_values", rate=rate, compute=compute)
+
+
+# --- spectra -----------------------------------------------------------------------------------
+
+
+def _power(frames: Array, window: Array, size: int) -> Array:
+    """Return the power spectra of frames, (frames, size // 2 + 1), with the rounding of Hugging Face's own."""
+    spectra = np.fft.rfft(frames * window, n=size, axis=1).astype(np.complex64)
+    powers: Array = np.abs(spectra, dtype=np.float64) ** 2
+    return powers
+
+
+def _frames(samples: Array, width: int, hop: int) -> Array:
+    """Cut samples into overlapping frames, (frames, width)."""
+    if len(samples) < width:
+        return np.zeros((0, width))
+    return np.lib.stride_tricks.sliding_window_view(samples, width)[::hop]
+
+
+def _triangles(edges: Array, places: Array) -> Array:
+    """Return filters that rise and fall between neighbouring edges, (places, filters)."""
+    widths = np.diff(edges)
+    slopes = edges[None, :] - places[:, None]
+    falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
+    filters: Array = np.maximum(0, np.minimum(falling, rising))
+    return filters
+
+
+@lru_cache
+def kaldi_filters(bins: int, size: int, rate: int, low: float) -> Array:
+    """Return mel filters as Kaldi makes them, (size // 2 + 1, bins): triangles in mel, not in hertz."""
+
+    def mel(hertz: Any) -> Array:
+        return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))
+
+    edges = np.linspace(mel(low), mel(rate // 2), bins + 2)
+    return _triangles(edges, mel((rate / size) * np.arange(size // 2 + 1)))
+
+
+def _kaldi(settings: Mapping[str, Any]) -> Features:
+    """Kaldi's log-mel features, each bin with mean 0 and variance 1, several frames side by side."""
+    bins, stride = int(settings.get("num_mel_bins", 80)), int(settings.get("stride", 2))
+    rate = int(settings.get("sampling_rate", _RATE))
+    width, hop, size, floor = 400, 160, 512, 1.192092955078125e-07
+    window = np.hanning(width) ** 0.85  # Povey's
+    filters = kaldi_filters(bins, size, rate, 20.0)
+
+    def compute(samples: Array) -> Array:
+        # As 16-bit integers, which is what Kaldi reads.
+        whole = np.asarray(samples, np.float32) * (2**15)
+        frames = _frames(whole.astype(np.float64), width, hop)
+        frames = frames - frames.mean(axis=1, keepdims=True)
+        frames[:, 1:] -= 0.97 * frames[:, :-1]
+        frames[:, 0] *= 1 - 0.97
+        mel = np.maximum(floor, (filters.T @ _power(frames, window, size).T)).T
+        logs = np.log(mel).astype(np.float32)
+        logs = (logs - logs.mean(0)) / np.sqrt(logs.var(0, ddof=1) + _EPSILON)
+        count = len(logs) // stride
+        beside: Array = logs[: count * stride].reshape(count, bins * stride)
+        return beside
+
+    return Features(
+        name="input_features",
+        rate=rate,
+        compute=compute,
+        step=hop * stride,
+        least=width + hop * (stride - 1),
+    )
+
+
+KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
+    {
+        "Wav2Vec2FeatureExtractor": _plain,
+        "SeamlessM4TFeatureExtractor": _kaldi,
+    }
+)

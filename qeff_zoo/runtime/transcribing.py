@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that labels the frames of sound, as a session: recordings in, text with times out.
+
+A recording that is longer than the longest length of the package is read in windows, each of which sees a sixth of its
+length on either side that its neighbours answer for, as Hugging Face's pipeline does with `chunk_length_s`.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media import features
+from qeff_zoo.media.sound import LIMITS, Samples, Sound, SoundLimits, read_sound
+from qeff_zoo.runtime import labels_of_frames
+from qeff_zoo.runtime.program import Array, Program, require
+from qeff_zoo.runtime.sizes import EncoderSizes
+from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import SPEECH_RECOGNITION
+
+_OVERLAP = 6  # of a window, this part at each end
+_INPUTS = ("input_values", "input_features")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedText:
+    """A word, or another part of what was said.
+
+    Args:
+        text: Without spaces around it.
+        start: In seconds from the beginning of the recording.
+        end: The same.
+    """
+
+    text: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transcription:
+    """What was said in a recording.
+
+    Args:
+        text: All of it; "" for silence.
+        words: With their times.
+        seconds: Of the recording.
+    """
+
+    text: str
+    words: tuple[TimedText, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A part of a recording, and the frames of it that its neighbours answer for."""
+
+    number: int
+    samples: Samples
+    left: int
+    right: int
+
+
+class LabelledSpeechSession:
+    """An opened package of the task `automatic-speech-recognition` by CTC.
+
+    Args:
+        folder: The package.
+        program: Of the package, opened.
+
+    Raises:
+        GenerationError: Another task's package.
+        PackageError: Its settings are not known here, or damaged.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/wav2vec2-base-960h")  # doctest: +SKIP
+        >>> session.transcribe("speech.wav")[0].text  # doctest: +SKIP
+        'A MAN SAID TO THE UNIVERSE SIR I EXIST'
+    """
+
+    task = SPEECH_RECOGNITION
+    takes_pairs = False
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        require(program, folder, self.task, {"attention_mask"}, {"logits", "lengths"})
+        self.folder, self._program = folder, program
+        self.sizes = EncoderSizes.read(program.specializations)
+        self.config = read_json(folder / "config.json")
+        settings = read_json(folder / "preprocessor_config.json")
+        settings = settings or read_json(folder / "processor_config.json").get(
+            "feature_extractor", {}
+        )
+        self.features = features.find(settings)
+        self.labels = labels_of_frames.find(folder)
+        #: Of the graph: samples, or frames of features.
+        self.input_name = next(name for name in _INPUTS if name in program.inputs)
+        #: Samples from one labelled frame to the next.
+        self.step = self.features.step * math.prod(self.config.get("conv_stride") or ())
+
+    @property
+    def input_bins(self) -> int:
+        """Values of a frame of features; 1 of samples."""
+        shape = self._program.inputs[self.input_name].shape
+        return int(shape[2]) if len(shape) > 2 else 1
+
+    @property
+    def rate(self) -> int:
+        """Samples a second that the model takes."""
+        return self.features.rate
+
+    def run(self, rows: Sequence[Array], seq_len: int | None = None) -> list[Array]:
+        """Run one call.
+
+        Args:
+            rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
+            seq_len: One of the package's; None for the shortest that all rows fit into.
+
+        Returns:
+            float32, (frames, labels) of each: as many frames as its sound has.
+        """
+        seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
+        shape = (self.sizes.batch_size, seq_len)
+        sound = np.zeros((*shape, *rows[0].shape[1:]), np.float32)
+        mask = np.zeros(shape, np.int64)
+        for row in range(self.sizes.batch_size):
+            given = rows[row if row < len(rows) else 0]  # rows to spare repeat the first
+            sound[row, : len(given)] = given
+            mask[row, : len(given)] = 1
+        found = self._program.run({self.input_name: sound, "attention_mask": mask})
+        return [
+            found["logits"][row, : max(0, int(found["lengths"][row]))].astype(
+                np.float32, copy=False
+            )
+            for row in range(len(rows))
+        ]
+
+    def transcribe(
+        self,
+        sounds: Sound | Sequence[Sound],
+        *,
+        rate: int | None = None,
+        limits: SoundLimits = LIMITS,
+    ) -> list[Transcription]:
+        """Write down what is said.
+
+        Args:
+            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None where they have the model's.
+            limits: How long each may be.
+
+        Raises:
+            MediaError: One cannot be read.
+            GenerationError: The package has no vocabulary.
+        """
+        if self.labels is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no vocabulary, neither vocab.json nor tokenizer.json; expected one. "
+                "Build it from a checkpoint with its tokenizer."
+            )
+        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [sounds] if alone else sounds
+        read = [read_sound(one, self.rate, given_rate=rate, limits=limits) for one in given]
+        labels: list[list[int]] = [[] for _ in read]
+        windows = (
+            part for number, samples in enumerate(read) for part in self._windows(number, samples)
+        )
+        while together := list(islice(windows, self.sizes.batch_size)):
+            answers = self.run([self.features.compute(one.samples) for one in together])
+            for window, logits in zip(together, answers, strict=True):
+                found = logits.argmax(-1)
+                kept = found[window.left : self._frames(window.samples) - window.right]
+                labels[window.number] += kept.tolist()
+        return [
+            self._transcription(one, len(samples) / self.rate)
+            for one, samples in zip(labels, read, strict=True)
+        ]
+
+    def _windows(self, number: int, samples: Samples) -> Iterator[_Window]:
+        """Cut a recording; what is too short for a single input has no window, and no word."""
+        longest = self.features.samples(self.sizes.seq_lens[-1])
+        if len(samples) <= longest:
+            if self.features.count(len(samples)) > 0:
+                yield _Window(number, samples, 0, 0)
+            return
+        width = longest // self.step
+        overlap = width // _OVERLAP
+        for start in range(0, len(samples), (width - 2 * overlap) * self.step):
+            part = samples[start : start + width * self.step]
+            is_last = start + width * self.step >= len(samples)
+            if self.features.count(len(part)) > 0 and self._frames(part) > overlap * (start > 0):
+                yield _Window(number, part, overlap if start else 0, 0 if is_last else overlap)
+            if is_last:
+                return
+
+    def _frames(self, samples: Samples) -> int:
+        return round(len(samples) / self.step)
+
+    def _transcription(self, labels: Sequence[int], seconds: float) -> Transcription:
+        assert self.labels is not None
+        text, places = self.labels.read(labels)
+        frame = self.step / self.rate
+        words = [
+            TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in places
+        ]
+        return Transcription(text=text, words=tuple(words), seconds=seconds)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `automatic-speech-recognition` contract of models with a label for each frame of sound (CTC).
+
+See `qeff_zoo.tasks.listening` for inputs and outputs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.choices import Request
+from qeff_zoo.recipe import SOUND_SHAPES, Recipe
+from qeff_zoo.tasks import SPEECH_RECOGNITION, Task, Tracing, encoders
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+
+def _run_once(model: Any) -> None:
+    from qeff_zoo.tasks import listening
+
+    listening.run_once(model)
+
+
+def _tracing(model: Any) -> Tracing:
+    from qeff_zoo.tasks import listening
+
+    return listening.tracing(model)
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    if not checkpoint.config.get("add_adapter"):
+        return []
+    return [
+        f"{checkpoint.name!r} has an adapter behind its encoder (`add_adapter` in config.json), which mixes the end of "
+        f"a sound with what lies behind it. Expected a model without; use another checkpoint."
+    ]
+
+
+def _session() -> Any:
+    from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+
+    return LabelledSpeechSession
+
+
+def _stages() -> Any:
+    from qeff_zoo.validation.cases import sound_stages
+
+    return sound_stages
+
+
+TASK = Task(
+    name=SPEECH_RECOGNITION,
+    role="encoder",
+    answers="scores",
+    by_token=True,
+    reads="sound",
+    auto_classes=("AutoModelForCTC",),
+    suffixes=("ForCTC",),
+    shapes=SOUND_SHAPES,
+    probe=_run_once,
+    tracing=_tracing,
+    specializations=encoders.specializations("Sound"),
+    problems=_problems,
+    session=_session,
+    stages=_stages,
+)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a model that labels the frames of sound, as it is traced: `automatic-speech-recognition` by CTC.
+
+IN   input_values (batch_size, seq_len) f32            samples; or
+     input_features (batch_size, seq_len, bins) f32    frames of features, as the model takes them
+     attention_mask (batch_size, seq_len) i64          1 is sound, 0 is padding behind it
+OUT  logits (batch_size, frames, vocab)                of each frame of the encoder
+     lengths (batch_size,) i64                         how many of them are of sound
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.export import Dim
+
+from qeff_zoo.tasks import Tracing
+
+_BATCH = 2
+_MOST = 1 << 24  # samples, 17 minutes
+#: Inputs of the example, and the fewest that a graph takes.
+_EXAMPLE, _LEAST = (
+    {"input_values": 8000, "input_features": 96},
+    {
+        "input_values": 800,
+        "input_features": 24,
+    },
+)
+
+
+class Listen(nn.Module):
+    """One call of a model with a head of labels for each frame.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits, and how many frames of each row are of sound."""
+        # Subsampling of features sees a little of what lies behind the end.
+        real = attention_mask.to(sound.dtype)
+        sound = sound * (real if sound.dim() == 2 else real[:, :, None])
+        given = {self.model.main_input_name: sound, "attention_mask": attention_mask}
+        logits = self.model(**given).logits
+        return logits, frames_of(self.model, attention_mask.sum(1))
+
+
+def frames_of(model: Any, lengths: Tensor) -> Tensor:
+    """Return how many frames become of so many inputs, by the model's own rule.
+
+    Args:
+        model: Hugging Face's.
+        lengths: (batch,), samples or frames of features.
+    """
+    frames: Tensor = model._get_feat_extract_output_lengths(lengths).long()
+    return frames
+
+
+def _name_frames(graph: Any) -> None:
+    """Give the number of frames a name, in place of how it was computed."""
+    logits = graph.graph.outputs[0]
+    logits.shape = type(logits.shape)([logits.shape[0], "frames", logits.shape[2]])
+
+
+def _example(model: Any) -> tuple[Tensor, Tensor]:
+    name = model.main_input_name
+    shape: tuple[int, ...] = (_BATCH, _EXAMPLE[name])
+    mask = torch.ones(shape, dtype=torch.long)
+    if name == "input_features":
+        shape = (*shape, model.config.feature_projection_input_dim)
+    return torch.zeros(shape), mask
+
+
+def _longest(config: Any) -> int:
+    """Return how many inputs there may be: some models have so many positions, and torch.export wants to be told."""
+    positions = int(getattr(config, "max_source_positions", _MOST))
+    return min(_MOST, positions * math.prod(getattr(config, "conv_stride", ())))
+
+
+def run_once(model: Any) -> None:
+    """Run the model without computing anything."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        sound, mask = _example(model)
+        model(**{model.main_input_name: sound, "attention_mask": mask})
+
+
+def tracing(model: Any) -> Tracing:
+    """Describe how to trace a model: wrapped module, example inputs, names and symbols.
+
+    Args:
+        model: From `loader.load_meta`.
+    """
+    name = model.main_input_name
+    sound, mask = _example(model)
+    batch = Dim("batch_size", min=2)
+    seq = Dim("seq_len", min=_LEAST[name], max=_longest(model.config))
+    return Tracing(
+        module=Listen(model).eval(),
+        inputs={"sound": sound, "attention_mask": mask},
+        dynamic_shapes={"sound": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
+        input_names=[name, "attention_mask"],
+        output_names=["logits", "lengths"],
+        then=_name_frames,
+        checked_later=True,
+    )

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fixed sounds that packages are validated on: a voice of pulses through changing resonances, pauses, and noise."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+
+_SYLLABLE = 0.18  # seconds
+_RESONANCES = (
+    (730, 1090, 2440),
+    (270, 2290, 3010),
+    (300, 870, 2240),
+    (530, 1840, 2480),
+)  # of vowels
+_WIDTH = 90.0  # of a resonance, in hertz
+
+
+def draw(lengths: Sequence[int], session: LabelledSpeechSession) -> list[Array]:
+    """Return one input per length, always the same ones.
+
+    Args:
+        lengths: Of a call: samples, or frames of features.
+        session: Says how features are computed.
+    """
+    found = session.features
+    if found.name != session.input_name:  # no settings, as of tiny models
+        bins = session.input_bins
+        return [
+            np.random.default_rng(number).standard_normal((length, bins)).astype(np.float32)
+            for number, length in enumerate(lengths)
+        ]
+    least = [(length - 1) * found.step + found.least for length in lengths]
+    return [
+        found.compute(voice(samples, found.rate, number)) for number, samples in enumerate(least)
+    ]
+
+
+def voice(samples: int, rate: int, number: int) -> Array:
+    """Return float32 (samples,): syllables of another speaker for each number."""
+    random = np.random.default_rng(number)
+    time = np.arange(samples) / rate
+    pitch = 100 + 25 * number % 80 + 12 * np.sin(2 * np.pi * 2.1 * time + number)
+    phase = 2 * np.pi * np.cumsum(pitch) / rate
+    syllable = (time / _SYLLABLE).astype(int)
+    chosen = random.integers(0, len(_RESONANCES) + 1, syllable[-1] + 1)  # the last is a pause
+    peaks = np.array([*_RESONANCES, (0, 0, 0)], float)[chosen[syllable]]  # (samples, 3)
+    sound = np.zeros(samples)
+    for harmonic in range(1, 30):
+        near = 1 / (1 + ((harmonic * pitch[:, None] - peaks) / _WIDTH) ** 2)
+        sound += near.sum(1) * np.sin(harmonic * phase)
+    speaks = chosen[syllable] < len(_RESONANCES)
+    whole: Array = 0.1 * sound * speaks + 0.01 * random.standard_normal(samples)
+    return whole.astype(np.float32)

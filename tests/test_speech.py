@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speech recognition by labels of frames: logits and text are Hugging Face's, whatever a sound is padded with."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parity
+import pytest
+import soundfile
+import torch
+import transformers
+from parity import Array, Subject
+
+import qeff_zoo
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
+from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
+from qeff_zoo.registry import find_recipe, list_recipes
+from qeff_zoo.runtime import LabelledSpeechSession
+from qeff_zoo.runtime.labels_of_frames import CharacterLabels
+from qeff_zoo.tasks import find
+from qeff_zoo.tasks.listening import Listen
+from qeff_zoo.validation import tiny_models
+from qeff_zoo.validation.sample_sounds import voice
+
+RECIPES = [one for one in list_recipes() if find(one.task).reads == "sound"]
+CASES = {
+    f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
+}
+#: Recipes whose graphs are compared in any case; those of all were when their evidence was recorded.
+TRACED = ["wav2vec2-base"]
+RATE = 16_000
+# Raised by PyTorch where WavLM masks.
+pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
+
+
+@cache
+def subject(name: str) -> Subject:
+    recipe, tiny = CASES[name]
+    return Subject(tiny_models.config_of(recipe, tiny), recipe)
+
+
+def sounds_for(of: Subject) -> list[Array]:
+    """Draw a long and a short input: samples, or frames of features."""
+    random = np.random.default_rng(0)
+    if of.hf.main_input_name == "input_values":
+        return [voice(length, RATE, length) for length in (4000, 1930)]
+    bins = of.hf.config.feature_projection_input_dim
+    return [random.standard_normal((length, bins)).astype(np.float32) for length in (61, 30)]
+
+
+def padded(sounds: list[Array], more: int, filling: float = 0.0) -> dict[str, Array]:
+    width = max(map(len, sounds)) + more
+    sound = np.full((len(sounds), width, *sounds[0].shape[1:]), filling, np.float32)
+    mask = np.zeros(sound.shape[:2], np.int64)
+    for row, one in enumerate(sounds):
+        sound[row, : len(one)], mask[row, : len(one)] = one, 1
+    return {"sound": sound, "attention_mask": mask}
+
+
+def alone(model: Any, sounds: list[Array]) -> list[Array]:
+    """Ask Hugging Face about each sound by itself, without padding and without a mask."""
+    dtype = model.dtype
+    with torch.no_grad():
+        return [
+            model(**{model.main_input_name: torch.from_numpy(one[None]).to(dtype)})
+            .logits[0]
+            .double()
+            .numpy()
+            for one in sounds
+        ]
+
+
+def ask(of: Subject, how: str, feeds: Mapping[str, Array]) -> tuple[Array, Array]:
+    if how == "torch":
+        with torch.no_grad():
+            given = {name: torch.from_numpy(value) for name, value in feeds.items()}
+            logits, lengths = Listen(of.transformed)(**given)
+        return logits.numpy(), lengths.numpy()
+    session = of.portable() if how == "portable" else of.lowered(how)
+    named = {of.hf.main_input_name: feeds["sound"], "attention_mask": feeds["attention_mask"]}
+    logits, lengths = session.run(None, named)
+    return logits, lengths
+
+
+def distance(of: Subject, how: str, feeds: Mapping[str, Array], wanted: list[Array]) -> float:
+    logits, lengths = ask(of, how, feeds)
+    assert lengths.tolist() == [len(one) for one in wanted]
+    pairs = zip(logits, wanted, strict=True)
+    return max(float(np.abs(row[: len(one)] - one).max()) for row, one in pairs)
+
+
+def noise_of(of: Subject, sounds: list[Array]) -> float:
+    pairs = zip(alone(of.hf, sounds), alone(of.hf64, sounds), strict=True)
+    return max(float(np.abs(one - two).max()) for one, two in pairs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_hugging_faces_whatever_stands_behind_the_end(name: str) -> None:
+    """QEfficient pads with zeros and has no mask, so that most labels of a short sound are others."""
+    of = subject(name)
+    sounds = sounds_for(of)
+    wanted, noise = alone(of.hf, sounds), noise_of(of, sounds)
+    traced = name in TRACED or parity.EVERY
+    for how in ("torch", "portable", "fp32") if traced else ("torch",):
+        for more, filling in ((0, 0.0), (77, 0.0), (160, 3.0)):
+            feeds = padded(sounds, more, filling)
+            assert distance(of, how, feeds, wanted) <= parity.TOLERANCE[how] * noise, (how, more)
+
+
+def test_zeros_without_a_mask_give_other_labels() -> None:
+    """What is avoided matters: the same sound, padded and unmasked, is another to the model."""
+    of = subject("wav2vec2-base")
+    (_, short), (_, wanted) = sounds_for(of), alone(of.hf, sounds_for(of))
+    (got,) = alone(of.hf, [np.pad(short, (0, 20_000))])
+    changed = got[: len(wanted)].argmax(-1) != wanted.argmax(-1)
+    assert changed.mean() > 0.2
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def _zero(path: str) -> Callable[[Any], None]:
+    return lambda model: model.get_parameter(path).zero_()
+
+
+def _narrow(model: Any) -> None:
+    for layer in model.wav2vec2_bert.encoder.layers:
+        layer.self_attn.left_max_position_embeddings = 2
+
+
+FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
+    "wav2vec2: positions": ("wav2vec2-base", _zero("wav2vec2.encoder.pos_conv_embed.conv.bias")),
+    "hubert: norm before features are widened": (
+        "hubert-base",
+        _zero("hubert.feature_projection.layer_norm.weight"),
+    ),
+    "wavlm: gate of the bias": (
+        "wavlm-base",
+        _zero("wavlm.encoder.layers.1.attention.gru_rel_pos_linear.weight"),
+    ),
+    "data2vec: last convolution of positions": (
+        "data2vec-audio-base",
+        _zero("data2vec_audio.encoder.pos_conv_embed.layers.2.conv.weight"),
+    ),
+    "conformer: convolution": (
+        "wav2vec2-conformer-base",
+        _zero("wav2vec2_conformer.encoder.layers.0.conv_module.depthwise_conv.weight"),
+    ),
+    "wav2vec2-bert: distances": ("wav2vec2-bert-base", _narrow),
+    "unispeech: positions": (
+        "unispeech-base",
+        _zero("unispeech.encoder.pos_conv_embed.conv.bias"),
+    ),
+    "unispeech-sat: positions": (
+        "unispeech-sat-base",
+        _zero("unispeech_sat.encoder.pos_conv_embed.conv.bias"),
+    ),
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_dropped_fact_of_a_speech_model_shows(fact: str) -> None:
+    import copy
+
+    name, change = FACTS[fact]
+    of = subject(name)
+    sounds = sounds_for(of)
+    other = copy.deepcopy(of.hf)
+    with torch.no_grad():
+        change(other)
+    tolerance = parity.TOLERANCE["torch"] * noise_of(of, sounds)
+    feeds = padded(sounds, 20)
+    assert distance(of, "torch", feeds, alone(other, sounds)) > parity.DROPPED * tolerance
+
+
+# --- a package, from the checkpoint to the text --------------------------------------------------
+
+VOCAB = {
+    character: label
+    for label, character in enumerate(
+        ["<pad>", "<s>", "</s>", "<unk>", "|", *"ETAONIHSRDLUMWCFGYPBVK'XJQZabcde"]
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = find_recipe("wav2vec2")
+    folder = tiny_models.make(
+        recipe, recipe.tiny[0], tmp_path_factory.mktemp("speech") / "wav2vec2"
+    )
+    (folder / "vocab.json").write_text(json.dumps(VOCAB))
+    transformers.Wav2Vec2CTCTokenizer(str(folder / "vocab.json")).save_pretrained(folder)
+    transformers.Wav2Vec2FeatureExtractor().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[qeff_zoo.QEFFAutoModelForCTC]:
+    """Give a validated package, built as QEfficient's users would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("store")))
+        loaded = qeff_zoo.QEFFAutoModelForCTC.from_pretrained(checkpoint)
+        loaded.compile(seq_len=[4000, 16_000], batch_size=2, num_cores=16, target="ort")
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def package(model: qeff_zoo.QEFFAutoModelForCTC) -> Any:
+    assert model.package is not None
+    assert model.package.validated == "checkpoint"
+    return model.package
+
+
+@pytest.fixture(scope="module")
+def session(package: Any) -> LabelledSpeechSession:
+    opened: LabelledSpeechSession = qeff_zoo.load(package, threads=1)
+    return opened
+
+
+@pytest.fixture(scope="module")
+def theirs(checkpoint: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return transformers.pipeline(
+            "automatic-speech-recognition",
+            model=transformers.AutoModelForCTC.from_pretrained(
+                checkpoint, attn_implementation="eager"
+            ),
+            tokenizer=transformers.AutoTokenizer.from_pretrained(checkpoint),
+            feature_extractor=transformers.AutoFeatureExtractor.from_pretrained(checkpoint),
+        )
+
+
+def as_pipeline(found: Any) -> list[tuple[str, float, float]]:
+    return [(word.text, round(word.start, 6), round(word.end, 6)) for word in found.words]
+
+
+def of_pipeline(answer: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    return [
+        (chunk["text"], *(round(float(at), 6) for at in chunk["timestamp"]))
+        for chunk in answer["chunks"]
+    ]
+
+
+@pytest.mark.parametrize("samples", [900, 4000, 4001, 15_999])
+def test_text_and_times_of_words_are_the_pipelines(
+    samples: int, session: LabelledSpeechSession, theirs: Any
+) -> None:
+    sound = voice(samples, RATE, samples)
+    wanted = theirs(sound.copy(), return_timestamps="word")
+    (found,) = session.transcribe(sound)
+    assert found.text == wanted["text"]
+    assert as_pipeline(found) == of_pipeline(wanted)
+    assert found.seconds == samples / RATE
+
+
+def test_a_long_recording_is_read_to_its_end_as_the_pipeline_reads_windows(
+    session: LabelledSpeechSession, theirs: Any
+) -> None:
+    """QEfficient cuts what is longer than its graph, and says nothing."""
+    sound = voice(50_000, RATE, 7)
+    width = 16_000 // session.step
+    overlap = (width // 6) * session.step / RATE
+    wanted = theirs(
+        sound.copy(),
+        return_timestamps="word",
+        chunk_length_s=width * session.step / RATE,
+        stride_length_s=overlap,
+    )
+    (found,) = session.transcribe(sound)
+    assert found.text == wanted["text"]
+    assert as_pipeline(found) == of_pipeline(wanted)
+    assert found.words[-1].end > 45_000 / RATE
+
+
+def test_several_of_different_lengths_are_each_as_alone(session: LabelledSpeechSession) -> None:
+    sounds = [voice(length, RATE, length) for length in (3000, 20_000, 1200)]
+    together = session.transcribe(sounds)
+    assert together == [session.transcribe(one)[0] for one in sounds]
+
+
+def test_silence_and_a_click_are_text_without_words(session: LabelledSpeechSession) -> None:
+    silence, click = session.transcribe([np.zeros(8000, np.float32), np.ones(5, np.float32)])
+    assert np.isfinite(silence.seconds)
+    assert (click.text, click.words) == ("", ())
+
+
+def test_bad_recordings_are_refused(session: LabelledSpeechSession) -> None:
+    with pytest.raises(MediaError, match="0 samples"):
+        session.transcribe(np.zeros(0, np.float32))
+    with pytest.raises(MediaError, match="Cannot read"):
+        session.transcribe(b"no sound")
+
+
+def test_the_command_writes_text_times_and_json(
+    package: Any, tmp_path: Path, session: LabelledSpeechSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "speech.wav"
+    both = np.stack([voice(9000, 32_000, 3)] * 2, 1)
+    soundfile.write(path, both, 32_000)
+    (wanted,) = session.transcribe(path)
+    assert main(["run", str(package.path), str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["text"], len(found["words"])) == (wanted.text, len(wanted.words))
+    assert main(["run", str(package.path), str(path), "--timestamps"]) == 0
+    assert "from s" in capsys.readouterr().out
+    assert main(["run", str(package.path), str(path)]) == 0
+    assert capsys.readouterr().out.strip() == wanted.text
+    assert main(["run", str(package.path), "--prompt", "hello"]) == 1
+    assert "which reads recordings" in capsys.readouterr().err
+
+
+def test_a_package_without_a_vocabulary_says_so(session: LabelledSpeechSession) -> None:
+    bare = LabelledSpeechSession(session.folder, session._program)
+    bare.labels = None
+    with pytest.raises(GenerationError, match="no vocabulary"):
+        bare.transcribe(voice(2000, RATE, 0))
+
+
+def test_an_adapter_is_refused_before_anything_is_built(checkpoint: Path, tmp_path: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_bytes())
+    for file in checkpoint.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "add_adapter": True}))
+    with pytest.raises(PlanError, match="add_adapter"):
+        pipeline.make_plan(str(tmp_path), Request())
+
+
+def test_qefficients_class_answers_with_texts(
+    model: qeff_zoo.QEFFAutoModelForCTC, session: LabelledSpeechSession
+) -> None:
+    sounds = [voice(3000, RATE, 1), voice(30_000, RATE, 2)]
+    wanted = [found.text for found in session.transcribe(sounds)]
+    assert model.generate(None, sounds) == wanted
+    assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
+
+
+# --- labels --------------------------------------------------------------------------------------
+
+
+def test_labels_are_read_as_the_tokenizer_reads_them(checkpoint: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    ours = CharacterLabels(VOCAB, json.loads((checkpoint / "tokenizer_config.json").read_bytes()))
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        labels = random.choice([0, 0, 4, 4, 5, 6, 7, 3], 40).tolist()
+        wanted = tokenizer.decode(labels, output_word_offsets=True)
+        text, words = ours.read(labels)
+        assert text == wanted.text
+        assert [(w.text, w.start, w.end) for w in words] == [
+            (o["word"], o["start_offset"], o["end_offset"]) for o in wanted.word_offsets
+        ]
+
+
+def test_a_vocabulary_without_a_blank_is_refused() -> None:
+    with pytest.raises(PackageError, match="'<pad>'"):
+        CharacterLabels({"a": 0}, {})
