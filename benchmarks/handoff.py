@@ -142,7 +142,8 @@ def _gaps(
     seed: int,
 ) -> list[float]:
     """Return the seconds between tokens of answers that run while prompts come one after another."""
-    draw, found, begun = np.random.default_rng(seed), [], threading.Barrier(_STREAMS + 1)
+    found: list[Any] = []
+    draw, begun = np.random.default_rng(seed), threading.Barrier(_STREAMS + 1)
 
     def listen(engine: Engine, prompt: list[int]) -> None:
         request = session.request(prompt, generation_len=_STREAM_LEN, ignore_eos=True)

@@ -7,19 +7,20 @@ together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
-from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
+from qeff_zoo.checkpoint.rope import rope_scalings
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.choosing import Chosen, choose_adapters, choose_weights, rounded_floats
+from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.targets import Resolved
-from qeff_zoo.tasks import Task, choice, compute_contexts
+from qeff_zoo.tasks import Task, choice
 from qeff_zoo.versions import installed
 from qeff_zoo.weights.kv_heads import widened
 
@@ -27,8 +28,6 @@ from qeff_zoo.weights.kv_heads import widened
 EXPORTER_REVISION = 7
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
-#: Of rope_type dynamic: why a context ends at the model's own positions.
-_BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, unlike cached keys"
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
@@ -124,7 +123,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
     storage = choose_weights(target, checkpoint, request, choices)
-    shape = _choose_shape(checkpoint, recipe, request, choices)
+    shape = choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
     others = choose_adapters(target, len(served), request, choices)
     others |= _choose_rope_factors(checkpoint, request, shape, choices)
@@ -324,141 +323,6 @@ def _choose_options(
         choices.check(name)
         options[name] = value
     return {name: value for name, value in options.items() if value is not False}
-
-
-def _choose_shape(
-    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: Chosen
-) -> Shape:
-    """Start from a profile, take what the user asked for, and fit the rest to the model's positions."""
-    profile = request.profile or next(iter(recipe.shapes))
-    if profile not in recipe.shapes:
-        choices.problems.append(
-            f"--profile is {profile!r}, but recipe {recipe.model_type!r} has {', '.join(recipe.shapes)}. Choose one."
-        )
-        profile = next(iter(recipe.shapes))
-    base = recipe.shapes[profile]
-    for item in fields(Shape):
-        asked, default = getattr(request, item.name), getattr(base, item.name)
-        choices.set(
-            item.name, *((default, f"recipe:{profile}") if asked is None else (asked, "user"))
-        )
-    if request.batch_size is not None and request.full_batch_size is None:
-        choices.set("full_batch_size", None, "user: --batch-size")
-    for name in [item.name for item in fields(Shape) if not choices.value[item.name]]:
-        del choices.why[name]  # it does not apply, so nobody chose it
-    _check_sizes(choices, request)
-    roles = {tasks.find(component.task).role for component in tasks.components_of(recipe)}
-    config = checkpoint.text_config
-    positions = _positions(config, recipe)
-    few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(config)}"
-    least = min(positions or 0, tasks.positions_of(config) or 0)  # not grown by a scaling
-    if positions is not None and least < tasks.LEAST_POSITIONS:
-        choices.problems.append(
-            f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
-            f"`max_position_embeddings` in its config.json."
-        )
-    if "encoder" in roles:
-        _fit_lengths(positions, few, choices)
-    if "decoder" in roles:
-        _fit_context(positions, few, choices)
-        _fit_compute_contexts(recipe, choices)
-        _fit_speculation(choices)
-    return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
-
-
-def _check_sizes(choices: Chosen, request: Request) -> None:
-    for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size"):
-        asked = getattr(request, name)
-        if asked is not None and asked < 1:
-            choices.problems.append(f"{CHOICES[name].flag} is {asked}, expected at least 1.")
-    if request.seq_lens is not None and (not request.seq_lens or min(request.seq_lens) < 1):
-        choices.problems.append(
-            f"--seq-lens is {list(request.seq_lens)}, expected lengths of at least 1."
-        )
-    if request.seq_lens:
-        choices.set("seq_lens", tuple(sorted(set(request.seq_lens))), "user")
-    if request.batch_size is not None and request.full_batch_size is not None:
-        choices.problems.append(
-            f"--batch-size {request.batch_size} and --full-batch-size {request.full_batch_size} exclude each other: a "
-            f"continuous-batching package takes its batch from its slots. Give one of them."
-        )
-
-
-def _fit_lengths(positions: int | None, few: str, choices: Chosen) -> None:
-    """Refuse an encoder's lengths beyond the model's positions where the user set them, else leave them out."""
-    lengths = choices.value["seq_lens"]
-    if positions is None or max(lengths, default=0) <= positions:
-        return
-    if choices.by_user("seq_lens"):
-        choices.problems.append(f"--seq-lens has {max(lengths)}, but {few}. Choose less.")
-    fitting = tuple(length for length in lengths if length <= positions) or (positions,)
-    choices.set("seq_lens", fitting, f"derived: {positions} positions")
-
-
-def _fit_context(positions: int | None, few: str, choices: Chosen) -> None:
-    """Refuse a context beyond the model's positions where the user set it, else shorten it."""
-    ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
-    if positions is not None and ctx_len > positions:
-        if choices.by_user("ctx_len"):
-            choices.problems.append(
-                f"--ctx-len is {ctx_len}, but {few}. Choose at most {positions}."
-            )
-        ctx_len = positions
-        choices.set("ctx_len", ctx_len, f"derived: {positions} positions")
-    if prefill > ctx_len:
-        if choices.by_user("prefill_seq_len"):
-            choices.problems.append(
-                f"--prefill-seq-len is {prefill}, more than the context of {ctx_len}. Choose at most {ctx_len}."
-            )
-        choices.set("prefill_seq_len", ctx_len, "derived: fits ctx_len")
-
-
-def _fit_compute_contexts(recipe: Recipe, choices: Chosen) -> None:
-    """Refuse compute contexts that do not fit where the user set them; drop a recipe's that do not."""
-    ctx_len, prefill = choices.value["ctx_len"], choices.value["prefill_seq_len"]
-    leasts = {"comp_ctx_lengths_prefill": max(2, prefill), "comp_ctx_lengths_decode": 2}
-    given = {name: tuple(choices.value[name]) for name in leasts}
-    for name, least in leasts.items() if any(given.values()) else ():
-        if choices.by_user(name):
-            flag = CHOICES[name].flag
-            choices.problems += compute_contexts.misfits(flag, given[name], least, ctx_len)
-            if not recipe.retains_context:
-                choices.problems.append(
-                    f"{flag} is for a cache that grows with the context, but {recipe.model_type!r} keeps windows and "
-                    f"recurrent states only, which it would not change. Leave it out."
-                )
-        fitting = compute_contexts.fit(given[name], least, ctx_len)
-        choices.set(name, fitting, choices.why.get(name, "derived: fits ctx_len"))
-
-
-def _fit_speculation(choices: Chosen) -> None:
-    """Refuse numbers of drafted tokens that no decode call can check."""
-    drafted, most = choices.value["num_speculative_tokens"], choices.value["ctx_len"] - 2
-    if not drafted:
-        return
-    if not 1 <= min(drafted) <= max(drafted) <= most:
-        choices.problems.append(
-            f"--num-speculative-tokens is {list(drafted)}; expected 1 to {most}: a call checks them behind the newest "
-            f"token, in a context of {choices.value['ctx_len']}. Choose such numbers."
-        )
-    choices.set(
-        "num_speculative_tokens",
-        tuple(sorted({*drafted})),
-        choices.why["num_speculative_tokens"],
-    )
-
-
-def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
-    """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
-    positions = tasks.positions_of(config)
-    if positions is None:
-        return None
-    for scaling in rope_scalings(config) if not is_dynamic(config) else ():
-        original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
-        if original and factor:
-            positions = max(positions, int(original * factor))
-    padding = int(config.get("pad_token_id", 1)) + 1 if recipe.positions_after_padding else 0
-    return positions - padding
 
 
 def _choose_variant(

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.recipe import Recipe
+from qeff_zoo.recipe import Recipe, Transform
 from qeff_zoo.settings import expanded
 
 #: Folders with recipes of the user's own, separated like PATH; they come before ours.
@@ -77,10 +77,15 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
     text = find_recipe(kind)
     return replace(
         recipe,
-        transforms=(*text.transforms, *recipe.transforms),
+        transforms=(*(one for one in text.transforms if _fits(one, recipe)), *recipe.transforms),
         retains_context=text.retains_context,
         positions_after_padding=text.positions_after_padding,
     )
+
+
+def _fits(transform: Transform, recipe: Recipe) -> bool:
+    """Tell whether a transform of text suits pictures: a window's cache does not tell whose its keys are."""
+    return not (recipe.images and recipe.images.whole and transform.name == "window_cache")
 
 
 def file_name(model_type: str) -> str:

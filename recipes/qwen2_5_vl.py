@@ -5,26 +5,10 @@ from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
 
 from .qwen2 import RECIPE as QWEN2
 
-TEXT = {
-    **{
-        name: QWEN2.tiny[0].config[name]
-        for name in ("vocab_size", "hidden_size", "intermediate_size")
-    },
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.2,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]},
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-TOKENS = {
-    "image_token_id": 200,
-    "video_token_id": 201,
-    "vision_start_token_id": 202,
-    "vision_end_token_id": 203,
-}
+_ROPE = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]}
+TEXT = {**QWEN2.tiny[1].config, "rope_parameters": _ROPE, "bos_token_id": 1, "eos_token_id": 2}
+TOKENS = {"image_token_id": 200, "video_token_id": 201, "vision_start_token_id": 202}
+VISION = {"hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
 
 RECIPE = Recipe(
     model_type="qwen2_5_vl",
@@ -40,15 +24,12 @@ RECIPE = Recipe(
                 **TOKENS,
                 "text_config": TEXT,
                 "vision_config": {
+                    **VISION,
                     "depth": 3,
-                    "hidden_size": 32,
-                    "out_hidden_size": 64,
-                    "intermediate_size": 48,
-                    "num_heads": 2,
-                    "patch_size": 4,
                     "window_size": 16,
                     "fullatt_block_indexes": [1],
-                    "initializer_range": 0.2,
+                    "out_hidden_size": 64,
+                    "intermediate_size": 48,
                 },
             }
         ),

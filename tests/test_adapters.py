@@ -551,6 +551,7 @@ def test_qefficients_classes(
 
 
 #: Matrices stored input-major; sinks, windows and experts.
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")  # peft sets it
 @pytest.mark.parametrize("model_type", ["gpt2", "gpt_oss"])
 def test_other_architectures_take_adapters(
     models: Models, build: Building, tmp_path: Path, model_type: str

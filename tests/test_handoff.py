@@ -38,9 +38,11 @@ def serving(session: TextGenerationSession, key: str | None = None) -> Iterator[
         server = PrefillServer(session, listener, api_key=key)
         thread = threading.Thread(target=server.serve)
         thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        server.close()
-        thread.join(60)
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.close()
+            thread.join(60)
         assert not thread.is_alive()
 
 

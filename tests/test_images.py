@@ -1,25 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures and text in, text out: two programs of one package, compared with Hugging Face, and at work."""
 
+import base64
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import PlanError
+from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.sights import Picture, Sights, arrange
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.prompts import chat_requests
+from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
 from qeff_zoo.validation import ladder, tiny_models
+from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 
 #: A picture of one size and continuous batching; patches of pictures of any size and 3 axes of RoPE.
-CASES = {"llava": {"full_batch_size": 3}, "qwen2_5_vl": {"batch_size": 2}}
+CASES: dict[str, dict[str, int]] = {
+    "llava": {"full_batch_size": 3},
+    "qwen2_5_vl": {"batch_size": 2},
+}
+PROCESSORS = {
+    "llava": {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 28},
+        "crop_size": {"height": 28, "width": 28},
+    },
+    "qwen2_5_vl": {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": 4,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "size": {"shortest_edge": 64, "longest_edge": 512},
+    },
+}
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -39,6 +67,31 @@ def session(built: tuple[Package, Path]) -> ImageTextToTextSession:
     return found
 
 
+@pytest.fixture
+def talking(built: tuple[Package, Path], tmp_path: Path) -> Package:
+    """The package with a tokenizer, a chat template and a processor, as a checkpoint brings them."""
+    folder = tmp_path / "talking"
+    shutil.copytree(built[0].path, folder)
+    words = {f"w{number}": number for number in range(257)}
+    words["<image>"] = words.pop("w200")
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(
+        "{% for part in messages[0].content %}{{ '<image> ' if part.type == 'image' else part.text }}{% endfor %}"
+    )
+    processor = PROCESSORS[built[0].model_type]
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return Package(folder, built[0].manifest)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    values = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    Image.fromarray(values).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
 def picture(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
     shape = [one for one in session.vision.program.inputs["pixel_values"].shape if one != "patches"]
     grid = {}
@@ -48,11 +101,8 @@ def picture(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
 
 
 def asked(session: ImageTextToTextSession, *pictures: dict[str, Any]) -> Any:
-    tokens = [3]
-    for one in pictures:
-        tokens += [*session.run_of(session.vision.look(one).rows), 4]
-    made = session.request([*tokens, *range(10, 22)], generation_len=6)
-    return replace(made, sights=session.sights(made.prompt, pictures))
+    tokens = [3, *[session.placeholder, 4] * len(pictures), *range(10, 22)]
+    return session.request(tokens, images=pictures, generation_len=6)
 
 
 def test_a_package_has_two_programs_and_one_file_of_weights(built: tuple[Package, Path]) -> None:
@@ -68,6 +118,7 @@ def test_it_agrees_with_hugging_face(built: tuple[Package, Path]) -> None:
     assert record.reported["greedy"]["matched"] == record.reported["greedy"]["generated"]
 
 
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
 def test_rows_of_features_that_are_swapped_are_noticed(
     built: tuple[Package, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,3 +167,120 @@ def test_text_alone_is_answered_too(session: ImageTextToTextSession) -> None:
 def test_targets_of_one_program_refuse(built: tuple[Package, Path], target: str) -> None:
     with pytest.raises(PlanError, match="has programs 'language' and 'vision'"):
         pipeline.build(str(built[1]), Request(target=target), validate=False)
+
+
+def test_run_answers_about_a_picture(
+    talking: Package, photo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ["--prompt", "<image> w3 w4", "--image", str(photo), "--generation-len", "4", "--json"]
+    assert main(["run", str(talking.path), *told]) == 0
+    shown = json.loads(capsys.readouterr().out)["outputs"][0]
+    session: Any = open_session(talking, threads=1)
+    (answer,) = session.generate("<image> w3 w4", images=[photo], generation_len=4)
+    assert shown["token_ids"] == answer.token_ids
+    (by_chat,) = session.generate("w3 w4", images=[photo], chat=True, generation_len=4)
+    assert by_chat.token_ids == answer.token_ids
+
+
+def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:
+    session: Any = open_session(talking, threads=1)
+    for prompt, images in (("w3", [photo]), ("<image> w3", []), ("<image> w3", [photo, photo])):
+        with pytest.raises(GenerationError, match=r"places for pictures.*'<image>'.*--chat"):
+            session.generate(prompt, images=images)
+    with pytest.raises(GenerationError, match="a list of pictures"):
+        session.generate(["<image>", "w1"], images=[[photo]])
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 2)])
+def test_pictures_of_any_shape_are_answered_or_refused(
+    talking: Package, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    Image.new("RGB", size, "red").save(tmp_path / "odd.png")
+    session: Any = open_session(talking, threads=1)
+    try:
+        (answer,) = session.generate("<image> w3", images=[tmp_path / "odd.png"], generation_len=2)
+    except GenerationError as error:
+        assert "Expected" in str(error) or "expected" in str(error)  # noqa: PT017
+    else:
+        assert len(answer.token_ids) == 2
+
+
+def test_a_truncated_picture_is_refused(talking: Package, photo: Path) -> None:
+    photo.write_bytes(photo.read_bytes()[:200])
+    session: Any = open_session(talking, threads=1)
+    with pytest.raises(MediaError, match="Cannot read"):
+        session.request("<image> w3", images=[photo])
+
+
+def chat(url: str) -> ChatRequest:
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "w3 w4"}]
+    return ChatRequest(model="m", messages=[{"role": "user", "content": parts}], max_tokens=4)  # type: ignore[list-item]
+
+
+def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) -> None:
+    session: Any = open_session(talking, threads=1)
+    data = "data:image/png;base64," + base64.b64encode(photo.read_bytes()).decode()
+    (request,) = chat_requests(session, chat(data))
+    expected = session.request("<image> w3 w4", images=[photo])
+    assert request.prompt == expected.prompt
+    assert request.sights is not None
+    assert request.sights.pictures[0].digest == expected.sights.pictures[0].digest
+    for url in ("http://169.254.169.254/latest", "file:///etc/passwd", "data:image/png,x"):
+        with pytest.raises(ApiError, match="fetches nothing"):
+            chat_requests(session, chat(url))
+    with pytest.raises(ApiError, match="Expected base64"):
+        chat_requests(session, chat("data:image/png;base64,!!"))
+    with pytest.raises(ApiError, match="Cannot read"):
+        chat_requests(session, chat("data:image/png;base64,AAAA"))
+
+
+# --- what needs no package ---------------------------------------------------------------------------------------
+
+
+def seen(tokens: list[int], *rows: int, whole: bool = False) -> Sights:
+    pictures = [
+        Picture(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
+        for number, count in enumerate(rows)
+    ]
+    found = arrange(tokens, 9, pictures, whole=whole)
+    assert found is not None
+    return found
+
+
+def test_a_call_does_not_end_within_a_picture_that_must_be_whole() -> None:
+    tokens = [1, 9, 9, 9, 2, 9, 9, 3]
+    assert [seen(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
+    sights = seen(tokens, 3, 2, whole=True)
+    assert [sights.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
+    assert sights.end(1, 3) == 4  # the picture itself, however long
+
+
+def test_validation_does_not_cut_what_must_be_whole() -> None:
+    calls = [
+        Call(kind="prefill", spans=(Span(row=0, sequence=0, start=a, stop=a + 2),)) for a in (0, 2)
+    ]
+    decodes = [Call(kind="decode", spans=(Span(row=0, sequence=0, start=4, stop=5),))]
+    (stage,) = uncut([Stage(name="any", calls=(*calls, *decodes))], [[(1, 4)]])
+    found = [(call.kind, span.start, span.stop) for call in stage.calls for span in call.spans]
+    assert found == [("prefill", 0, 4), ("decode", 4, 5)]
+
+
+def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
+    picture = Picture(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
+    sights = arrange([1, *[9] * 6, 2], 9, [picture], axes=3)
+    assert sights is not None
+    assert sights.positions(0, 9).T.tolist() == [
+        [0, 0, 0],
+        *([1, 1 + row, 1 + column] for row in range(2) for column in range(3)),
+        [4, 4, 4],
+        [5, 5, 5],
+    ]
+
+
+def test_pictures_are_told_apart_by_place_and_pixels() -> None:
+    sights = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
+    assert [sights.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
+    assert sights.name(0, 1) == b""
+    index, rows = sights.between(2, 6)
+    assert index.tolist() == [0, 1, 3]
+    assert rows["image_embeds"].shape == (3, 2)

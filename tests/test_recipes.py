@@ -34,6 +34,7 @@ from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks import find
 from qeff_zoo.transforms import apply
+from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.recurrence import kernels_of
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference_numerics import swapped_heads
@@ -223,10 +224,11 @@ def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_transforms_touch_what_they_promise(name: str) -> None:
     case = parity.all_cases()[name]
-    model = loader.build_meta(case.config, case.recipe.task)
-    for transform in case.recipe.transforms:
+    model = language_model(loader.build_meta(case.config, case.recipe.task))
+    recipe = registry.recipe_for(case.config) if case.recipe.images else case.recipe
+    for transform in recipe.transforms:
         apply(transform, model)  # raises for another count
-    promised = [t for t in case.recipe.transforms if t.name == "rms_norm"]
+    promised = [t for t in recipe.transforms if t.name == "rms_norm"]
     ends = tuple(t.parameters.get("suffix", "RMSNorm") for t in promised)
     ends = ends or ("RMSNorm", "T5LayerNorm")
     norms = [m for m in model.modules() if type(m).__name__.endswith(ends)]

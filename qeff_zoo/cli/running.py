@@ -51,6 +51,12 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
+    if task in NAMES and "vision" in find(task).parts:  # which reads pictures and text
+        if images and len(prompts) != 1:
+            raise GenerationError(
+                f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
+            )
+        return prompts
     if task in NAMES and find(task).reads == "sound":
         raise GenerationError(
             f"{'--prompt' if prompts else '--image'} does not apply to {task}, which reads recordings. Name them: `run "
@@ -117,6 +123,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         chat=arguments.chat,
         adapter=arguments.adapter,
         stream=stream,
+        **({"images": [arguments.image]} if arguments.image else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -153,7 +160,8 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    embeddings = session.embed(texts, adapter=arguments.adapter)
+    chosen = {} if arguments.image else {"adapter": arguments.adapter}
+    embeddings = session.embed(texts, **chosen)
     if arguments.json:
         kind = "image" if arguments.image else "text"
         outputs = [

@@ -62,7 +62,10 @@ class ChatTemplate:
         """
         config = read_json(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
-        source = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
+        older = read_json(folder / "chat_template.json")  # of processors
+        source = older.get("chat_template", config.get("chat_template"))
+        if file.is_file():
+            source = file.read_text(encoding="utf-8")
         if isinstance(source, list):  # several, by name
             source = {entry["name"]: entry["template"] for entry in source}.get("default")
         if not source:

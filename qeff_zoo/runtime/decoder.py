@@ -18,6 +18,7 @@ from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
+_TYPES = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
@@ -62,6 +63,7 @@ class Decoder:
         if not self._says_seen:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self.program, self.sizes = program, sizes
+        self._types = next((name for name in program.inputs if name.startswith(_TYPES)), "")
         vocab_size = program.outputs["logits"].shape[2]
         assert isinstance(vocab_size, int)
         self.vocab_size = vocab_size
@@ -256,6 +258,11 @@ class Decoder:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
             inputs[_AXES] = self._rotary([pieces[row] for row in rows], position_ids)
+        if self._types:
+            inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
+            for place, row in enumerate(rows):
+                if (sights := pieces[row].sights) is not None:
+                    inputs[self._types][place, sights.places] = 1
         logits = self.program.run(inputs, rows)["logits"].astype(np.float32, copy=False)
         return {
             row: logits[place, : min(kept, len(pieces[row].tokens))]

@@ -31,7 +31,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 _VERSION = 1
 _LENGTH = 8  # bytes that say how long the JSON is
-_MOST_JSON = 64 << 20
+_MOST_JSON = 8 << 20  # bytes: more tokens than any context has
 _CONNECT, _ANSWER = 5.0, 120.0  # seconds
 _LOGITS = "logits"
 _SHARED = Path("/dev/shm")

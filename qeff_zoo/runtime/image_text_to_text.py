@@ -2,18 +2,28 @@
 """An image-text-to-text package as a session: pictures and prompts in, generated text and metrics out."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.sights import Sights, arrange
-from qeff_zoo.runtime.text_generation import PREFIX_CACHE_BYTES, TextGenerationSession
+from qeff_zoo.runtime.sights import Picture, Sights, arrange
+from qeff_zoo.runtime.text_generation import (
+    PREFIX_CACHE_BYTES,
+    Generation,
+    Prompt,
+    Stream,
+    TextGenerationSession,
+)
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.vision import Vision
+from qeff_zoo.runtime.vision import GRID, Vision
 
 #: One picture as a processor prepares it: `pixel_values`, and what else the model's forward takes of it.
 Prepared: TypeAlias = Mapping[str, Array]
+#: A path, the bytes of a file, a Pillow image, an array, or what a processor has prepared.
+Image: TypeAlias = Any
 #: Bytes that the features of pictures may take, unless it is told otherwise.
 FEATURE_CACHE_BYTES = 64 << 20
 
@@ -47,19 +57,118 @@ class ImageTextToTextSession(TextGenerationSession):
         self.config = read_json(folder / "config.json")
         self.images = chosen["images"]
         self.vision = Vision(vision, self.config, feature_cache_bytes)
+        self._processor: Any = None
         #: The token that stands for a row of a picture's features.
         self.placeholder = _id(self.config, self.images["token"])
 
+    def request(
+        self, prompt: Prompt, *, images: Sequence[Image] = (), chat: bool = False, **choices: Any
+    ) -> Request:
+        """Check what is asked, and put it into one value. Any thread may do this at any time.
+
+        Args:
+            prompt: As for `generate`; its token for pictures stands where each of them belongs.
+            images: Paths, bytes of files, Pillow images or arrays, in the order of the prompt.
+            chat: The prompt is a user's message: pictures come before its text, as the chat template writes them.
+            **choices: As of `TextGenerationSession.request`.
+
+        Raises:
+            GenerationError: It cannot be served.
+            MediaError: A picture cannot be read.
+        """
+        if chat and isinstance(prompt, str):
+            content = [*[{"type": "image"}] * len(images), {"type": "text", "text": prompt}]
+            message = {"role": "user", "content": content if images else prompt}
+            return self.request(self.encode_chat([message]), images=images, **choices)
+        made = self.request_of(
+            self.encode(prompt), [self.prepare(one) for one in images], **choices
+        )
+        return replace(made, text=prompt) if isinstance(prompt, str) else made
+
+    def request_of(
+        self, tokens: Sequence[int], pictures: Sequence[Prepared], **choices: Any
+    ) -> Request:
+        """Return a request of token ids with one token for each picture, and of pictures that are prepared."""
+        seen = [self.vision.look(picture) for picture in pictures]
+        if not seen:  # which may be a request that was written out before
+            self._check_count(tokens, self.placeholder, 0)
+            return super().request(tokens, **choices)
+        whole = self._written_out(tokens, [picture.rows for picture in seen])
+        return replace(super().request(whole, **choices), sights=self._arranged(whole, seen))
+
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt | Request],
+        *,
+        images: Sequence[Any] = (),
+        stream: Stream | None = None,
+        **choices: Any,
+    ) -> list[Generation]:
+        """Generate for prompts with pictures.
+
+        Args:
+            prompts: As for `TextGenerationSession.generate`.
+            images: The pictures of the prompt; of several prompts, a list of pictures for each.
+            stream: Told of text as it comes.
+            **choices: As of `TextGenerationSession.generate`.
+        """
+        every = [prompts] if isinstance(prompts, str) else [*prompts]
+        shown = [images] if isinstance(prompts, str) else images or [()] * len(every)
+        if len(shown) != len(every):
+            raise GenerationError(
+                f"There are pictures for {len(shown)} prompts, and {len(every)} prompts; expected a list of pictures "
+                "for each. Give an empty list where a prompt has none."
+            )
+        requests = [
+            one if isinstance(one, Request) else self.request(one, images=pictures, **choices)
+            for one, pictures in zip(every, shown, strict=True)
+        ]
+        return super().generate(requests, stream=stream)
+
+    def prepare(self, picture: Image) -> Prepared:
+        """Make the arrays of a picture that the vision program takes.
+
+        Raises:
+            MediaError: It cannot be read.
+            CheckpointError: The package does not say how pictures are prepared.
+        """
+        from qeff_zoo.media.image_processor import load_image_processor
+
+        if isinstance(picture, Mapping):
+            return picture
+        if self._processor is None:
+            self._processor = load_image_processor(self.folder)
+        made = self._processor([picture])
+        return {name: made[name] for name in ("pixel_values", GRID) if name in made}
+
+    def _written_out(self, tokens: Sequence[int], rows: Sequence[int]) -> list[int]:
+        """Replace the token of each picture by those of its rows, and what stands around them."""
+        marker = _id(self.config, self.images.get("marker") or self.images["token"])
+        self._check_count(tokens, marker, len(rows))
+        left, whole = iter(rows), list[int]()
+        for token in tokens:
+            whole += self.run_of(next(left)) if token == marker else [token]
+        return whole
+
+    def _check_count(self, tokens: Sequence[int], marker: int, pictures: int) -> None:
+        count = sum(token == marker for token in tokens)
+        if count != pictures:
+            shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
+            raise GenerationError(
+                f"The prompt has {count} places for pictures, and there are {pictures} pictures; expected as many of "
+                f"both. Write {shown!r} where each picture belongs, or use the chat template (--chat), which does."
+            )
+
     def run_of(self, rows: int) -> list[int]:
         """Return the tokens that a picture of so many rows takes in a prompt."""
-        around = [
+        before, after = (
             [
                 one if isinstance(one, int) else _id(self.config, one)
-                for one in self.images.get(name, ())
+                for one in self.images.get(side, ())
             ]
-            for name in ("before", "after")
-        ]
-        return [*around[0], *[self.placeholder] * rows, *around[1]]
+            for side in ("before", "after")
+        )
+        return [*before, *[self.placeholder] * rows, *after]
 
     def sights(self, tokens: Sequence[int], pictures: Sequence[Prepared]) -> Sights | None:
         """Read the pictures of a prompt.
@@ -69,7 +178,11 @@ class ImageTextToTextSession(TextGenerationSession):
             pictures: In the order of the prompt.
         """
         seen = [self.vision.look(picture) for picture in pictures]
-        return arrange(tokens, self.placeholder, seen, int(self.images.get("axes", 1)))
+        return self._arranged(tokens, seen)
+
+    def _arranged(self, tokens: Sequence[int], seen: Sequence[Picture]) -> Sights | None:
+        axes, whole = int(self.images.get("axes", 1)), bool(self.images.get("whole"))
+        return arrange(tokens, self.placeholder, seen, axes=axes, whole=whole)
 
 
 def _id(config: Mapping[str, Any], name: str) -> int:

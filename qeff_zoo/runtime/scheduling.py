@@ -109,7 +109,9 @@ class _Seat:
     def next_piece(self, length: int) -> Piece:
         """Return what is to run next: at most `length` tokens, all of the prompt or all of the answer."""
         if self.prefills:
-            tokens: Sequence[int] = self.answer.request.prompt[self.done : self.done + length]
+            stop, sights = self.done + length, self.answer.request.sights
+            stop = stop if sights is None else sights.end(self.done, stop)
+            tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
         return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)

@@ -44,6 +44,7 @@ class Sights:
         places: (rows,), positions of all placeholders, ascending.
         features: By input of the language program, (rows, width).
         axes: (3, tokens), rotary positions of the prompt's tokens; None of models whose RoPE has one axis.
+        whole: Whether a picture must be in one call, since its tokens see one another.
     """
 
     pictures: tuple[Picture, ...]
@@ -51,6 +52,14 @@ class Sights:
     places: Array
     features: Mapping[str, Array]
     axes: Array | None = None
+    whole: bool = False
+
+    def end(self, start: int, stop: int) -> int:
+        """Return where a call may end that is to end at `stop`: not within a picture that must be whole."""
+        for picture, begun in zip(self.pictures, self.starts, strict=True):
+            if self.whole and begun < stop < begun + picture.rows:
+                return begun if begun > start else begun + picture.rows
+        return stop
 
     def between(self, start: int, stop: int) -> tuple[Array, dict[str, Array]]:
         """Return of some positions the placeholders among them, counted from the first, and their rows."""
@@ -78,7 +87,12 @@ class Sights:
 
 
 def arrange(
-    tokens: Sequence[int], placeholder: int, pictures: Sequence[Picture], axes: int
+    tokens: Sequence[int],
+    placeholder: int,
+    pictures: Sequence[Picture],
+    *,
+    axes: int = 1,
+    whole: bool = False,
 ) -> Sights | None:
     """Give the placeholders of a prompt, in their order, the rows of its pictures; None without any.
 
@@ -87,6 +101,7 @@ def arrange(
         placeholder: Token id.
         pictures: In the order of the prompt.
         axes: Of rotary positions.
+        whole: Whether a picture must be in one call.
     """
     if not pictures:
         return None
@@ -101,6 +116,7 @@ def arrange(
         places=places,
         features={name: np.concatenate([one.features[name] for one in pictures]) for name in names},
         axes=_axes(len(tokens), pictures, starts) if axes > 1 else None,
+        whole=whole,
     )
 
 

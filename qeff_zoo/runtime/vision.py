@@ -2,6 +2,7 @@
 """A vision program at work: a picture in, as a processor prepares it, its rows of features out, each picture once."""
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +34,7 @@ class Vision:
         self.used = 0
         #: Pictures that the program has read.
         self.read = 0
+        self._in_use = threading.Lock()
         self._known: OrderedDict[bytes, Picture] = OrderedDict()
 
     def look(self, prepared: Mapping[str, Array]) -> Picture:
@@ -42,12 +44,13 @@ class Vision:
             prepared: `pixel_values` as the program takes them, and of one in patches `image_grid_thw`, (1, 3).
         """
         digest = _digest(prepared)
-        picture = self._known.get(digest)
-        if picture is None:
-            picture = self._look(digest, prepared)
-            self._keep(picture)
-        else:
-            self._known.move_to_end(digest)
+        with self._in_use:  # any thread may prepare a request
+            picture = self._known.get(digest)
+            if picture is None:
+                picture = self._look(digest, prepared)
+                self._keep(picture)
+            else:
+                self._known.move_to_end(digest)
         return picture
 
     def _look(self, digest: bytes, prepared: Mapping[str, Array]) -> Picture:

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bodies of requests -> requests of the runtime, one for each choice that is to be answered."""
 
+import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from qeff_zoo.errors import AdapterError, BusyError, ContextLengthError, GenerationError
+from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
@@ -34,11 +38,42 @@ def chat_requests(
             param="messages",
             code="no_chat_template",
         )
+    pictures = [_picture(url) for message in body.messages for url in message.pictures]
+    if pictures and not isinstance(session, ImageTextToTextSession):
+        raise ApiError(
+            400,
+            f"Model {body.model!r} reads text alone, and the messages have {len(pictures)} pictures; expected none. "
+            "Leave them out, or ask a model that reads pictures.",
+            param="messages",
+            code="invalid_value",
+        )
     with blaming("messages"):
         tokens = session.encode_chat([message.as_template_input() for message in body.messages])
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter)]
+    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, pictures)]
+
+
+def _picture(url: str) -> bytes:
+    """Return the picture of a `data:` URL; nothing is fetched, since clients may not ask what a server can reach."""
+    head, comma, content = url.partition(",")
+    if not (comma and head.startswith("data:") and head.endswith(";base64")):
+        raise ApiError(
+            400,
+            f"Cannot read the picture at {shortened(url)!r}; expected data:image/…;base64,… with the picture itself, "
+            "since this server fetches nothing. Send it so.",
+            param="messages",
+            code="invalid_image_url",
+        )
+    try:
+        return base64.b64decode(content, validate=True)
+    except ValueError as error:
+        raise ApiError(
+            400,
+            f"Cannot read a picture of {len(content):,} characters: {error}. Expected base64. Encode it again.",
+            param="messages",
+            code="invalid_base64_image",
+        ) from error
 
 
 def completion_requests(
@@ -65,9 +100,11 @@ def _choices(
     logprobs: int | None,
     param: str,
     adapter: str | None,
+    pictures: Sequence[bytes] = (),
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
     _check_length(session, len(tokens), limit, param)
+    shown: dict[str, Any] = {"images": pictures} if pictures else {}
     with blaming(param):
         sampling = Sampling(
             temperature=body.temperature,
@@ -86,6 +123,7 @@ def _choices(
             sampling=sampling,
             stop=body.stop,
             ignore_eos=body.ignore_eos,
+            **shown,
             adapter=adapter,
         )
     for number in range(body.n):

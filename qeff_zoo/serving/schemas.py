@@ -112,19 +112,53 @@ class TextPart(BaseModel):
     text: str
 
 
+class ImageUrl(BaseModel):
+    """Where a picture is."""
+
+    model_config = ConfigDict(strict=True)
+
+    url: str
+    detail: str | None = (
+        None  # of OpenAI's models alone: here every picture is read as its processor says
+    )
+
+
+class ImagePart(BaseModel):
+    """A picture among the text of a message."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
 class ChatMessage(BaseModel):
     """One message; what it has beyond role and content is for the chat template."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: str
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+
+    @property
+    def pictures(self) -> list[str]:
+        """URLs of its pictures, in their order."""
+        parts = self.content if isinstance(self.content, list) else []
+        return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
     def as_template_input(self) -> dict[str, Any]:
-        """Return it as chat templates expect it: with text for its content."""
-        content = self.content
+        """Return it as chat templates expect it: text for its content, or parts where it has pictures."""
+        content: Any = self.content
         if isinstance(content, list):
-            content = "\n".join(part.text for part in content)
+            texts = [part.text if isinstance(part, TextPart) else None for part in content]
+            parts = [
+                {"type": "image"} if text is None else {"type": "text", "text": text}
+                for text in texts
+            ]
+            content = parts if self.pictures else "\n".join(text or "" for text in texts)
         return {"role": self.role, "content": content, **(self.model_extra or {})}
 
 

@@ -33,12 +33,12 @@ from qeff_zoo.transforms.latent_kv import expand, expanders_of
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.transforms.window_cache import windows_of
 
-#: From the symbols of rows and tokens and the example's positions, by name: an example, and the symbols of its axes.
-More: TypeAlias = Callable[[Any, Any, Tensor], Mapping[str, tuple[Tensor, Any]]]
+#: From the symbols of rows, tokens and cache, and an example's positions: examples by name, and symbols of their axes.
+More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, Any]]]
 
 _ENDLESS = 1 << 31  # positions
 # Example sizes: at least 2, or torch.export specializes.
-_BATCH, _SLOTS, _KEPT, _SEQ, _SEEN, _CTX = 2, 3, 4, 6, 8, 10
+_BATCH, _SLOTS, _KEPT, _SEQ, _SEEN, CTX = 2, 3, 4, 6, 8, 10
 
 
 class Step(nn.Module):
@@ -159,7 +159,7 @@ def tracing(
     longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1
     batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
     seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
-    sizes, symbols = {"batch_size": _SLOTS, "ctx_len": _CTX}, {"batch_size": slots, "ctx_len": ctx}
+    sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     # Behind the states: example and symbols.
     last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
@@ -169,7 +169,7 @@ def tracing(
     if num_logits_to_keep:
         kept = Dim("num_logits_to_keep", min=2, max=longest)
         last["num_logits_to_keep"] = torch.zeros(_KEPT).long(), {0: kept}
-    given = more(batch, seq, position_ids) if more else {}
+    given = more(batch, seq, ctx, position_ids) if more else {}
     return Tracing(
         module=step(model, states, tuple(given)).eval(),
         inputs={
@@ -192,12 +192,7 @@ def tracing(
             **{name: axes for name, (_, axes) in last.items()},
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
-        input_names=[
-            *("input_ids", "position_ids"),
-            *(state.name for state in states),
-            *last,
-            *given,
-        ],
+        input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
         output_names=["logits", *(state.output for state in states)],
         states=states,
         then=None if continuous_batching else remove_slots,

@@ -6,6 +6,8 @@ As in `qeff_zoo.tasks.decoding`, and after the states
 IN   image_index (batch_size, seq_len) i64      of each token its row of the features below, -1 for text
      image_embeds (image_rows, hidden) f32      what program `vision` made of pictures: all that the call needs, or more
      [deepstack.i (image_rows, hidden) f32]     the same, added to the states after layer i
+     [of_context.token_type_ids (batch_size, ctx_len) i64]   1 where the context has a token of a picture, of models
+                                                in which those see one another; named after the forward's argument
      [rope_positions (3, batch_size, seq_len) i64]   time, row and column of each token, of models with such a RoPE
 
 The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
@@ -27,6 +29,8 @@ from qeff_zoo.tasks.vision import MERGES, swapped
 from qeff_zoo.transforms.retained_state import RetainedState
 
 _ROWS = 5  # of the example
+#: Begins the name of what tells which tokens of the context are a picture's; ends with the forward's argument.
+TYPES = "of_context."
 
 
 class _Merged(TorchFunctionMode):
@@ -77,12 +81,17 @@ class Step(decoding.Step):
         if "rope_positions" in told:
             position_ids = torch.cat([position_ids[None], told["rope_positions"]])
         features = told["image_embeds"]
-        deep = [value for name, value in told.items() if name.startswith("deepstack.")]
+        deep = [_Either([told[name]]) for name in told if name.startswith("deepstack.")]
         output = SimpleNamespace(
             pooler_output=_Either([features]),
             deepstack_features=deep,
             last_hidden_state=features[None],
         )
+        types = {
+            name.removeprefix(TYPES): value
+            for name, value in told.items()
+            if name.startswith(TYPES)
+        }
         merged = _Merged(told["image_index"], features)
 
         def add(hidden: Tensor, _: Any, rows: Tensor) -> Tensor:
@@ -100,6 +109,7 @@ class Step(decoding.Step):
                 past_key_values=state,
                 use_cache=True,
                 mm_encoder_outputs={"image": output},
+                **types,
             )
 
 
@@ -116,7 +126,7 @@ def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing
     rows = {0: Dim("image_rows", min=2)}
     deep = getattr(config.vision_config, told.deepstack) if told.deepstack else ()
 
-    def more(batch: Any, seq: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
+    def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
         found = {
             "image_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
             "image_embeds": (features, rows),
@@ -127,6 +137,9 @@ def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing
                 position_ids.expand(told.axes, -1, -1).contiguous(),
                 {1: batch, 2: seq},
             )
+        if told.whole:
+            types = torch.zeros(len(position_ids), decoding.CTX, dtype=torch.long)
+            found[f"{TYPES}{told.types}"] = types, {0: batch, 1: ctx}
         return found
 
     return decoding.tracing(model, step=Step, more=more, **variant)

@@ -88,6 +88,7 @@ def additive_mask(
     attention_mask: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
+    by_row: bool = False,
     **_: Any,
 ) -> Tensor:
     """Evaluate one of transformers' mask functions where the tokens really are.
@@ -101,6 +102,7 @@ def additive_mask(
         attention_mask: (batch, kv), True where there is a token; encoders only.
         dtype: Of the result.
         device: Of the result.
+        by_row: Whether rules of rows may differ, which of text alone they do not.
 
     Returns:
         (batch or 1, 1, seq, ctx): 0 where a query may attend, the lowest finite value elsewhere.
@@ -122,7 +124,8 @@ def additive_mask(
     else:
         keys = (torch.arange(kv_length, device=device) + kv_offset).view(1, 1, 1, -1)
     none = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
-    allowed = mask_function(none, none, queries, keys)
+    rows = torch.arange(queries.shape[0], device=device).view(-1, 1, 1, 1) if by_row else none
+    allowed = mask_function(rows, none, queries, keys)
     if isinstance(kv_offset, Tensor):
         allowed = allowed & (keys >= 0)
     if attention_mask is not None:

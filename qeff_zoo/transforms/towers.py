@@ -6,6 +6,7 @@ over to implementations whose name contains "flash"; others are given pieces, wh
 mask keeps the segments apart, so that one graph does for any.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from qeff_zoo.transforms import attention
 
 IMPLEMENTATION = "qeff_zoo_flash"
+#: Of the language model beside a tower: rows may have pictures at different places, whose tokens see one another.
+BY_ROW = "qeff_zoo_by_row"
 _MORE = ("cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal")
 
 
@@ -31,10 +34,7 @@ def implement(model: Any) -> None:
     towers = {name: getattr(config, name, None) for name in config.sub_configs}
     config._attn_implementation = {
         "": attention.IMPLEMENTATION,
-        **{
-            name: attention.IMPLEMENTATION if one is text else IMPLEMENTATION
-            for name, one in towers.items()
-        },
+        **{name: BY_ROW if one is text else IMPLEMENTATION for name, one in towers.items()},
     }
 
 
@@ -78,3 +78,5 @@ def _apart(length: int, ends: Tensor) -> Tensor:
 
 AttentionInterface.register(IMPLEMENTATION, attend)
 AttentionMaskInterface.register(IMPLEMENTATION, attention.additive_mask)
+AttentionInterface.register(BY_ROW, attention.attend)
+AttentionMaskInterface.register(BY_ROW, partial(attention.additive_mask, by_row=True))

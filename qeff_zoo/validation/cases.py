@@ -257,6 +257,37 @@ def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
     return script.decode(steps).stage("continuous_batching")
 
 
+def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]) -> list[Stage]:
+    """Let no call end within a picture: it goes on to the end of that.
+
+    Args:
+        stages: As they were written.
+        pictures: Of each sequence, where each begins and ends.
+    """
+
+    def moved(number: int, place: int) -> int:
+        return next((end for begin, end in pictures[number] if begin < place < end), place)
+
+    found = []
+    for stage in stages:
+        calls = []
+        for call in stage.calls:
+            spans = [
+                replace(
+                    span,
+                    start=moved(span.sequence, span.start),
+                    stop=moved(span.sequence, span.stop),
+                )
+                for span in call.spans
+            ]
+            spans = [span for span in spans if span.start < span.stop]
+            kind = "prefill" if any(span.stop - span.start > 1 for span in spans) else call.kind
+            if spans:
+                calls.append(replace(call, kind=kind, spans=tuple(spans)))
+        found.append(replace(stage, calls=tuple(calls)))
+    return found
+
+
 def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
     """Return how many tokens of each sequence the stages need."""
     spans = [span for stage in stages for call in stage.calls for span in call.spans]

@@ -201,7 +201,8 @@ def swapped_heads(model: Any) -> Iterator[str]:
         config = layers[0]
     told = getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
     heads = int(told[0] if isinstance(told, list | tuple) else told)  # of the first stage
-    name, projection = _mixer_output(model, heads)
+    beside = config is not model.config and hasattr(model, "get_decoder")
+    name, projection = _mixer_output(model.get_decoder() if beside else model, heads)
     axis = 1 if isinstance(projection, _CONVOLUTIONS) else -1
 
     def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:

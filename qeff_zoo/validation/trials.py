@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a package on the cases: which tokens went in, and what it answered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
@@ -158,6 +158,8 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         sequences, pictures = sample_pictures.insert(session, sequences)
         images = {**session.images, "placeholder": session.placeholder}
         sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
+        if session.images.get("whole"):
+            stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in stages for call in stage.calls for span in call.spans):
         ends[span.sequence].update(span.answered)
@@ -178,10 +180,10 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         answers[stage.name] = np.stack(found)
     rows.end()
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
-    request = session.request(prompt, generation_len=_GREEDY_LENGTH)
     if sights[0] is not None:  # to the end of its last picture
         prompt = sequences[0][: int(sights[0].places[-1]) + 1]
-        request = session.request(prompt, generation_len=_GREEDY_LENGTH)
+    request = TextGenerationSession.request(session, prompt, generation_len=_GREEDY_LENGTH)
+    if sights[0] is not None:
         request = replace(request, sights=session.sights(prompt, pictures[0]))
     greedy = session.generate([request])[0].token_ids
     return Trial(
@@ -194,6 +196,12 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         images=images,
         greedy=(prompt, greedy),
     )
+
+
+def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:
+    """Return where the pictures of a sequence begin and end."""
+    for picture, begun in zip(sights.pictures, sights.starts, strict=True) if sights else ():
+        yield begun, begun + picture.rows
 
 
 def _call(

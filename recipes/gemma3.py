@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gemma 3 with pictures, `transformers.models.gemma3`: the tokens of a picture see one another."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .gemma3_text import RECIPE as GEMMA3_TEXT
+from .llava import RECIPE as LLAVA
+from .llava import VISION
+
+SIGLIP = {**VISION, "model_type": "siglip_vision_model", "vision_use_head": False}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="gemma3",
+    architectures=("Gemma3ForConditionalGeneration",),
+    special="Tokens of a picture see one another, in sliding layers too; a picture is read in one call of prefill.",
+    images=Images(
+        types="token_type_ids",
+        whole="image",
+        marker="boi_token_index",
+        before=("boi_token_index",),
+        after=("eoi_token_index",),
+    ),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**GEMMA3_TEXT.tiny[0].config, "model_type": "gemma3_text"},
+                "vision_config": SIGLIP,
+                "image_token_index": 200,
+                "boi_token_index": 201,
+                "eoi_token_index": 202,
+                "mm_tokens_per_image": 4,
+            }
+        ),
+    ),
+)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen2-VL, `transformers.models.qwen2_vl`: Qwen2.5-VL whose vision layers all see the whole picture."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny
+
+from .qwen2_5_vl import RECIPE as QWEN2_5_VL
+from .qwen2_5_vl import TEXT, TOKENS
+
+RECIPE = replace(
+    QWEN2_5_VL,
+    model_type="qwen2_vl",
+    architectures=("Qwen2VLForConditionalGeneration",),
+    special="Patches of pictures of any size, packed into one sequence; RoPE over time, row and column.",
+    tiny=(
+        Tiny(
+            config={
+                **TOKENS,
+                "text_config": TEXT,
+                "vision_config": {
+                    "num_heads": 2,
+                    "patch_size": 4,
+                    "initializer_range": 0.2,
+                    "depth": 2,
+                    "embed_dim": 32,
+                    "hidden_size": 64,
+                },
+            }
+        ),
+    ),
+)
