@@ -32,10 +32,12 @@ from qeff_zoo.tasks.seeing import Embed
 from qeff_zoo.validation import drawings, tiny_models
 
 IMAGE_RECIPES = [one for one in registry.list_recipes() if tasks.find(one.task).reads == "image"]
-#: Graphs that are compared in any case: with a head, and of one half of a model. `validate MODEL_TYPE`
+#: Graphs that are compared in any case: attention and convolutions, with a head and without. `validate MODEL_TYPE`
 #: tried all of them when their evidence was recorded, and test_models.py sees to it that it is of what is there.
 TRACED = [
     ("vit", "image-classification"),
+    ("dinov2", "image-feature-extraction"),
+    ("resnet", "image-classification"),
     ("clip", "image-feature-extraction"),
 ]
 
@@ -95,7 +97,7 @@ def vit(make: Make) -> Built:
 
 
 def test_recipes_of_images_name_their_processor() -> None:
-    assert len(IMAGE_RECIPES) >= 3
+    assert len(IMAGE_RECIPES) >= 12
     for recipe in IMAGE_RECIPES:
         assert recipe.image_processor
         assert all(tiny.image_processor for tiny in recipe.tiny)
@@ -141,10 +143,8 @@ def test_packages_answer_as_hugging_face(
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("model_type", ["clip", "resnet"])
 def test_states_are_pooled_as_asked_for(pooling: str, model_type: str) -> None:
-    sizes: dict[str, Any] = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]}
-    if model_type == "clip":
-        sizes = dict(registry.find_recipe(model_type).tiny[0].config)
-    config = transformers.CONFIG_MAPPING[model_type].from_dict(sizes)
+    recipe = registry.find_recipe(model_type)
+    config = transformers.CONFIG_MAPPING[model_type].from_dict(dict(recipe.tiny[0].config))
     model = transformers.AutoModel.from_config(config).eval()
     if pooling == "cls" and model_type == "resnet":
         with pytest.raises(ExportError, match="no state of the whole picture"):
@@ -206,7 +206,7 @@ def test_run_refuses_what_is_no_picture(
 def test_embeddings_are_printed(
     make: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    built = make("clip", "image-feature-extraction")
+    built = make("dinov2", "image-feature-extraction")
     paths = []
     for number in (0, 1):
         paths.append(str(tmp_path / f"{number}.png"))
@@ -217,7 +217,7 @@ def test_embeddings_are_printed(
     assert cli.main(["run", str(built.package.path), *arguments, "--json"]) == 0
     outputs = json.loads(capsys.readouterr().out)["outputs"]
     assert [one["image"] for one in outputs] == paths
-    assert len(outputs[0]["embedding"]) == 40
+    assert len(outputs[0]["embedding"]) == 64
 
 
 def test_a_session_of_no_pictures_and_of_bad_ones(vit: Built) -> None:
