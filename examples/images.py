@@ -24,17 +24,15 @@ def make_vit(folder: Path) -> str:
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
     config = ViTConfig(num_attention_heads=4, image_size=64, patch_size=16, id2label=names, **sizes)
     ViTForImageClassification(config).save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(
-        json.dumps({"image_processor_type": "ViTImageProcessor", "size": 64})
-    )
+    processor = {"image_processor_type": "ViTImageProcessor", "size": 64}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return str(folder)
 
 
 def make_pictures(folder: Path) -> list[Path]:
     """Draw a sunset, write it as PNG and as JPEG, and the same upside down."""
     down, right = np.mgrid[0:120, 0:200]
-    red, blue = 255 - down, 40 + right // 2
-    picture = np.stack([red, 60 + 0 * red, blue], axis=2).astype(np.uint8)
+    picture = np.stack([255 - down, 60 + 0 * down, 40 + right // 2], axis=2).astype(np.uint8)
     paths = [folder / name for name in ("sunset.png", "sunset.jpg", "turned.png")]
     for path, pixels in zip(paths, (picture, picture, picture[::-1]), strict=True):
         Image.fromarray(pixels).save(path)
@@ -46,14 +44,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = sys.argv[1] if sys.argv[1:] else make_vit(Path(folder, "tiny-vit"))
         pictures = [Path(name) for name in sys.argv[2:]] or make_pictures(Path(folder))
-        recognizing = qeff_zoo.build(model, task="image-classification", batch_size=len(pictures))
-        for path, scores in zip(
-            pictures, qeff_zoo.load(recognizing).classify(pictures), strict=True
-        ):
-            print(f"{path.name}: {scores[0].label} {scores[0].score:.3f}")
+        package = qeff_zoo.build(model, task="image-classification", batch_size=len(pictures))
+        answers = qeff_zoo.load(package).classify(pictures)
+        for path, (best, *_) in zip(pictures, answers, strict=True):
+            print(f"{path.name}: {best.label} {best.score:.3f}")
         # A checkpoint that was trained to classify has no pooler of its own.
-        seeing = qeff_zoo.build(model, task="image-feature-extraction", pooling="cls")
-        session = qeff_zoo.load(seeing)
+        package = qeff_zoo.build(model, task="image-feature-extraction", pooling="cls")
+        session = qeff_zoo.load(package)
         cosines = session.similarity(session.embed(pictures))
         for path, cosine in zip(pictures[1:], cosines[0, 1:], strict=True):
             print(f"cosine of {pictures[0].name} and {path.name}: {cosine:.3f}")

@@ -20,7 +20,7 @@ _BEST = 5  # labels of a picture that are shown
 
 
 def run_command(arguments: argparse.Namespace) -> None:
-    """Run a package on prompts or texts."""
+    """Run a package on prompts, texts, pictures or recordings."""
     if arguments.sound:
         _transcribe_all(arguments)
         return
@@ -41,6 +41,7 @@ def run_command(arguments: argparse.Namespace) -> None:
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
     given = _given(package.task, prompts, arguments.image)
+    _refuse_adapter(package.task, arguments)
     session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
@@ -73,6 +74,14 @@ def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     return images if sees else prompts
 
 
+def _refuse_adapter(task: str, arguments: argparse.Namespace) -> None:
+    """Refuse --adapter where a package reads no text."""
+    if arguments.adapter is not None and task in NAMES and find(task).reads != "text":
+        raise AdapterError(
+            f"--adapter does not apply to {task}: adapters are for packages that read text. Leave it out."
+        )
+
+
 def _load_adapter(session: Any, given: str, flag: str) -> str:
     """Load what a flag says, `NAME=DIR`; return the name."""
     name, equals, source = given.partition("=")
@@ -99,6 +108,7 @@ def _transcribe_all(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
         )
+    _refuse_adapter(package.task, arguments)
     session: Any = open_session(package, threads=arguments.threads)
     for path in arguments.sound:
         (found,) = session.transcribe(path)
