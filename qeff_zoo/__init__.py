@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         QEFFAutoModel,
         QEFFAutoModelForCausalLM,
         QEFFAutoModelForCTC,
+        QEFFAutoModelForImageTextToText,
         QEFFAutoModelForSequenceClassification,
         QEffAutoPeftModelForCausalLM,
     )
@@ -41,6 +42,7 @@ __all__ = [
     "QEFFAutoModel",
     "QEFFAutoModelForCTC",
     "QEFFAutoModelForCausalLM",
+    "QEFFAutoModelForImageTextToText",
     "QEFFAutoModelForSequenceClassification",
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
@@ -161,6 +162,50 @@ def test_a_picture_is_read_once(session: ImageTextToTextSession) -> None:
 def test_text_alone_is_answered_too(session: ImageTextToTextSession) -> None:
     answers = session.generate([[3, 4, 5], [6]], generation_len=4)
     assert [len(answer.token_ids) for answer in answers] == [4, 4]
+
+
+def test_qefficients_class_takes_what_a_processor_returns(
+    built: tuple[Package, Path], session: ImageTextToTextSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts with two pictures and with one, padded: each gets its own."""
+    one, other, third = (picture(session, seed) for seed in (1, 2, 3))
+    requests = [asked(session, one, other), asked(session, third)]
+    expected = [answer.token_ids for answer in session.generate(requests)]
+    longest = max(len(request.prompt) for request in requests)
+    padding = [longest - len(request.prompt) for request in requests]
+    stacked = {
+        name: np.concatenate(
+            [
+                np.atleast_2d(each[name])
+                if name == "image_grid_thw"
+                else (
+                    each[name]
+                    if session.vision.tower
+                    else each[name].reshape(1, *each[name].shape[-3:])
+                )
+                for each in (one, other, third)
+            ]
+        )
+        for name in one
+    }
+    inputs = {
+        "input_ids": np.array(
+            [
+                [0] * left + [*request.prompt]
+                for left, request in zip(padding, requests, strict=True)
+            ]
+        ),
+        "attention_mask": np.array([[0] * left + [1] * (longest - left) for left in padding]),
+        **stacked,
+    }
+    model = qeff_zoo.QEFFAutoModelForImageTextToText.from_pretrained(built[1], kv_offload=True)
+    model.package = built[0]
+    info = model.generate(inputs=inputs, generation_len=6)
+    assert [found[:6] for found in info.generated_ids] == expected
+    with pytest.raises(GenerationError, match="expected as many of both"):
+        model.generate(inputs={"input_ids": inputs["input_ids"]}, generation_len=6)
+    with pytest.raises(GenerationError, match="inputs alone, or prompts"):
+        model.generate(inputs=inputs, prompts=["What?"])
 
 
 @pytest.mark.parametrize("target", ["openvino", "qaic", "qnn-htp"])

@@ -77,7 +77,7 @@ def execute(
 
     Args:
         session: Opened.
-        prompts: Texts, or token ids.
+        prompts: Texts, token ids, or requests of the session.
         tokenizer: Turns texts into token ids; None for the package's own.
         stream: Print prompts and answers on stdout, a single one as it grows.
         chat: Apply the chat template.
@@ -102,11 +102,12 @@ def execute(
         ]
         chat, choices = False, {}
     show = _printer() if stream else lambda _: None
+    shown = [getattr(one, "text", None) or one for one in given]
     if alone := len(given) == 1:
-        show(f"Prompt: {given[0]}\nCompletion: ")
+        show(f"Prompt: {shown[0]}\nCompletion: ")
     growing = (lambda _, text: show(text)) if alone else None
     found = session.generate(fed, chat=chat, stream=growing, **choices)
-    for prompt, one in zip(given, found, strict=True):
+    for prompt, one in zip(shown, found, strict=True):
         show("\n" if alone else f"Prompt: {prompt}\nCompletion: {one.text}\n")
     speed = session.metrics
     assert speed is not None

@@ -54,6 +54,7 @@ _CHECKED = Foreign(
     "Give num_speculative_tokens to `compile`, and load the package with speculate=….",
 )
 _NOT_RECORDED = Foreign(_OFF, "Leave it out: what goes into a program is not written to files.")
+_ONE_PACKAGE = Foreign(_OFF, "Leave it out: one package has both programs.")
 _ALWAYS = Foreign(_EITHER, "Leave it out.")
 
 #: Arguments of `from_pretrained`.
@@ -71,7 +72,7 @@ LOADING: Mapping[str, Foreign] = MappingProxyType(
         "attn_implementation": Foreign((None, "eager"), "Leave it out: the graph has its own."),
         "enable_proxy": Foreign(_OFF, "Leave it out: a package is of a whole model."),
         "num_hidden_layers": Foreign((None,), "Leave it out: a package is of a whole model."),
-        "kv_offload": Foreign(_OFF, "Leave it out: it is for models that see."),
+        "kv_offload": Foreign(_OFF, "Use QEFFAutoModelForImageTextToText."),
         "is_tlm": _CHECKED,
         "cache_dir": Foreign((None,), "Set HF_HUB_CACHE for downloads, QEFF_HOME for packages."),
         "token": Foreign((None,), "Set HF_TOKEN."),
@@ -134,9 +135,11 @@ COMPILING: Mapping[str, Foreign] = MappingProxyType(
         "artifacts": Foreign(_OFF, "Use target='qaic', which leaves a folder without an SDK."),
         "artifact_only": Foreign(_OFF, "Use target='qaic', which leaves a folder without an SDK."),
         **{
-            name: Foreign((None,), "Leave it out: models that see are not there yet.")
-            for name in ("img_size", "image_path", "image_url", "skip_vision", "skip_lang")
+            name: Foreign((None,), "Leave it out: pictures are given to `generate`.")
+            for name in ("img_size", "image_path", "image_url")
         },
+        "skip_vision": _ONE_PACKAGE,
+        "skip_lang": _ONE_PACKAGE,
     }
 )
 #: Arguments of `generate` and `cloud_ai_100_exec_kv`.
@@ -149,7 +152,10 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "iteration": Foreign((None, 1), "Leave it out, or use `qeff-zoo bench --repeat N`."),
         "enable_debug_logs": Foreign(_OFF, "Leave it out."),
         "is_tlm": _CHECKED,
-        "prompt_to_lora_id_mapping": Foreign((None,), "Leave it out: there are no adapters yet."),
+        "prompt_to_lora_id_mapping": Foreign(
+            (None,),
+            "Use QEffAutoLoraModelForCausalLM, which takes adapters by name.",
+        ),
         "comp_ctx_lengths_prefill": Foreign((None,), "Leave it out: the package says it."),
         "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),
         "include_sampler": Foreign(_OFF, "Use sampling=Sampling(…)."),

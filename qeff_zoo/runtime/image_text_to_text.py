@@ -96,6 +96,21 @@ class ImageTextToTextSession(TextGenerationSession):
         whole = self._written_out(tokens, [picture.rows for picture in seen])
         return replace(super().request(whole, **choices), sights=self._arranged(whole, seen))
 
+    def request_written_out(
+        self, tokens: Sequence[int], pictures: Sequence[Prepared], **choices: Any
+    ) -> Request:
+        """Return a request of token ids with one for each row of each picture, as processors write them."""
+        rows = [self.vision.look(picture).rows for picture in pictures]
+        found = sum(token == self.placeholder for token in tokens)
+        if found != sum(rows):
+            raise GenerationError(
+                f"The prompt has {found} tokens for pictures, and its {len(rows)} pictures have {sum(rows)} rows; "
+                "expected as many of both. Call the checkpoint's own processor with all pictures of the prompt."
+            )
+        made = super().request(tokens, **choices)
+        made = replace(made, text=self.tokenizer.decode(tokens)) if self.tokenizer else made
+        return replace(made, sights=self.sights(tokens, pictures)) if rows else made
+
     def generate(
         self,
         prompts: str | Sequence[Prompt | Request],

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's class of models that read pictures and text."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.auto import translation
+from qeff_zoo.auto.causal import QEFFAutoModelForCausalLM
+from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
+
+_GRID = "image_grid_thw"
+
+
+class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
+    """A model that answers about pictures.
+
+    Example:
+        >>> model = QEFFAutoModelForImageTextToText.from_pretrained(
+        ...     "llava-hf/llava-1.5-7b-hf"
+        ... )  # doctest: +SKIP
+        >>> model.compile(prefill_seq_len=128, ctx_len=1024)  # doctest: +SKIP
+        >>> inputs = processor(images=image, text=prompt, return_tensors="pt")  # doctest: +SKIP
+        >>> model.generate(inputs=inputs, generation_len=64)  # doctest: +SKIP
+    """
+
+    _task = IMAGE_TEXT_TO_TEXT
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        kv_offload: bool | None = None,
+        continuous_batching: bool = False,
+        qaic_config: Mapping[str, Any] | None = None,
+        **loaded: Any,
+    ) -> "QEFFAutoModelForImageTextToText":
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            kv_offload: QEfficient's choice between one program and two, whose answers are the same; here there are
+                always two.
+            continuous_batching: As for `QEFFAutoModelForCausalLM`.
+            qaic_config: As there.
+            **loaded: As there.
+
+        Raises:
+            ZooError: As there.
+        """
+        model = super().from_pretrained(
+            pretrained_model_name_or_path, continuous_batching, qaic_config, **loaded
+        )
+        assert isinstance(model, cls)
+        return model
+
+    def compile(self, *, img_size: int | None = None, **choices: Any) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            img_size: QEfficient's; of no use here, as the checkpoint's processor says how large pictures become.
+            **choices: As for `QEFFAutoModelForCausalLM.compile`.
+
+        Returns:
+            The package's folder.
+        """
+        return super().compile(**choices)
+
+    def generate(  # type: ignore[override]
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        streamer: Any = None,
+        device_ids: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        generation_len: int | None = None,
+        *,
+        tokenizer: Any = None,
+        processor: Any = None,
+        prompts: str | Sequence[str] = (),
+        images: Sequence[Any] = (),
+        sampling: Any = None,
+        **others: Any,
+    ) -> CloudAI100ExecInfo:
+        """Answer prompts with pictures.
+
+        Args:
+            inputs: What transformers' processor of the checkpoint returns: `input_ids`, (prompts, tokens), with
+                `attention_mask`, `pixel_values` and, of patches, `image_grid_thw`.
+            streamer: Any, to print prompts and answers as they grow.
+            device_ids: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            generation_len: Tokens for each at most; None for as many as the context holds.
+            tokenizer: QEfficient's argument; the package has the checkpoint's own.
+            processor: The same.
+            prompts: In place of `inputs`: users' messages, to which the chat template is applied.
+            images: Of each of `prompts` one picture: a path, bytes, a Pillow image or an array.
+            sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Raises:
+            ZooError: It is not compiled, or a prompt cannot be answered.
+        """
+        translation.refuse("generate", others, translation.GENERATING)
+        given = [prompts] if isinstance(prompts, str) else list(prompts)
+        if bool(given) == (inputs is not None) or len(images) not in (0, len(given)):
+            raise GenerationError(
+                f"There are {'no ' if inputs is None else ''}inputs, {len(given)} prompts and {len(images)} images; "
+                "expected inputs alone, or prompts with an image each. Give one of the two."
+            )
+        session = self._opened(device_ids, runtime_ai100)
+        choices = {"generation_len": generation_len}
+        choices |= {} if sampling is None else {"sampling": sampling}
+        if inputs is not None:
+            requests = [
+                session.request_written_out(tokens, pictures, **choices)
+                for tokens, pictures in _of_processor(session, inputs)
+            ]
+        else:
+            shown = [[one] for one in images] or [[]] * len(given)
+            requests = [
+                session.request(prompt, images=pictures, chat=True, **choices)
+                for prompt, pictures in zip(given, shown, strict=True)
+            ]
+        return execute(session, requests, stream=streamer is not None)
+
+
+def _of_processor(
+    session: "ImageTextToTextSession", inputs: Mapping[str, Any]
+) -> "Iterator[tuple[list[int], list[Prepared]]]":
+    """Yield the token ids of each prompt, and its pictures, in the order of both."""
+    import numpy as np
+
+    if "input_ids" not in inputs:
+        raise GenerationError(
+            f"The inputs are {sorted(inputs)!r}; expected input_ids, as a processor returns them. Call it on the text."
+        )
+    ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
+    mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
+    pictures = iter(_pictures({name: np.asarray(inputs[name]) for name in inputs}))
+    for row, seen in zip(ids, mask, strict=True):
+        tokens = row[seen].tolist()
+        left, shown = tokens.count(session.placeholder), list["Prepared"]()
+        while left > 0 and (picture := next(pictures, None)) is not None:
+            shown.append(picture)
+            left -= session.vision.look(picture).rows
+        yield tokens, shown
+
+
+def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
+    """Take apart what a processor returns of several pictures."""
+    if "pixel_values" not in inputs:
+        return []
+    pixels, grids = inputs["pixel_values"], inputs.get(_GRID)
+    if grids is None:
+        return [{"pixel_values": one[None]} for one in pixels]
+    ends = grids.prod(axis=1).cumsum()
+    return [
+        {"pixel_values": pixels[stop - grid.prod() : stop], _GRID: grid[None]}
+        for grid, stop in zip(grids, ends, strict=True)
+    ]
