@@ -32,7 +32,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
     _task = IMAGE_TEXT_TO_TEXT
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         kv_offload: bool | None = None,
