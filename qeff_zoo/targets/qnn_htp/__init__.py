@@ -29,7 +29,7 @@ class HtpTarget:
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "qnn-htp"
-    revision: int = 1
+    revision: int = 2
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
     no_adapters: str = "its compiler takes weights as constants alone"

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+_LARGEST = 65504.0  # of float16
 _VANISHES = -40.0  # exp of it is nothing beside 1, in float32 as well
 
 _IN_ROWS = 3  # axes of (1, rows, columns)
@@ -86,6 +87,29 @@ def _exp(tape: Tape, node: ir.Node) -> ir.Value:
     """Raise what vanishes in float16 to what still does: of far less, HTP's exponential is its largest number."""
     least = tape.op("Constant", [], {"value_float": _VANISHES})
     return tape.op("Exp", [tape.op("Max", [node.inputs[0], least])])
+
+
+def _pad(tape: Tape, node: ir.Node) -> ir.Value | None:
+    """Lay what is padded with beside what is padded: HTP's Pad makes 0 of what is no number in float16."""
+    x, pads, value, axes = (*node.inputs, None, None)[:4]
+    known, number = ir.convenience.get_const_tensor(pads) if pads else None, _number(value)
+    assert x is not None
+    assert x.shape is not None
+    if number is None or abs(number) <= _LARGEST or known is None or axes is not None:
+        return None
+    padded, sizes = x, [int(size) for size in x.shape.numpy()]
+    before, after = known.numpy().reshape(2, -1).tolist()
+    for axis, sides in enumerate(zip(before, after, strict=True)):
+        parts = [padded]
+        for place, count in zip((0, len(parts) + 1), sides, strict=True):
+            if count:
+                shape = [*sizes[:axis], count, *sizes[axis + 1 :]]
+                content = ir.tensor(np.full(shape, number, np.float32))
+                parts.insert(place, tape.op("Constant", [], {"value": content}))
+        sizes[axis] += sum(sides)
+        if len(parts) > 1:
+            padded = tape.op("Concat", parts, {"axis": axis})
+    return None if padded is x else padded
 
 
 def _rms_norm(tape: Tape, node: ir.Node) -> ir.Value | None:
@@ -177,6 +201,7 @@ _RULES: dict[str, Callable[[Tape, ir.Node], ir.Value | None]] = {
     "Gather": _moved,
     "GatherND": _gather_nd,
     "Mul": _rms_norm,
+    "Pad": _pad,
     "SimplifiedLayerNormalization": _norm,
     "Softplus": _softplus,
     "ScatterElements": _moved,
