@@ -25,7 +25,7 @@ RECIPE = replace(
         Tiny(
             config={
                 **TOKENS,
-                "text_config": {**TEXT, "head_dim": 16},
+                "text_config": {**TEXT, "head_dim": 24},
                 "vision_config": {**VISION, **SIZES, **_MORE},
             },
         ),

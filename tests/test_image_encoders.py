@@ -177,11 +177,11 @@ def test_run_shows_labels_and_scores(
     assert cli.main(["run", package, "--image", str(path), "--image", str(path)]) == 0
     shown = capsys.readouterr().out
     assert shown.count(str(path)) == 2
-    assert shown.count("LABEL_") == 6
     assert cli.main(["run", package, "--image", str(path), "--json"]) == 0
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert output["image"] == str(path)
     scores = [one["score"] for one in output["scores"]]
+    assert shown.count("LABEL_") == 2 * len(scores) > 2
     assert scores == sorted(scores, reverse=True)
     assert abs(sum(scores) - 1) < 1e-5
 

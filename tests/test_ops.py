@@ -44,7 +44,7 @@ def session(
     op = next(op for op in semantic.ALL if op.name == name)
     function = next(function for function in semantic.functions() if function.name == name)
     integers = {"position_ids", "batch_index", "positions", "key_positions"}
-    integers |= {"ctx_len", "comp_ctx_lengths", "index"}
+    integers |= {"ctx_len", "comp_ctx_lengths", "index", "ids"}
     inputs = [
         ir.Value(
             name=value.name,
@@ -77,6 +77,7 @@ def session(
 
 _RANKS = {
     "Linear": (3, 2),
+    "Lora": (3, 3, 3, 3, 2),
     "RMSNorm": (3, 1),
     "CacheWrite": (4, 2, 4),
     "SlotWrite": (4, 2, 2, 4),
@@ -125,6 +126,19 @@ def normal(seed: int, *shape: int) -> Array:
 def test_every_op_has_a_session_here() -> None:
     assert set(_RANKS) == {op.name for op in semantic.ALL}
     assert {function.name for function in semantic.functions()} == set(_RANKS)
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", [[[2], [0]], [[0], [0]], [[1], [2]]])
+def test_lora_adds_to_each_row_what_its_slot_has(ids: list[list[int]]) -> None:
+    y, x, a, b = normal(0, 2, 3, 5), normal(1, 2, 3, 4), normal(2, 3, 4, 2), normal(3, 3, 2, 5)
+    a[0] = b[0] = 0  # the model as it is
+    slots = np.array(ids)
+    expected = np.stack([y[i] + x[i] @ a[slot] @ b[slot] for i, (slot,) in enumerate(ids)])
+    np.testing.assert_allclose(in_onnx("Lora", y, x, a, b, slots), expected, atol=1e-5)
+    np.testing.assert_allclose(in_torch(OURS.lora, y, x, a, b, slots), expected, atol=1e-5)
 
 
 # --- rotary embedding ----------------------------------------------------------------------------
@@ -638,6 +652,16 @@ _RECURRENCE = (
 )
 _ROUTED = torch.randn(3, 6), torch.tensor([[0, 3], [1, 0], [2, 1]]), torch.rand(3, 2)
 EXAMPLES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "lora": (
+        OURS.lora,
+        (
+            torch.randn(2, 3, 5),
+            torch.randn(2, 3, 6),
+            torch.randn(4, 6, 2),
+            torch.randn(4, 2, 5),
+            torch.tensor([[3], [0]]),
+        ),
+    ),
     "rms_norm": (OURS.rms_norm, (torch.randn(2, 3, 8), torch.randn(8), 1e-6, 1.0)),
     "cache_write": (
         OURS.cache_write,

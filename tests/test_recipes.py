@@ -135,6 +135,9 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
         assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
         assert shape.seq_lens[0] >= 1
         assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
+    elif find(recipe.task).reads == "sound":
+        assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
+        assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
     elif find(recipe.task).reads == "image":
         assert shape == Shape(batch_size=shape.batch_size)
     else:
@@ -185,10 +188,13 @@ def test_tiny_is_awkward(name: str) -> None:
 
 
 def runs_with(case: Case, **changes: Any) -> bool:
-    """Tell whether Hugging Face's model runs with a changed config."""
+    """Tell whether Hugging Face's model runs with a changed config, or text config."""
+    config = {**case.config, **changes}
+    if text := case.config.get("text_config"):
+        config = {**case.config, "text_config": {**text, **changes}}
     try:
         parity.reference(
-            parity.hugging_face({**case.config, **changes}, case.recipe.task),
+            parity.hugging_face(config, case.recipe.task),
             parity.tokens(length=2),
         )
     except (RuntimeError, StrictDataclassError):
@@ -366,7 +372,7 @@ def promised(case: Case) -> set[str]:
 
 def test_some_crossed_recipe_has_each_transform() -> None:
     cases = parity.all_cases()
-    traced = (*CROSSED, *parity.CROSSED_ENCODERS)
+    traced = (*CROSSED, *parity.CROSSED_ENCODERS, "llama_swiftkv-base")  # of test_swiftkv.py
     crossed = set().union(*(promised(cases[name]) for name in traced))
     every = {name: promised(case) for name, case in cases.items()}
     assert {name: left for name, found in every.items() if (left := found - crossed)} == {}

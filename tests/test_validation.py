@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runnable_package import edit_json, package
 from transformers import AutoModelForCausalLM
 
-from qeff_zoo import plan
+from qeff_zoo import choosing_shape
 from qeff_zoo.errors import ParityError, PlanError
 from qeff_zoo.numerics import Numerics, RoundedMatrix, format_of
 from qeff_zoo.package import Package
@@ -467,7 +467,7 @@ def test_a_base_that_follows_the_length_is_noticed(
     edit_json(folder / "config.json", max_position_embeddings=32, rope_parameters=scaling)
     with pytest.raises(PlanError, match="has 32 positions, and beyond them its RoPE"):
         package(folder, **SHAPE, batch_size=1)
-    monkeypatch.setattr(plan, "_positions", lambda *_: None)
+    monkeypatch.setattr(choosing_shape, "_positions", lambda *_: None)
     record = validation.validate(package(folder, **SHAPE, batch_size=1), folder, threads=1)
     failed = {check["stage"] for check in record.checks if not check["passed"]}
     assert "ctx_len" in failed

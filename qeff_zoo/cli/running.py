@@ -52,7 +52,7 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
-    if task in NAMES and "vision" in find(task).parts:  # which reads pictures and text
+    if task in NAMES and find(task).before:  # which reads pictures and text
         if images and len(prompts) != 1:
             raise GenerationError(
                 f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."

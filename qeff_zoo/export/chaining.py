@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 def is_chain(calls: "list[Call]") -> bool:
-    """Return whether what a layer passes on is read by the next traced layer alone, where others lie between."""
-    return all(
-        all(user is following.node for value in _carried(call) for user in value.consumers())
-        for call, following in pairwise(calls)
-        if following.layer > call.layer + 1
-    )
+    """Return whether what a layer passes on is read by the next traced layer alone; of neighbours by no other layer."""
+    nodes = {call.node for call in calls}
+    for call, following in pairwise(calls):
+        readers = {user for value in _carried(call) for user in value.consumers()}
+        others = readers - {following.node}
+        if others & nodes or (others and following.layer > call.layer + 1):
+            return False
+    return True
 
 
 def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> None:
