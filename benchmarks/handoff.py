@@ -8,20 +8,17 @@ mean little where fewer than two cores are free. Prints JSON.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import machine
+from measuring import print_by_size
 from random_llama import SIZES, make
 
 import qeff_zoo
@@ -35,19 +32,7 @@ _CTX_LEN = 1024
 
 def main() -> None:
     """Measure what was asked for and print the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sizes", nargs="+", choices=["160m", "1.2b"], default=["160m", "1.2b"])
-    parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="int4")
-    parser.add_argument("--prompt-len", type=int, default=512, metavar="TOKENS")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="turns of each")
-    default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
-    parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
-    arguments = parser.parse_args()
-    facts = machine(_PACKAGES)
-    cases = {size: measure(arguments, size) for size in arguments.sizes}
-    said = {"weights": arguments.weights, "prompt_len": arguments.prompt_len}
-    json.dump({"machine": facts, **said, "cases": cases}, sys.stdout, indent=1)
-    sys.stdout.write("\n")
+    print_by_size((__doc__ or "").splitlines()[0], _PACKAGES, measure)
 
 
 def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a process takes, measured from outside: time, peak memory, bytes written; and the facts of the machine."""
 
+import argparse
 import json
 import os
 import platform
 import re
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -105,3 +107,30 @@ def _number(path: Path, name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
     return 0
+
+
+def print_by_size(
+    description: str,
+    packages: Sequence[str],
+    measure_one: Callable[[argparse.Namespace, str], Mapping[str, Any]],
+) -> None:
+    """Read the options of a benchmark of prompts, measure each size that is asked for, and print JSON.
+
+    Args:
+        description: Of the benchmark, for --help.
+        packages: Whose versions are said.
+        measure_one: Takes the options and the name of a size, returns its figures.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--sizes", nargs="+", choices=["160m", "1.2b"], default=["160m", "1.2b"])
+    parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="int4")
+    parser.add_argument("--prompt-len", type=int, default=512, metavar="TOKENS")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="turns of each")
+    default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
+    parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
+    arguments = parser.parse_args()
+    facts = machine(packages)
+    cases = {size: measure_one(arguments, size) for size in arguments.sizes}
+    said = {"weights": arguments.weights, "prompt_len": arguments.prompt_len}
+    json.dump({"machine": facts, **said, "cases": cases}, sys.stdout, indent=1)
+    sys.stdout.write("\n")

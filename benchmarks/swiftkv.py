@@ -10,17 +10,13 @@ and lets them take turns in one process, on one thread. Judged is CPU time, sinc
 
 import argparse
 import dataclasses
-import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import machine
+from measuring import print_by_size
 from random_llama import SIZES, Size, make
 
 import qeff_zoo
@@ -33,19 +29,7 @@ _LEAST = {"prefill": 1.6, "decode": 0.95}
 
 def main() -> None:
     """Measure what was asked for and print the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sizes", nargs="+", choices=["160m", "1.2b"], default=["160m", "1.2b"])
-    parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="int4")
-    parser.add_argument("--prompt-len", type=int, default=512, metavar="TOKENS")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="turns of each")
-    default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
-    parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
-    arguments = parser.parse_args()
-    facts = machine(_PACKAGES)
-    cases = {size: compare(arguments, size) for size in arguments.sizes}
-    said = {"weights": arguments.weights, "prompt_len": arguments.prompt_len}
-    json.dump({"machine": facts, **said, "cases": cases}, sys.stdout, indent=1)
-    sys.stdout.write("\n")
+    print_by_size((__doc__ or "").splitlines()[0], _PACKAGES, compare)
 
 
 def compare(arguments: argparse.Namespace, name: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from qeff_zoo.auto import translation
 from qeff_zoo.auto.execution import read
@@ -11,9 +11,28 @@ from qeff_zoo.auto.models import Model
 from qeff_zoo.errors import PlanError
 from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
+_E = TypeVar("_E", bound="_Encoder")
+
 
 class _Encoder(Model):
-    """What the classes have in common whose models read whole texts."""
+    """What the classes have in common whose models read whole inputs."""
+
+    @classmethod
+    def from_pretrained(
+        cls: type[_E],
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *,
+        trust_remote_code: bool = False,
+        **source: Any,
+    ) -> _E:
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
+            **source: As there.
+        """
+        return cls._load(pretrained_model_name_or_path, source)
 
     def compile(
         self,
@@ -88,13 +107,13 @@ class QEFFAutoModel(_Encoder):
 
     @classmethod
     def from_pretrained(
-        cls,
+        cls: type[_E],
         pretrained_model_name_or_path: str | os.PathLike[str],
         pooling: str | None = None,
         *,
         trust_remote_code: bool = False,
         **source: Any,
-    ) -> "QEFFAutoModel":
+    ) -> _E:
         """Look at a checkpoint; nothing large is read.
 
         Args:
@@ -127,23 +146,6 @@ class QEFFAutoModelForSequenceClassification(_Encoder):
 
     _task = TEXT_CLASSIFICATION
 
-    @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | os.PathLike[str],
-        *,
-        trust_remote_code: bool = False,
-        **source: Any,
-    ) -> "QEFFAutoModelForSequenceClassification":
-        """Look at a checkpoint; nothing large is read.
-
-        Args:
-            pretrained_model_name_or_path: Hub id or folder.
-            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
-            **source: As there.
-        """
-        return cls._load(pretrained_model_name_or_path, source)
-
 
 class QEFFAutoModelForCTC(_Encoder):
     """A model that labels the frames of speech, and so writes it down.
@@ -158,23 +160,6 @@ class QEFFAutoModelForCTC(_Encoder):
     """
 
     _task = SPEECH_RECOGNITION
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | os.PathLike[str],
-        *,
-        trust_remote_code: bool = False,
-        **source: Any,
-    ) -> "QEFFAutoModelForCTC":
-        """Look at a checkpoint; nothing large is read.
-
-        Args:
-            pretrained_model_name_or_path: Hub id or folder.
-            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
-            **source: As there.
-        """
-        return cls._load(pretrained_model_name_or_path, source)
 
     def compile(self, *, seq_len: int | Sequence[int] = 480_000, **choices: Any) -> str:
         """Build a package, or find it in the store.

@@ -100,16 +100,17 @@ class ImageTextToTextSession(TextGenerationSession):
         self, tokens: Sequence[int], pictures: Sequence[Prepared], **choices: Any
     ) -> Request:
         """Return a request of token ids with one for each row of each picture, as processors write them."""
-        rows = [self.vision.look(picture).rows for picture in pictures]
+        seen = [self.vision.look(picture) for picture in pictures]
+        rows = sum(picture.rows for picture in seen)
         found = sum(token == self.placeholder for token in tokens)
-        if found != sum(rows):
+        if found != rows:
             raise GenerationError(
-                f"The prompt has {found} tokens for pictures, and its {len(rows)} pictures have {sum(rows)} rows; "
+                f"The prompt has {found} tokens for pictures, and its {len(seen)} pictures have {rows} rows; "
                 "expected as many of both. Call the checkpoint's own processor with all pictures of the prompt."
             )
         made = super().request(tokens, **choices)
         made = replace(made, text=self.tokenizer.decode(tokens)) if self.tokenizer else made
-        return replace(made, sights=self.sights(tokens, pictures)) if rows else made
+        return replace(made, sights=self._arranged(tokens, seen)) if seen else made
 
     def generate(
         self,
