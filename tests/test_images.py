@@ -5,18 +5,21 @@ import base64
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from static_server import served
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
+from qeff_zoo.cloud import execute, infer
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
@@ -73,6 +76,12 @@ def talking(built: tuple[Package, Path], tmp_path: Path) -> Package:
     """The package with a tokenizer, a chat template and a processor, as a checkpoint brings them."""
     folder = tmp_path / "talking"
     shutil.copytree(built[0].path, folder)
+    teach(folder, built[0].model_type)
+    return Package(folder, built[0].manifest)
+
+
+def teach(folder: Path, model_type: str) -> None:
+    """Write a tokenizer, a chat template and a processor."""
     words = {f"w{number}": number for number in range(257)}
     words["<image>"] = words.pop("w200")
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
@@ -81,9 +90,7 @@ def talking(built: tuple[Package, Path], tmp_path: Path) -> Package:
     (folder / "chat_template.jinja").write_text(
         "{% for part in messages[0].content %}{{ '<image> ' if part.type == 'image' else part.text }}{% endfor %}"
     )
-    processor = PROCESSORS[built[0].model_type]
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    return Package(folder, built[0].manifest)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[model_type]))
 
 
 @pytest.fixture
@@ -225,6 +232,44 @@ def test_run_answers_about_a_picture(
     assert shown["token_ids"] == answer.token_ids
     (by_chat,) = session.generate("w3 w4", images=[photo], chat=True, generation_len=4)
     assert by_chat.token_ids == answer.token_ids
+
+
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
+def test_qefficients_commands_answer_about_a_picture(
+    built: tuple[Package, Path],
+    photo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a file or a URL, for every prompt, from the checkpoint and then from the package."""
+    checkpoint = shutil.copytree(built[1], tmp_path / "checkpoint")
+    teach(checkpoint, "llava")
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "store"))
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
+    asks = ["--prompt", "w3 w4|w5", "--generation_len", "4", "--json"]
+    model = [
+        "--model_name",
+        str(checkpoint),
+        "--num_cores",
+        "16",
+        "--prompt_len",
+        "8",
+        "--ctx_len",
+        "48",
+    ]
+    assert infer.main([*model, *asks, "--image-path", str(photo)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    session: Any = open_session(Package.open(answer["package"]), threads=1)
+    expected = session.generate(["w3 w4", "w5"], images=[[photo]] * 2, chat=True, generation_len=4)
+    assert answer["generated_ids"] == [one.token_ids for one in expected]
+
+    with served(tmp_path) as (url, _):
+        asked = ["--qpc_path", answer["package"], *asks, "--image_url", f"{url}/photo.png"]
+        assert execute.main(asked) == 0
+    assert json.loads(capsys.readouterr().out)["generated_ids"] == answer["generated_ids"]
+    assert execute.main([*asked[:4], "--image-path", str(photo)]) == 0
+    assert capsys.readouterr().out.count("Prompt: w5\nCompletion: ") == 1
 
 
 def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:
