@@ -21,6 +21,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.cloud import execute, infer
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
+from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
@@ -230,6 +231,10 @@ def test_run_answers_about_a_picture(
     session: Any = open_session(talking, threads=1)
     (answer,) = session.generate("<image> w3 w4", images=[photo], generation_len=4)
     assert shown["token_ids"] == answer.token_ids
+    with served(photo.parent) as (url, _):
+        told[3] = f"{url}/photo.png"
+        assert main(["run", str(talking.path), *told]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs"][0] == shown
     (by_chat,) = session.generate("w3 w4", images=[photo], chat=True, generation_len=4)
     assert by_chat.token_ids == answer.token_ids
 
@@ -316,12 +321,35 @@ def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) ->
     assert request.sights is not None
     assert request.sights.pictures[0].digest == expected.sights.pictures[0].digest
     for url in ("http://169.254.169.254/latest", "file:///etc/passwd", "data:image/png,x"):
-        with pytest.raises(ApiError, match="fetches nothing"):
+        with pytest.raises(ApiError, match="does not fetch it"):
             chat_requests(session, chat(url))
     with pytest.raises(ApiError, match="Expected base64"):
         chat_requests(session, chat("data:image/png;base64,!!"))
     with pytest.raises(ApiError, match="Cannot read"):
         chat_requests(session, chat("data:image/png;base64,AAAA"))
+
+
+def test_a_server_fetches_pictures_from_hosts_that_its_operator_named(
+    talking: Package, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = open_session(talking, threads=1)
+    with served(photo.parent) as (url, seen):
+        host = url.removeprefix("http://")
+        with pytest.raises(ApiError, match="is at a private address"):
+            chat_requests(session, chat(f"{url}/photo.png"), hosts=[host])
+        monkeypatch.setattr(fetching, "_is_public", lambda _: True)
+        (request,) = chat_requests(session, chat(f"{url}/photo.png"), hosts=[host])
+        with pytest.raises(ApiError, match="is not one that may be asked") as caught:
+            chat_requests(session, chat(f"{url}/photo.png"), hosts=["pictures.example"])
+        many = chat(f"{url}/photo.png")
+        many.messages *= 17
+        with pytest.raises(ApiError, match="expected at most 16"):
+            chat_requests(session, many, hosts=[host])
+    assert caught.value.code == "invalid_image_url"
+    assert len(seen) == 1
+    expected = session.request("<image> w3 w4", images=[photo])
+    assert request.sights is not None
+    assert request.sights.pictures[0].digest == expected.sights.pictures[0].digest
 
 
 # --- what needs no package ---------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def fetch_image(
             if response.status_code not in _REDIRECTS:
                 return _read(response, name, limits, deadline)
             url = urljoin(url, response.headers.get("location", ""))
-        if parts.scheme == "https" and not url.startswith("https:"):
+        if parts.scheme == "https" and urlsplit(url).scheme == "http":
             raise MediaError(
                 f"Cannot fetch {name}: it leads to {shortened(url)!r}, where anybody on the way may change what "
                 "arrives. Expected https all the way. Give the URL of the file itself."
