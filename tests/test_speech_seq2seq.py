@@ -4,6 +4,7 @@
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,19 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
+import soundfile
 import tokenizers
 import torch
 import transformers
 from parity import Array, Subject
 
 import qeff_zoo
+from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.media import features
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import SpeechSeq2SeqSession, Transcription
+from qeff_zoo.runtime import SpeechChoices, SpeechSeq2SeqSession, Transcription, languages
+from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.tasks import crossing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
@@ -266,3 +272,128 @@ def test_dropped_fact_shows(fact: str) -> None:
     noise = np.abs(wanted - expected_of(of.hf64, sounds, tokens)).max()
     moved = np.abs(expected_of(other, sounds, tokens) - wanted).max()
     assert moved > parity.DROPPED * parity.TOLERANCE["torch"] * noise
+
+
+# --- recordings ------------------------------------------------------------------------------------
+
+
+def test_several_of_different_lengths_are_each_as_alone(session: SpeechSeq2SeqSession) -> None:
+    """More than there are rows, so that windows of one join while others go on."""
+    sounds = [voice(length, RATE, length) for length in (40_000, 9000, 23_000)]
+    heard_of: list[tuple[int, str]] = []
+    together = session.transcribe(
+        sounds, timestamps=True, listen=lambda number, one: heard_of.append((number, one.text))
+    )
+    for number, (sound, one) in enumerate(zip(sounds, together, strict=True)):
+        (alone,) = session.transcribe(sound, timestamps=True)
+        assert (alone.text, alone.language, alone.seconds) == (one.text, one.language, one.seconds)
+        assert [part.tokens for part in alone.segments] == [part.tokens for part in one.segments]
+        told = [text for which, text in heard_of if which == number]
+        assert told == [part.text for part in one.segments]
+
+
+def test_segments_are_given_as_they_end(session: SpeechSeq2SeqSession) -> None:
+    sound = voice(50_000, RATE, 5)
+    (whole,) = session.transcribe(sound, language="en")
+    stream = session.stream(sound, language="en")
+    assert next(stream) == whole.segments[0]
+    stream.close()
+    assert tuple(session.stream(sound, language="en")) == whole.segments  # it is free again
+
+
+def test_drawn_tokens_repeat_with_a_seed(session: SpeechSeq2SeqSession) -> None:
+    sound, choices = voice(9000, RATE, 1), SpeechChoices(language="en", temperature=1.0)
+    one, same, other = (
+        session.transcribe(sound, choices=choices, seed=seed)[0] for seed in (1, 1, 2)
+    )
+    assert one == same != other
+    assert one.segments[0].temperature == 1.0
+    never = {*TOKENS["suppress_tokens"]} - {NO_TIMES}
+    assert not never & {*one.segments[0].tokens, *other.segments[0].tokens}
+
+
+def test_silence_and_a_click_are_written_down_without_harm(session: SpeechSeq2SeqSession) -> None:
+    for sound in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
+        (found,) = session.transcribe(sound, language="en")
+        assert all(0 <= one.start <= one.end <= found.seconds for one in found.segments)
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
+    "a task that there is none of": ({"task": "sing"}, "transcribe or translate"),
+    "no tokens": ({"generation_len": 0}, "at least 1"),
+    "a temperature below 0": ({"temperature": -1.0}, "0 or more"),
+    "a long one without times": ({"timestamps": False}, "at most 1 where no times"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what: str, session: SpeechSeq2SeqSession) -> None:
+    given, message = REFUSED[what]
+    with pytest.raises(GenerationError, match=message):
+        session.transcribe(voice(LONG, RATE, 0), **given)
+
+
+def test_what_cannot_be_read_is_refused(session: SpeechSeq2SeqSession) -> None:
+    with pytest.raises(MediaError, match="0 samples"):
+        session.transcribe(np.zeros(0, np.float32))
+
+
+def test_a_model_of_one_language_takes_english_and_no_other(
+    session: SpeechSeq2SeqSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = replace(session.tokens, languages={}, tasks={}, forced=[NO_TIMES])
+    monkeypatch.setattr(session, "tokens", alone)
+    sound = voice(SHORT, RATE, 0)
+    assert session.transcribe(sound, language="English")[0].language is None
+    with pytest.raises(GenerationError, match="knows one language only"):
+        session.transcribe(sound, language="de")
+    with pytest.raises(GenerationError, match="only writes down"):
+        session.transcribe(sound, task="translate")
+    assert alone.beginning(None, None, times=False) == (START, NO_TIMES)
+    assert alone.beginning(None, None, times=True) == (START,)
+
+
+def test_older_packages_say_how_an_answer_begins(checkpoint: Path, tmp_path: Path) -> None:
+    said = {**TOKENS, "forced_decoder_ids": [[1, None], [2, TRANSCRIBE], [3, NO_TIMES]]}
+    del said["prev_sot_token_id"]
+    (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    tokens = SpeechTokens.read(tmp_path)
+    assert tokens.needs_language(None, None)
+    assert tokens.beginning(GERMAN, None, times=True) == (START, GERMAN, TRANSCRIBE)
+    assert tokens.beginning(GERMAN, None, times=False) == (START, GERMAN, TRANSCRIBE, NO_TIMES)
+    assert tokens.beginning(GERMAN, "translate", times=True) == (START, GERMAN, TRANSLATE)
+    assert tokens.before == TOKENS["suppress_tokens"][-2]
+
+
+def test_the_command_writes_text_times_and_json(
+    session: SpeechSeq2SeqSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, package = str(tmp_path / "speech.wav"), str(session.folder)
+    soundfile.write(path, voice(40_000, RATE, 3), RATE)
+    (wanted,) = session.transcribe(path, language="de")
+    assert main(["run", package, path, "--language", "de"]) == 0
+    assert capsys.readouterr().out.strip() == wanted.text
+    assert main(["run", package, path, "--language", "german", "--timestamps"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(wanted.segments) + 2
+    assert main(["run", package, path, "--translate", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["segments"][0]["tokens"]
+    assert found["language"] in ("en", "de")
+
+
+@pytest.mark.parametrize("bins", [80, 128])
+def test_features_are_those_of_transformers(bins: int) -> None:
+    extract = transformers.WhisperFeatureExtractor(feature_size=bins)
+    ours = features.find(json.loads(extract.to_json_string()))
+    sound = voice(500_123, RATE, bins)
+    wanted = extract._np_extract_fbank_features(sound[None], "cpu")[0]
+    assert np.abs(ours.compute(sound).T - wanted).max() < 2e-5  # its torch path is 4e-5 away
+
+
+def test_languages_are_those_of_whisper() -> None:
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
+
+    assert {code: languages.name_of(code) for code in LANGUAGES} == LANGUAGES
+    assert {name: languages.code_of(name) for name in TO_LANGUAGE_CODE} == TO_LANGUAGE_CODE
