@@ -16,8 +16,8 @@ LINEAR = SemanticOp(
 
 
 # --- LoRA: y (B, S, N), x (B, S, K), a (slots, K, r), b (slots, r, N), ids (B, 1) -> (B, S, N) ---
-# Row i gets the product of x with the low-rank matrices of slot ids[i]. Slot 0 is the model as it is. Tokens of all rows
-# may follow one another (B*S, …), as where a router reads them, or be made of heads (B, S, H, …).
+# Row i gets the product of x with the low-rank matrices of slot ids[i]. Slot 0 is the model as it is. Tokens of all
+# rows may follow one another (B*S, …), as where a router reads them, or be made of heads (B, S, H, …).
 LORA = SemanticOp(
     name="Lora",
     inputs=5,
