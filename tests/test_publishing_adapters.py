@@ -95,8 +95,8 @@ def test_an_adapter_resolves_to_a_package_that_takes_it(
         found[one.entry.key16]: one.difference for one in resolution.candidates if one.refused
     }
     assert refused == {
-        "none": "max_loras does not apply to it, asked for at least 1; max_lora_rank does not apply to it, asked for at "
-        "least 4",
+        "none": "max_loras does not apply to it, asked for at least 1; max_lora_rank does not apply to it, asked "
+        "for at least 4",
         "small": "max_lora_rank is 2, asked for at least 4",
         "elsewhere": "lora_targets is v_proj, asked for q_proj",
     }
