@@ -62,7 +62,7 @@ def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
         )
         print(path)
         return
-    print(f"{path}: run it again with qeff-cloud-execute --qpc_path", file=sys.stderr)
+    print(f"Run it again: qeff-cloud-execute --qpc_path {path} --prompt TEXT", file=sys.stderr)
     answer(path, prompts, arguments, picture)
 
 
