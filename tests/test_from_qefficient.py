@@ -283,7 +283,7 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     found = llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids
     assert found[1] == found[2] != found[0]
     assert llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids == found
-    with pytest.raises(GenerationError, match="expected one. Leave one out"):
+    with pytest.raises(GenerationError, match="Leave one out"):
         llama.generate(prompts=prompts, sampling_params=sampled, sampling=Sampling())
 
 
@@ -400,7 +400,7 @@ def test_a_graph_of_qefficients_is_refused_as_that(
     assert "QEfficient exported it" in said
     for name, content in (("empty.onnx", b""), ("other.onnx", b"\x08\x0aother")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(CompileError, match="no exported.json beside it"):
+        with pytest.raises(CompileError, match="json beside it says"):
             auto.compile(tmp_path / name, tmp_path / "qpc", num_cores=16)
     assert not (tmp_path / "qpc").exists()
 
