@@ -169,7 +169,11 @@ def test_a_snippet_runs_with_one_changed_line(
     assert out.count("Drafted by a model: ") == out.count("By prompt lookup: ") == len(more)
 
 
-def test_the_commands_of_the_guide_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_guide_run(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the comparisons with Hugging Face, which the first snippet makes."""
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
     printed = ""
     for line in COMMANDS:
         words = shlex.split(line.replace("ONNX_PATH", printed.strip()))
@@ -285,6 +289,32 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     assert llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids == found
     with pytest.raises(GenerationError, match="Leave one out"):
         llama.generate(prompts=prompts, sampling_params=sampled, sampling=Sampling())
+
+
+@pytest.mark.parametrize(
+    ("ctx_len", "lengths"),
+    [
+        (128, None),
+        (4096, None),
+        (16_384, [4096, 8192]),
+        (32_768, [4096, 8192, 16_384]),
+        (65_536, [8192, 16_384, 32_768]),
+        (1_000_000, [16_384, 32_768, 65_536, 131_072]),
+    ],
+)
+def test_compute_contexts_are_chosen_where_none_are_given(
+    ctx_len: int,
+    lengths: list[int] | None,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", qaic_config={"ccl_enabled": True})
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(model, "_compile", lambda _target, _folder, given: asked.update(given))
+    model.compile(ctx_len=ctx_len)
+    assert asked["comp_ctx_lengths_prefill"] == asked["comp_ctx_lengths_decode"] == lengths
+    model.compile(ctx_len=ctx_len, comp_ctx_lengths_decode=[64])
+    assert (asked["comp_ctx_lengths_prefill"], asked["comp_ctx_lengths_decode"]) == (None, [64])
 
 
 def test_any_number_of_prompts_is_answered(
@@ -540,11 +570,6 @@ def test_other_refusals(llama: auto.QEFFAutoModelForCausalLM) -> None:
     batched = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
     with pytest.raises(PlanError, match="full_batch_size is not given"):
         batched.compile()
-    contexts = auto.QEFFAutoModelForCausalLM.from_pretrained(
-        "gpt2", qaic_config={"ccl_enabled": True}
-    )
-    with pytest.raises(PlanError, match="Give them, such as"):
-        contexts.compile()
     for said in ({"is_tlm": True}, {"qaic_config": {"speculative_model_type": "target"}}):
         checks = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **said)
         with pytest.raises(PlanError, match="expected how many a call checks"):

@@ -293,6 +293,9 @@ def test_the_guides_snippet_runs_with_one_changed_line(
     (tmp_path / name).parent.mkdir()
     folder = shutil.copytree(built[1], tmp_path / name)
     teach(folder, "llava")
+    config = json.loads((folder / "config.json").read_bytes())
+    config["text_config"]["max_position_embeddings"] = 1024
+    (folder / "config.json").write_text(json.dumps(config))
     tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast"}
     tokenizer["extra_special_tokens"] = {"image_token": "<image>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))

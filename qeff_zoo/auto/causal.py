@@ -12,6 +12,19 @@ from qeff_zoo.auto.sampler import samplings
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.tasks import TEXT_GENERATION
 
+#: The shortest compute context that is chosen, up to which `ctx_len`; beyond both, the last.
+_SHORTEST = ((4096, 32_768), (8192, 65_536), (16_384, None))
+
+
+def usual_lengths(ctx_len: int) -> list[int] | None:
+    """Return compute contexts that double up to the whole context, four at most; None where it is short anyway."""
+    length = next(first for first, most in _SHORTEST if most is None or ctx_len <= most)
+    found = list[int]()
+    while length < ctx_len and len(found) < 4:
+        found.append(length)
+        length *= 2
+    return found or None
+
 
 class QEFFAutoModelForCausalLM(Model):
     """A model that generates text.
@@ -99,7 +112,8 @@ class QEFFAutoModelForCausalLM(Model):
             mxfp6_matmul: Matrices in MXFP6, on a card.
             mxint8_kv_cache: Keys and values in MXINT8, on a card.
             num_speculative_tokens: Drafted tokens that one decode call checks, one number or several.
-            comp_ctx_lengths_prefill: Rows of the cache that prefill calls read.
+            comp_ctx_lengths_prefill: Rows of the cache that prefill calls read; without any, `ccl_enabled` has
+                `usual_lengths`.
             comp_ctx_lengths_decode: The same of decode calls.
             target: What to compile for; None for a card where SDK and runtime are here, else `ort`. A card's without
                 its SDK leaves a folder.
@@ -122,12 +136,7 @@ class QEFFAutoModelForCausalLM(Model):
                 ]
             )
         if self._compute_contexts and not (comp_ctx_lengths_prefill or comp_ctx_lengths_decode):
-            raise PlanError(
-                [
-                    "qaic_config has ccl_enabled, and `compile` no lengths; expected comp_ctx_lengths_prefill, "
-                    "comp_ctx_lengths_decode or both. Give them, such as [512, 1024]."
-                ]
-            )
+            comp_ctx_lengths_prefill = comp_ctx_lengths_decode = usual_lengths(ctx_len)
         given = {
             "prefill_seq_len": prefill_seq_len,
             "ctx_len": ctx_len,
