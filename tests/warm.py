@@ -43,10 +43,11 @@ class Warm:
             subprocess.Popen(
                 [sys.executable, "-W", "ignore", __file__, "--serve", str(where)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
+                env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
             )
         )  # fmt: skip
-        assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
         return str(client)
 
     def close(self) -> None:
@@ -59,7 +60,10 @@ PYTHON = Warm()
 
 def _ask(where: str, arguments: list[str]) -> NoReturn:
     """Have the server run a program, and end as it does."""
-    said = {"argv": arguments, "environment": dict(os.environ), "folder": str(Path.cwd())}
+    said = {
+        "argv": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()),
+        "executable": str(Path(where).with_name("python")),
+    }  # fmt: skip
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
         server.connect(where)
@@ -135,7 +139,7 @@ class _Server:
                 client.close()
 
 
-def _become(argv: list[str], environment: dict[str, str], folder: str) -> NoReturn:
+def _become(argv: list[str], environment: dict[str, str], folder: str, executable: str) -> NoReturn:
     """Run a program as Python does, and end."""
     import runpy
     import threading
@@ -146,6 +150,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str) -> NoRetu
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    sys.executable = executable
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     if argv[:2] == ["-W", "ignore"]:  # as the server does
         argv = argv[2:]
@@ -164,7 +169,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str) -> NoRetu
     except SystemExit as end:
         code = end.code or 0
         if not isinstance(code, int):
-            print(code, file=sys.stderr)
+            sys.stderr.write(f"{code}\n")
             code = 1
     except BaseException:
         traceback.print_exc()
@@ -182,5 +187,5 @@ if __name__ == "__main__":
     for name in _IMPORTS:
         __import__(name)
     _listening = _Server(sys.argv[2])
-    print("ready", flush=True)
+    os.write(1, b"ready\n")
     _listening.serve()
