@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoints are known, and what was run with each: the files of `validated_models/` -> a status per model id.
 
-`ORG/NAME.json` is evidence of a checkpoint, `_tiny/MODEL_TYPE.json` of a recipe's tiny models, `_targets/TARGET.json` of
-those of all recipes on another target, all written by `validate --record`; `declared.json` lists checkpoints that have
-none of their own.
+`ORG/NAME.json` is evidence of a checkpoint, `_tiny/MODEL_TYPE.json` of a recipe's tiny models, `_targets/TARGET.json`
+of the tiny models of all recipes on another target; all are written by `validate --record`. `declared.json` lists
+checkpoints that have no evidence of their own.
 """
 
 import json

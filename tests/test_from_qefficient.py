@@ -344,7 +344,7 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
     ("choices", "problem"),
     [
         ({"num_speculative_tokens": "many"}, "expected one value or a list"),
-        ({"prefill_only": True}, "one package has both Prefill and Decode"),
+        ({"prefill_only": True, "decode_only": True}, "exclude each other"),
         ({"kv_cache_batch_size": 8}, "share their states by themselves"),
         ({"full_batch_size": 4}, "without continuous batching"),
         ({"specializations": []}, "Use prefill_seq_len, ctx_len and batch_size"),

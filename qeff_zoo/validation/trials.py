@@ -98,7 +98,8 @@ def call_once(package: Package) -> None:
     elif isinstance(session, LabelledSpeechSession):
         session.run(sample_sounds.draw([session.sizes.seq_lens[0]], session))
     else:
-        session.decoder.decode({0: Piece([0], 0)})
+        call = session.decoder.decode if session.decoder.sizes.decodes else session.decoder.prefill
+        call({0: Piece([0], 0)})
 
 
 def _window_rows(program: CompiledProgram) -> int:
@@ -182,7 +183,8 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
     if sights[0] is not None:  # to the end of its last picture
         prompt = sequences[0][: int(sights[0].places[-1]) + 1]
-    request = TextGenerationSession.request(session, prompt, generation_len=_GREEDY_LENGTH)
+    length = _GREEDY_LENGTH if decoder.sizes.decodes else 1
+    request = TextGenerationSession.request(session, prompt, generation_len=length)
     if sights[0] is not None:
         request = replace(request, sights=session.sights(prompt, pictures[0]))
     greedy = session.generate([request])[0].token_ids
