@@ -74,6 +74,13 @@ def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     return images if sees else prompts
 
 
+def _files(images: list[str]) -> list[str | bytes]:
+    """Fetch the pictures that are given as URLs; of others the path will do."""
+    from qeff_zoo.media.fetching import fetch_image, is_url
+
+    return [fetch_image(one) if is_url(one) else one for one in images]
+
+
 def _refuse_adapter(task: str, arguments: argparse.Namespace) -> None:
     """Refuse --adapter where a package reads no text."""
     if arguments.adapter is not None and task in NAMES and find(task).reads != "text":
@@ -133,7 +140,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         chat=arguments.chat,
         adapter=arguments.adapter,
         stream=stream,
-        **({"images": [arguments.image]} if arguments.image else {}),
+        **({"images": [_files(arguments.image)]} if arguments.image else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -170,8 +177,9 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
+    given = _files(texts) if arguments.image else texts
     chosen = {} if arguments.image else {"adapter": arguments.adapter}
-    embeddings = session.embed(texts, **chosen)
+    embeddings = session.embed(given, **chosen)
     if arguments.json:
         kind = "image" if arguments.image else "text"
         outputs = [
@@ -206,7 +214,7 @@ def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> 
 
 
 def _recognize(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(images)
+    found = session.classify(_files(images))
     if arguments.json:
         outputs = [
             {"image": image, "scores": [asdict(score) for score in scores]}
@@ -279,6 +287,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
         prefill_from=tuple(arguments.prefill_from),
+        image_hosts=arguments.allow_image_url,
     )
 
     def announce(url: str) -> None:

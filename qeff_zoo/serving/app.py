@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -95,6 +95,7 @@ def create_app(
     name: str,
     fingerprint: str,
     api_key: str | None = None,
+    image_hosts: Collection[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> ASGIApp:
     """Return the app of a model.
@@ -104,6 +105,7 @@ def create_app(
         name: The model's.
         fingerprint: Of the model, as `system_fingerprint`.
         api_key: Without it nothing below /v1 is answered; None for no key.
+        image_hosts: From which pictures are fetched for clients, each `HOST` or `HOST:PORT`.
         max_body_bytes: Of a request.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -113,7 +115,7 @@ def create_app(
         longest = backend.session.decoder.sizes.ctx_len
         taken = backend.session.adapters if backend.session.adapters.are_taken else None
         model = Model(name=name, fingerprint=fingerprint, max_tokens=longest, adapters=taken)
-        app.include_router(_generation(backend, model, metrics))
+        app.include_router(_generation(backend, model, metrics, image_hosts))
         if taken is not None:
             app.include_router(adapters.routes(API, name, taken))
     else:
@@ -127,7 +129,9 @@ def create_app(
     return ResponseCount(Framing(guarded), metrics, PATHS)
 
 
-def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
+def _generation(
+    engine: Engine, model: Model, metrics: Metrics, image_hosts: Collection[str]
+) -> APIRouter:
     """Return the endpoints of text generation."""
     router = APIRouter()
     session = engine.session
@@ -166,7 +170,7 @@ def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
     async def chat(request: Request, body: ChatRequest) -> Response:
         adapter = model.check(body.model)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
-        prepare = partial(chat_requests, session, body, adapter)
+        prepare = partial(chat_requests, session, body, adapter, image_hosts)
         return await answer(request, body, body.n, prepare, reply)
 
     @router.post(f"{API}completions")

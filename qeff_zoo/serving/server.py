@@ -42,6 +42,8 @@ class Choices:
         max_queue: Requests that may wait for a row.
         shutdown_timeout: Seconds for running requests to finish.
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
+        image_hosts: From which pictures are fetched for clients, each `HOST` or `HOST:PORT`, and at public addresses
+            alone; none for no fetching.
 
     Raises:
         ServingError: A value is out of its range.
@@ -53,6 +55,7 @@ class Choices:
     max_queue: int = 1024
     shutdown_timeout: float = 20.0
     prefill_from: tuple[str, ...] = ()
+    image_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, fits, expected in (
@@ -165,6 +168,7 @@ def serve(
             name=choices.name,
             fingerprint=choices.fingerprint,
             api_key=choices.api_key,
+            image_hosts=choices.image_hosts,
         )
         Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
 
