@@ -9,6 +9,7 @@ import copy
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write
 
+SHAPE = Shape(ctx_len=parity.CTX_LEN)
 MEAN = (("pooling", "mean"), ("normalize", False))
 #: Those whose graphs are compared: of every kind of state and every transform one or more, see `parity.is_traced`.
 DECODERS = parity.names_of("text-generation") if parity.EVERY else parity.CROSSED
@@ -56,7 +58,7 @@ def lowered(
     name: str,
     variant: Variant = PLAIN,
     weights: Format = FLOAT32,
-    shape: Shape = Shape(ctx_len=parity.CTX_LEN),
+    shape: Shape = SHAPE,
 ) -> Lowered:
     subject = parity.subject(name)
     graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
@@ -244,7 +246,7 @@ def test_what_is_not_made_zero_shows(name: str) -> None:
 @pytest.mark.parametrize("name", [parity.STATES["growing"], parity.STATES["recurrent"]])
 def test_states_that_are_handed_over_have_the_names_that_vllm_qaic_knows(name: str) -> None:
     plain, apart = (
-        lowered(name, shape=Shape(ctx_len=parity.CTX_LEN, decode_only=apart)).model.graph
+        lowered(name, shape=replace(SHAPE, decode_only=apart)).model.graph
         for apart in (False, True)
     )
     names = [state.name for state in states_of(plain.inputs)]

@@ -236,6 +236,40 @@ def test_drafts_that_nobody_makes_or_checks(
         serve_args(package)
 
 
+def half(folder: Path, kind: str, source: dict[str, Any] = SOURCE) -> Package:
+    """Make a package for prompts alone, or for answers alone."""
+    spec = made_from(source)
+    spec["shape"][f"{kind}_only"] = True
+    sizes = shapes(*((128,) if kind == "prefill" else (1,)), slots=16)
+    return compiled(folder, program("decoder"), specializations=sizes, spec=spec)
+
+
+def test_packages_for_prompts_and_for_answers_are_served_together(tmp_path: Path) -> None:
+    prefill, decode = half(tmp_path / "p", "prefill"), half(tmp_path / "d", "decode")
+    found = serve_args(prefill, decode)
+    assert found.qpc_paths == {
+        "lang_prefill_qpc_path": str(prefill.path / "qpc/decoder"),
+        "lang_decode_qpc_path": str(decode.path / "qpc/decoder"),
+    }
+    (command,) = found.commands
+    asked = options(command)
+    assert command.arguments[:3] == ("python", "-m", "qaic_disagg")
+    assert (asked["--prefill-max-num-seqs"], asked["--decode-max-num-seqs"]) == ("1", "16")
+    assert (asked["--prefill-device-group"], asked["--decode-device-group"]) == ("0", "1")
+    assert asked["--prefill-override-qaic-config"]["prefill_seq_len"] == 128
+    assert asked["--decode-override-qaic-config"]["prefill_seq_len"] == 1
+
+
+def test_halves_that_are_no_pair_are_refused(tmp_path: Path) -> None:
+    prefill, decode = half(tmp_path / "p", "prefill"), half(tmp_path / "d", "decode")
+    for pair in ((prefill,), (decode,), (decode, prefill), (prefill, prefill)):
+        with pytest.raises(PackageError, match="serve-args PREFILL DECODE"):
+            serve_args(*pair)
+    other = half(tmp_path / "o", "decode", {**SOURCE, "revision": "f" * 40})
+    with pytest.raises(PackageError, match="is of another checkpoint than"):
+        serve_args(prefill, other)
+
+
 def test_drafts_from_the_text_itself(tmp_path: Path) -> None:
     package = compiled(
         tmp_path / "package",
