@@ -64,7 +64,17 @@ def _add_run(commands: Any) -> None:
         help="of speech, such as speech.wav, to be written down",
     )
     parser.add_argument(
-        "--timestamps", action="store_true", help="of a recording, each word with its time"
+        "--timestamps",
+        action="store_true",
+        help="of a recording, each word, or of some models each segment, with its time",
+    )
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="of a recording, such as en (default: detected, where a model knows several)",
+    )
+    parser.add_argument(
+        "--translate", action="store_true", help="of a recording, what is said in English"
     )
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"

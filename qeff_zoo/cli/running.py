@@ -11,6 +11,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
+from qeff_zoo.cli.transcribing import refuse_adapter, transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import NAMES, find
 
@@ -22,7 +23,7 @@ _BEST = 5  # labels of a picture that are shown
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts, texts, pictures or recordings."""
     if arguments.sound:
-        _transcribe_all(arguments)
+        transcribe_all(arguments)
         return
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
@@ -41,7 +42,7 @@ def run_command(arguments: argparse.Namespace) -> None:
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
     given = _given(package.task, prompts, arguments.image)
-    _refuse_adapter(package.task, arguments)
+    refuse_adapter(package.task, arguments)
     session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
@@ -52,7 +53,7 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
-    if task in NAMES and find(task).before:  # which reads pictures and text
+    if task in NAMES and find(task).before and find(task).reads == "text":  # and pictures
         if images and len(prompts) != 1:
             raise GenerationError(
                 f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
@@ -81,14 +82,6 @@ def _files(images: list[str]) -> list[str | bytes]:
     return [fetch_image(one) if is_url(one) else one for one in images]
 
 
-def _refuse_adapter(task: str, arguments: argparse.Namespace) -> None:
-    """Refuse --adapter where a package reads no text."""
-    if arguments.adapter is not None and task in NAMES and find(task).reads != "text":
-        raise AdapterError(
-            f"--adapter does not apply to {task}: adapters are for packages that read text. Leave it out."
-        )
-
-
 def _load_adapter(session: Any, given: str, flag: str) -> str:
     """Load what a flag says, `NAME=DIR`; return the name."""
     name, equals, source = given.partition("=")
@@ -104,28 +97,6 @@ def _drafts(arguments: argparse.Namespace) -> Any:
     """Return what drafts tokens: a package, "lookup" or nothing."""
     asked = arguments.speculate
     return asked if asked in (None, "lookup") else usable_package(asked)
-
-
-def _transcribe_all(arguments: argparse.Namespace) -> None:
-    """Write down what is said in recordings."""
-    from qeff_zoo.runtime import open_session
-
-    package = usable_package(arguments.package)
-    if package.task in NAMES and find(package.task).reads != "sound":
-        raise GenerationError(
-            f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
-        )
-    _refuse_adapter(package.task, arguments)
-    session: Any = open_session(package, threads=arguments.threads)
-    for path in arguments.sound:
-        (found,) = session.transcribe(path)
-        if arguments.json:
-            print_json({"sound": str(path), **asdict(found)})
-        elif arguments.timestamps:
-            rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in found.words]
-            print(table(rows, ["from s", "to s", "word"]))
-        else:
-            print_generated(found.text)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
