@@ -155,7 +155,8 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
             continue
         if any(tasks.find(one.task).before for one in tasks.components_of(recipe)):
             choices.problems.append(
-                f"{CHOICES[name].flag} is for models of texts alone: no hand-over takes pictures. Leave it out."
+                f"{CHOICES[name].flag} is for models of texts alone: pictures and sounds are not handed over. Leave it "
+                "out."
             )
         for one in foreign:
             if choices.value[one] not in (0, 1, ()) and choices.by_user(one):
