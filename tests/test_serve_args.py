@@ -265,7 +265,7 @@ def test_halves_that_are_no_pair_are_refused(tmp_path: Path) -> None:
     for pair in ((prefill,), (decode,), (decode, prefill), (prefill, prefill)):
         with pytest.raises(PackageError, match="serve-args PREFILL DECODE"):
             serve_args(*pair)
-    other = half(tmp_path / "o", "decode", {**SOURCE, "revision": "f" * 40})
+    other = half(tmp_path / "o", "decode", {**SOURCE, "weights": f"sha256:{'f' * 64}"})
     with pytest.raises(PackageError, match="is of another checkpoint than"):
         serve_args(prefill, other)
 
