@@ -337,6 +337,13 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
         llama.generate()
 
 
+def test_prefill_only_has_three_values() -> None:
+    found = [
+        translation.translate({"prefill_only": value}, ()).choices for value in (True, False, None)
+    ]
+    assert found == [{"prefill_only": True}, {"decode_only": True}, {}]
+
+
 # --- what means nothing here ---------------------------------------------------------------------
 
 
@@ -344,7 +351,7 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
     ("choices", "problem"),
     [
         ({"num_speculative_tokens": "many"}, "expected one value or a list"),
-        ({"prefill_only": True, "decode_only": True}, "exclude each other"),
+        ({"prefill_only": "yes"}, "expected True or False"),
         ({"kv_cache_batch_size": 8}, "share their states by themselves"),
         ({"full_batch_size": 4}, "without continuous batching"),
         ({"specializations": []}, "Use prefill_seq_len, ctx_len and batch_size"),
