@@ -158,12 +158,14 @@ class QaicProgram:
         self._require(axes.keys(), read, {one.name for one in found})
         # Of every call, in their order; those without a buffer are states, or nobody asks for them.
         self._names = [one.name for one in found]
-        buffers = {one.name: _buffer(api, one.name, one.type) for one in found}
         returned = {state.output: state.name for state in self.states if hands_over}
+        wanted = {*axes, *returned, *returned.values()}
+        buffers = {
+            one.name: _buffer(api, one.name, one.type) for one in found if one.name in wanted
+        }
         self._returned = returned if _readable(returned, buffers) else {}
-        given_back = {*self._returned, *self._returned.values()}
         self._buffers = {
-            name: one for name, one in buffers.items() if name in axes or name in given_back
+            name: one for name, one in buffers.items() if name in axes or self._returned
         }
         dtypes = {name: self._buffers[name].dtype for name in self._returned.values()}
         #: None where the cards keep the states.
