@@ -63,7 +63,7 @@ def read_tensors(data: bytes) -> dict[str, np.ndarray]:
         nonlocal at
         (value,) = struct.unpack_from(f"<{form}", data, at)
         at += struct.calcsize(f"<{form}")
-        return value
+        return int(value)
 
     def text() -> str:
         nonlocal at
@@ -138,16 +138,10 @@ def configs(
     """Return config.json and generation_config.json."""
     width, bins, _ = tensors["model.encoder.conv1.weight"].shape
     vocab_size = len(tensors["model.decoder.embed_tokens.weight"])
-    end, start, before, no_times, *tasks = (
-        tokenizer.token_to_id(f"<|{name}|>")
-        for name in (
-            "endoftext",
-            "startoftranscript",
-            "startofprev",
-            "notimestamps",
-            "translate",
-            "transcribe",
-        )
+    ids = tokenizer.get_vocab()
+    end, start, before, no_times = (
+        ids[f"<|{name}|>"]
+        for name in ("endoftext", "startoftranscript", "startofprev", "notimestamps")
     )
     common = {
         "decoder_start_token_id": start,
@@ -188,9 +182,10 @@ def configs(
         "is_multilingual": vocab_size > 51_864,
     }
     if generation["is_multilingual"]:
-        languages = range(start + 1, tasks[0])
+        tasks = {name: ids[f"<|{name}|>"] for name in ("translate", "transcribe")}
+        languages = range(start + 1, tasks["translate"])
         generation["lang_to_id"] = {tokenizer.id_to_token(one): one for one in languages}
-        generation["task_to_id"] = dict(zip(("translate", "transcribe"), tasks, strict=True))
+        generation["task_to_id"] = tasks
     return config, generation
 
 
