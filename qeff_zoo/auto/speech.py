@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qeff_zoo.auto import translation
-from qeff_zoo.auto.execution import CloudAI100ExecInfo, PerfMetrics
+from qeff_zoo.auto.execution import CloudAI100ExecInfo, PerfMetrics, printer
 from qeff_zoo.auto.models import Model
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
@@ -132,7 +132,8 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         session = self._opened(device_ids, runtime_ai100)
         told: dict[str, Any] = {"choices": choices or SpeechChoices()}
         told |= {} if generation_len is None else {"generation_len": generation_len}
-        told |= {} if streamer is None else {"listen": lambda _, segment: print(segment.text)}  # noqa: T201
+        show = printer()
+        told |= {} if streamer is None else {"listen": lambda _, one: show(f"{one.text}\n")}
         begun = time.perf_counter()
         if isinstance(inputs, Mapping):
             if "input_features" not in inputs:
