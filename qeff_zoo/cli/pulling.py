@@ -71,6 +71,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
         revision=arguments.revision,
         key=arguments.key,
         remote=arguments.remote,
+        adapters=True,
         store=puller.store,
     )
     if found.verdict == resolve.BUILD and arguments.or_build:

@@ -44,6 +44,7 @@ def resolve_command(arguments: argparse.Namespace) -> int:
         revision=arguments.revision,
         key=arguments.key,
         remote=arguments.remote,
+        adapters=True,
     )
     if arguments.json:
         print_json(_facts(resolution))
