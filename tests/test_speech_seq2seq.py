@@ -25,6 +25,8 @@ from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 
 import qeff_zoo
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import features
@@ -565,3 +567,11 @@ def test_the_example_says_what_it_read(
     monkeypatch.setattr("sys.argv", [str(path), "a checkpoint"])
     runpy.run_path(str(path), run_name="__main__")
     assert "tone.wav, 1.0 s:" in capsys.readouterr().out
+
+
+def test_choices_of_text_alone_are_refused(checkpoint: Path) -> None:
+    asked = Request(num_speculative_tokens=(3,), comp_ctx_lengths_decode=(16, 32))
+    with pytest.raises(
+        PlanError, match=r"(?s)--comp-ctx-lengths-decode is.*--num-speculative-tokens is"
+    ):
+        pipeline.make_plan(str(checkpoint), asked)
