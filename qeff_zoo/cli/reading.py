@@ -44,6 +44,11 @@ def saying_warnings() -> Iterator[None]:
         print(warning.message, file=sys.stderr)
 
 
+def source_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what says which checkpoint is meant, beside its name."""
+    return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
+
+
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what was asked of a build or of a package, by the fields of `qeff_zoo.choices.Request`."""
     given = {name: getattr(arguments, name) for name in CHOICES}
