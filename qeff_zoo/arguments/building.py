@@ -52,6 +52,12 @@ def _add_quantize(commands: Any) -> None:
         "answers gets 8 bits, all else 4",
     )
     parser.add_argument(
+        "--zero-points",
+        action="store_true",
+        help="a zero point for each group of 4 bits (of 8 as well without a budget): an eighth of a bit more in groups "
+        "of 32, and finer steps where values lie on one side of 0",
+    )
+    parser.add_argument(
         "--embeddings",
         action="store_true",
         help="also the embedding and the output matrix, which vLLM does not read as integers",
