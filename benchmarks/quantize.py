@@ -4,10 +4,12 @@
     python benchmarks/quantize.py [--tokens 16384] [--windows 16] [--ggml PYTHON] [--gptqmodel FOLDER] -o FILE.json
 
 examples/tiny-llama is judged by its held-out text: perplexity, and mean KL of the predictions from those of the float
-model, by Hugging Face's model with the dequantized weights. MiniLM is judged by the cosine similarity of its embeddings
-to those of the float model. `--ggml` is a Python with `gguf` and `libggml-python`, whose C code quantizes as llama.cpp
-does, without an importance matrix; each tensor has the type that llama.cpp's `llama_tensor_get_type` chooses, fallbacks
-for columns that 256 does not divide included. `--gptqmodel` is a checkpoint that GPTQModel made from the same text.
+model, by Hugging Face's model with the dequantized weights. What a row's loss is above another's, in nats a token, has
+a standard error: how it varies from window to window of the text. MiniLM is judged by the cosine similarity of its
+embeddings to those of the float model. `--ggml` is a Python with `gguf` and `libggml-python`, whose C code quantizes
+as llama.cpp does, without an importance matrix; each tensor has the type that llama.cpp's `llama_tensor_get_type`
+chooses, fallbacks for columns that 256 does not divide included. `--gptqmodel` is a checkpoint that GPTQModel made from
+the same text.
 """
 
 import argparse
@@ -62,7 +64,8 @@ def main() -> None:
     """Measure, and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, default=16384, help="to calibrate on")
-    parser.add_argument("--windows", type=int, default=16, help="of the held-out text")
+    parser.add_argument("--windows", type=int, help="of the held-out text (default: all)")
+    parser.add_argument("--only", choices=["tiny-llama", "minilm"], help="one model")
     parser.add_argument("--ggml", metavar="PYTHON", help="has gguf and libggml-python")
     parser.add_argument("--gptqmodel", type=Path, metavar="FOLDER", help="what GPTQModel made")
     parser.add_argument(
@@ -75,7 +78,11 @@ def main() -> None:
     if asked.calibration:
         asked.calibration.write_text(text, encoding="utf-8")
         return
-    found = {"tiny-llama": list(of_llama(asked, text)), "minilm": list(of_minilm(text))}
+    found = {}
+    if asked.only != "minilm":
+        found["tiny-llama"] = list(of_llama(asked, text))
+    if asked.only != "tiny-llama":
+        found["minilm"] = list(of_minilm(text))
     answer = json.dumps(found, indent=2) + "\n"
     if asked.output:
         asked.output.write_text(answer, encoding="utf-8")
@@ -129,18 +136,25 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
         return [model(input_ids=one, use_cache=False).logits[0].log_softmax(-1) for one in windows]
 
     expected = answers(plain)
+    seen: dict[str, list[Tensor]] = {}
 
-    def row(name: str, bits: float, values: Mapping[str, Tensor]) -> dict[str, Any]:
+    def row(
+        name: str, bits: float, values: Mapping[str, Tensor], other: str = "float (bf16)"
+    ) -> dict[str, Any]:
         found = answers(values)
         pairs = list(zip(found, windows, strict=True))
         losses = [-one[:-1].gather(1, ids[0, 1:, None]) for one, ids in pairs]
+        seen[name] = losses
         distances = [(p.exp() * (p - q)).sum(-1) for p, q in zip(expected, found, strict=True)]
         figures = {
             "name": name,
             "bits_per_weight": round(bits, 3),
             "perplexity": round(math.exp(float(torch.cat(losses).mean())), 4),
             "mean_kl": round(float(torch.cat(distances).mean()), 6),
+            "loss_above": above(losses, seen["float (bf16)"]),
         }
+        if other in seen and other != "float (bf16)":
+            figures["loss_above_" + other] = above(losses, seen[other])
         print(figures, file=sys.stderr, flush=True)
         return figures
 
@@ -152,11 +166,11 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
             for name, one in plain.items()
         }
         yield row(f"build --weights int4 --block-size {block}", 4 + 36 / block, nearest)
-    budgets: list[float | None] = [None]
+    budgets: dict[str, float | None] = {"float (bf16)": None}
     if asked.ggml:
         for kind in ("Q4_0", "Q4_K_S", "Q4_K_M"):
             bits, values = by_ggml(asked.ggml, kind, plain)
-            budgets.append(math.ceil(bits * 1000) / 1000)
+            budgets[f"llama.cpp {kind}"] = math.ceil(bits * 1000) / 1000
             yield row(f"llama.cpp {kind}", bits, values)
     with tempfile.TemporaryDirectory() as name:
         if asked.gptqmodel:
@@ -168,15 +182,32 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
                 if len(one.shape) == 2 and not tensor.endswith(("g_idx", "lm_head.weight"))
             )
             yield row("GPTQModel 4 bits, groups of 32", 8 * nbytes / weights, values)
-        chosen = [
-            *[Wishes(method=method, tokens=asked.tokens) for method in ("nearest", "gptq", "awq+gptq")],
-            *[Wishes(budget=one, embeddings=True, tokens=asked.tokens) for one in budgets],
-        ]  # fmt: skip
-        for number, wishes in enumerate(chosen):
-            made = quantize(str(_LLAMA), Path(name, str(number)), wishes, text=text)
-            told = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
-            told += f" --budget {wishes.budget}" if wishes.budget else ""
-            yield row(f"quantize {told}", made.bits_per_weight, floats_of(made.path))
+        last = "GPTQModel 4 bits, groups of 32"
+        chosen = [(last, {"method": method}) for method in ("nearest", "gptq", "awq+gptq")] + [
+            (other, {"budget": budget, "embeddings": True, **zero_points})
+            for zero_points in ({}, {"zero_points": True, "group_size": 64})
+            for other, budget in budgets.items()
+        ]
+        for number, (other, wishes) in enumerate(chosen):
+            asked_for = Wishes(tokens=asked.tokens, **wishes)
+            made = quantize(str(_LLAMA), Path(name, str(number)), asked_for, text=text)
+            values = floats_of(made.path)
+            yield row(f"quantize {told(asked_for)}", made.bits_per_weight, values, other)
+
+
+def above(losses: list[Tensor], others: list[Tensor]) -> dict[str, float]:
+    """Return the mean difference of losses, and its standard error over windows."""
+    differences = [(one - other).mean() for one, other in zip(losses, others, strict=True)]
+    each = torch.stack(differences)
+    error = float(each.std()) / math.sqrt(len(each))
+    return {"nats": round(float(each.mean()), 5), "standard_error": round(error, 5)}
+
+
+def told(wishes: Wishes) -> str:
+    """Return the flags of a command."""
+    flags = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
+    flags += f" --group-size {wishes.group_size} --zero-points" * wishes.zero_points
+    return flags + (f" --budget {wishes.budget}" if wishes.budget else "")
 
 
 def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
@@ -259,9 +290,7 @@ def of_minilm(text: str) -> Iterator[dict[str, Any]]:
             )
         ):
             made = quantize(str(folder), Path(name, str(number)), wishes, text="\n".join(lines))
-            told = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
-            told += f" --budget {wishes.budget}" if wishes.budget else ""
-            yield row(f"quantize {told}", made.bits_per_weight, floats_of(made.path))
+            yield row(f"quantize {told(wishes)}", made.bits_per_weight, floats_of(made.path))
 
 
 if __name__ == "__main__":

@@ -613,6 +613,13 @@ def test_plan_and_inspect_say_how_matrices_are_stored(
     assert "weights: 20 as the checkpoint stores them; 4 rounded to int8" in said
 
 
+def test_a_choice_of_activations_is_refused(
+    models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(models.llama), "--activations", "int8"]) == 1
+    assert "--activations is 'int8', but how activations are rounded" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "bits"), GGUF_BITS.items())
 def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits: int) -> None:
     file, floats = gguf_of_blocks(models, tmp_path, {"0.ffn_up.weight": name})
@@ -667,9 +674,10 @@ def test_the_readme_says_what_packages_have(models: Models, home: Path, tmp_path
     for source, options in sources:
         checkpoint = open_checkpoint(str(source), **options)
         for matrix in numerics(build(source, **options)).matrices:
-            name = matrix.name if checkpoint.method == "mxfp4" else f"{matrix.name}"
-            stored = ex.sources_of(checkpoint.values.get(name, name))[0]
-            about = checkpoint.encoded[stored].about if stored in checkpoint.encoded else stored
+            (stored, *_) = ex.sources_of(checkpoint.values.get(matrix.name, matrix.name))
+            about = checkpoint.encoded[stored].about
+            if checkpoint.method == "gguf":
+                about = about.partition(",")[0]
             words = matrix.format.in_words + ("" if matrix.kept else ", rounded")
             found.setdefault((checkpoint.method, words), set()).add(about)
     rows = {

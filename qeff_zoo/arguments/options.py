@@ -52,6 +52,7 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
             groups[choice.targets] = parser.add_argument_group(f"choices of target {names}")
         group = groups[choice.targets]
         group.add_argument(choice.flag, help=choice.help, **_READERS[choice.kind])
+    parser.add_argument("--activations", help=argparse.SUPPRESS)  # refused with the reason
     parser.add_argument(
         "--enable-qnn",
         nargs="?",

@@ -3,8 +3,8 @@
 
     value[n, k] = (integer[n, k] - zero[n, k // group]) * scale[n, k // group]
 
-Integers and zero points are in -2**(bits-1) … 2**(bits-1) - 1; without zero points those are 0. A scale may be negative:
-the value of a group that is largest, of either sign, then has the integer of the longer side.
+Integers and zero points are in -2**(bits-1) … 2**(bits-1) - 1; without zero points those are 0. A scale may be
+negative: the value of a group that is largest, of either sign, then has the integer of the longer side.
 """
 
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.expressions import Expression, Tensors
+from qeff_zoo.weights.expressions import Expression, Tensors, index, shape_of
 
 
 class Stack:
@@ -100,11 +100,10 @@ def unstack(
 
 def _matrices(expression: Expression, tensors: Tensors) -> list[list[str]]:
     """Return the matrices of each expert; nothing where an expression is no stack of them."""
-    match expression:
-        case ["stack", 0, *items]:
-            found = [one[2:] if one[:2] == ["concat", 0] else [one] for one in items]
-            plain = all(
-                isinstance(one, str) and len(tensors[one].shape) == 2 for of in found for one in of
-            )
-            return found if plain else []
-    return []
+    if isinstance(expression, str):
+        return []
+    experts, *rest = shape_of(expression, tensors)
+    items = [index(number, expression) for number in range(experts if len(rest) == 2 else 0)]
+    found = [item[2:] if item[:2] == ["concat", 0] else [item] for item in items]
+    plain = all(isinstance(one, str) for parts in found for one in parts)
+    return found if plain else []

@@ -51,6 +51,14 @@ def source_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what was asked of a build or of a package, by the fields of `qeff_zoo.choices.Request`."""
+    if arguments.activations is not None:
+        raise PlanError(
+            [
+                f"--activations is {arguments.activations!r}, but how activations are rounded is not chosen: products "
+                "of integers round their left sides to int8 block by block, and schemes that a checkpoint stores are not "
+                "applied (the record says which). Leave it out; `--weights fp32` rounds nothing."
+            ]
+        )
     given = {name: getattr(arguments, name) for name in CHOICES}
     if arguments.enable_qnn is not None:
         said = {"target": "qnn-aic", "qnn_config": arguments.enable_qnn}
