@@ -55,8 +55,8 @@ def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
         raise PlanError(
             [
                 f"--activations is {arguments.activations!r}, but how activations are rounded is not chosen: products "
-                "of integers round their left sides to int8 block by block, and schemes that a checkpoint stores are not "
-                "applied (the record says which). Leave it out; `--weights fp32` rounds nothing."
+                "of integers round their left sides to int8 block by block, and schemes that a checkpoint stores are "
+                "not applied (the record says which). Leave it out; `--weights fp32` rounds nothing."
             ]
         )
     given = {name: getattr(arguments, name) for name in CHOICES}
