@@ -249,3 +249,8 @@ FRAME_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(250, 750, 1500)),
     "throughput": Shape(seq_lens=(1500,), batch_size=8),
 }
+#: Tokens of what was said in a window of sound, of which the decoder has positions for 448.
+WINDOW_SHAPES: Mapping[str, Shape] = {
+    "latency": Shape(prefill_seq_len=32, ctx_len=448),
+    "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
+}

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias, get_args
 #: index      keys by which an indexer chooses, of every position
 #: window     keys and values of the newest positions
 #: recurrent  what a convolution or a recurrence needs for its next token
-StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent"]
+#: cross      keys and values of what an encoder has read, which no call writes
+StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent", "cross"]
 
 _KIND, _LAYER = "qeff_zoo.state", "qeff_zoo.layer"
 
@@ -36,8 +37,13 @@ class State:
 
     @property
     def output(self) -> str:
-        """Name of the graph's output that holds it after the call."""
+        """Name of the graph's output that holds it after a call, of one that is written."""
         return f"{self.name}_RetainedState"
+
+    @property
+    def written(self) -> bool:
+        """Whether calls write it; else whoever begins a row does."""
+        return self.kind != "cross"
 
     @property
     def grows(self) -> bool:

@@ -511,7 +511,7 @@ def test_an_answer_as_json(workplace: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (["infer", "--model_name", "gpt2", "--num_cores", "16"], "There is neither of --prompt"),
         (["infer", "--model_name", "gpt2", "--num_cores", "16", "--prompt", "a", "--image_url", "u"],
-         "models that see are not there yet"),
+         "'gpt2' is a model for 'text-generation', which reads none"),
         (["infer", "--model_name", "gpt2", "--num_cores", "16", "--prompt", "a", "--contextlen", "8",
           "--ctx_lenn", "8"], "Did you mean 'ctx_len'?"),
         (["execute", "--qpc_path", "absent", "--prompt", "a"], "No package at 'absent'"),

@@ -5,19 +5,23 @@ import base64
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from static_server import served
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
+from qeff_zoo.cloud import execute, infer
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
+from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
@@ -73,6 +77,12 @@ def talking(built: tuple[Package, Path], tmp_path: Path) -> Package:
     """The package with a tokenizer, a chat template and a processor, as a checkpoint brings them."""
     folder = tmp_path / "talking"
     shutil.copytree(built[0].path, folder)
+    teach(folder, built[0].model_type)
+    return Package(folder, built[0].manifest)
+
+
+def teach(folder: Path, model_type: str) -> None:
+    """Write a tokenizer, a chat template and a processor."""
     words = {f"w{number}": number for number in range(257)}
     words["<image>"] = words.pop("w200")
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
@@ -81,9 +91,7 @@ def talking(built: tuple[Package, Path], tmp_path: Path) -> Package:
     (folder / "chat_template.jinja").write_text(
         "{% for part in messages[0].content %}{{ '<image> ' if part.type == 'image' else part.text }}{% endfor %}"
     )
-    processor = PROCESSORS[built[0].model_type]
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    return Package(folder, built[0].manifest)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[model_type]))
 
 
 @pytest.fixture
@@ -223,8 +231,50 @@ def test_run_answers_about_a_picture(
     session: Any = open_session(talking, threads=1)
     (answer,) = session.generate("<image> w3 w4", images=[photo], generation_len=4)
     assert shown["token_ids"] == answer.token_ids
+    with served(photo.parent) as (url, _):
+        told[3] = f"{url}/photo.png"
+        assert main(["run", str(talking.path), *told]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs"][0] == shown
     (by_chat,) = session.generate("w3 w4", images=[photo], chat=True, generation_len=4)
     assert by_chat.token_ids == answer.token_ids
+
+
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
+def test_qefficients_commands_answer_about_a_picture(
+    built: tuple[Package, Path],
+    photo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a file or a URL, for every prompt, from the checkpoint and then from the package."""
+    checkpoint = shutil.copytree(built[1], tmp_path / "checkpoint")
+    teach(checkpoint, "llava")
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "store"))
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
+    asks = ["--prompt", "w3 w4|w5", "--generation_len", "4", "--json"]
+    model = [
+        "--model_name",
+        str(checkpoint),
+        "--num_cores",
+        "16",
+        "--prompt_len",
+        "8",
+        "--ctx_len",
+        "48",
+    ]
+    assert infer.main([*model, *asks, "--image-path", str(photo)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    session: Any = open_session(Package.open(answer["package"]), threads=1)
+    expected = session.generate(["w3 w4", "w5"], images=[[photo]] * 2, chat=True, generation_len=4)
+    assert answer["generated_ids"] == [one.token_ids for one in expected]
+
+    with served(tmp_path) as (url, _):
+        asked = ["--qpc_path", answer["package"], *asks, "--image_url", f"{url}/photo.png"]
+        assert execute.main(asked) == 0
+    assert json.loads(capsys.readouterr().out)["generated_ids"] == answer["generated_ids"]
+    assert execute.main([*asked[:4], "--image-path", str(photo)]) == 0
+    assert capsys.readouterr().out.count("Prompt: w5\nCompletion: ") == 1
 
 
 def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:
@@ -271,12 +321,35 @@ def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) ->
     assert request.sights is not None
     assert request.sights.pictures[0].digest == expected.sights.pictures[0].digest
     for url in ("http://169.254.169.254/latest", "file:///etc/passwd", "data:image/png,x"):
-        with pytest.raises(ApiError, match="fetches nothing"):
+        with pytest.raises(ApiError, match="does not fetch it"):
             chat_requests(session, chat(url))
     with pytest.raises(ApiError, match="Expected base64"):
         chat_requests(session, chat("data:image/png;base64,!!"))
     with pytest.raises(ApiError, match="Cannot read"):
         chat_requests(session, chat("data:image/png;base64,AAAA"))
+
+
+def test_a_server_fetches_pictures_from_hosts_that_its_operator_named(
+    talking: Package, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = open_session(talking, threads=1)
+    with served(photo.parent) as (url, seen):
+        host = url.removeprefix("http://")
+        with pytest.raises(ApiError, match="is at a private address"):
+            chat_requests(session, chat(f"{url}/photo.png"), hosts=[host])
+        monkeypatch.setattr(fetching, "_is_public", lambda _: True)
+        (request,) = chat_requests(session, chat(f"{url}/photo.png"), hosts=[host])
+        with pytest.raises(ApiError, match="is not one that may be asked") as caught:
+            chat_requests(session, chat(f"{url}/photo.png"), hosts=["pictures.example"])
+        many = chat(f"{url}/photo.png")
+        many.messages *= 17
+        with pytest.raises(ApiError, match="expected at most 16"):
+            chat_requests(session, many, hosts=[host])
+    assert caught.value.code == "invalid_image_url"
+    assert len(seen) == 1
+    expected = session.request("<image> w3 w4", images=[photo])
+    assert request.sights is not None
+    assert request.sights.pictures[0].digest == expected.sights.pictures[0].digest
 
 
 # --- what needs no package ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 import openai
 import pytest
@@ -19,10 +20,12 @@ from fixtures_serving import (
     MODEL,
     PROMPT,
     TIMEOUT,
+    chat,
     complete,
     connect,
     dial,
     figures,
+    running,
     send,
     wait_until,
 )
@@ -30,7 +33,9 @@ from fixtures_serving import (
 import qeff_zoo
 from qeff_zoo import cli, serving
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import TextClassificationSession
+from qeff_zoo.runtime import Engine, TextClassificationSession
+from qeff_zoo.serving import app
+from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.server import url_of
 
 
@@ -144,6 +149,35 @@ def test_what_cannot_be_served_is_said_at_the_start(
     for option, value in (("api-key", ""), ("max-queue", "-1"), ("shutdown-timeout", "-1")):
         assert cli.main(["serve", str(trained.path), f"--{option}", value]) == 1
         assert f"Change --{option}." in capsys.readouterr().err
+
+
+def test_pictures_are_fetched_from_the_hosts_of_the_flag(
+    trained: Package,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = list[serving.Choices]()
+    monkeypatch.setattr(
+        serving, "serve", lambda _session, _listener, choices, _: asked.append(choices)
+    )
+    argv = ["serve", str(trained.path), "--port", "0", "--allow-image-url"]
+    assert cli.main([*argv, "A.example, [::1]:80"]) == 0
+    for wrong in ("https://a.example", "a.example/photos", "*", ""):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*argv, wrong])
+        assert "is no host. Expected HOST or HOST:PORT" in capsys.readouterr().err
+
+    def told(*given: Any) -> Any:
+        raise ApiError(400, f"hosts {given[-1]}")
+
+    monkeypatch.setattr(app, "chat_requests", told)
+    with (
+        running(engine, image_hosts=asked[0].image_hosts) as url,
+        connect(url) as client,
+        pytest.raises(openai.BadRequestError, match=r"hosts \('a.example', '\[::1\]:80'\)"),
+    ):
+        chat(client)
 
 
 def test_the_example_of_the_documentation(url: str) -> None:

@@ -25,12 +25,11 @@ from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import LabelledSpeechSession
 from qeff_zoo.runtime.labels_of_frames import CharacterLabels
-from qeff_zoo.tasks import find
 from qeff_zoo.tasks.listening import Listen
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
-RECIPES = [one for one in list_recipes() if find(one.task).reads == "sound"]
+RECIPES = [one for one in list_recipes() if one.task == "automatic-speech-recognition"]
 CASES = {
     f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
 }

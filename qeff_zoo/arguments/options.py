@@ -2,6 +2,7 @@
 """What commands have in common: the choices of a build, a package, threads, and whether to use the network."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -66,6 +67,20 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
 def integers(text: str) -> tuple[int, ...]:
     """Read numbers separated by commas."""
     return tuple(int(part) for part in text.split(","))
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Read hosts separated by commas, each `HOST` or `HOST:PORT`.
+
+    Raises:
+        ArgumentTypeError: One is neither, such as a URL.
+    """
+    found = tuple(part.strip().lower() for part in text.split(","))
+    if wrong := [one for one in found if not re.fullmatch(r"(\[[^/@]+\]|[^:/@*]+)(:[0-9]+)?", one)]:
+        raise argparse.ArgumentTypeError(
+            f"{wrong[0]!r} is no host. Expected HOST or HOST:PORT, without a path. Correct it."
+        )
+    return found
 
 
 def json_text(path: str) -> JsonText:

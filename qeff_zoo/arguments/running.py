@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.arguments.options import add_package, add_threads, command
+from qeff_zoo.arguments.options import add_package, add_threads, command, hosts
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,17 @@ def _add_run(commands: Any) -> None:
         help="of speech, such as speech.wav, to be written down",
     )
     parser.add_argument(
-        "--timestamps", action="store_true", help="of a recording, each word with its time"
+        "--timestamps",
+        action="store_true",
+        help="of a recording, each word, or of some models each segment, with its time",
+    )
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="of a recording, such as en (default: detected, where a model knows several)",
+    )
+    parser.add_argument(
+        "--translate", action="store_true", help="of a recording, what is said in English"
     )
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
@@ -74,7 +84,7 @@ def _add_run(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="picture, for a package that reads those; may be given several times",
+        help="picture, or its URL, for a package that reads those; may be given several times",
     )
     parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
     parser.add_argument(
@@ -127,6 +137,13 @@ def _add_serve(commands: Any) -> None:
         metavar="NAME=DIR",
         help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
         "with --max-loras",
+    )
+    parser.add_argument(
+        "--allow-image-url",
+        type=hosts,
+        default=(),
+        metavar="HOST,...",
+        help="fetch pictures for clients from these hosts, at public addresses (default: from none)",
     )
     _add_speculate(parser)
     add_threads(parser)

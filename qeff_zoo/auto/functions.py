@@ -13,7 +13,7 @@ from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute, on_devices, pro
 from qeff_zoo.auto.models import Model
 from qeff_zoo.errors import CompileError, GenerationError, PlanError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
 
 def transform(model: Any) -> Any:
@@ -134,6 +134,7 @@ def cloud_ai_100_exec_kv(
     generation_len: int | None = None,
     *,
     stream: bool = True,
+    image: Any = None,
     **others: Any,
 ) -> CloudAI100ExecInfo:
     """Answer prompts with a package.
@@ -146,18 +147,29 @@ def cloud_ai_100_exec_kv(
         device_id: Cards to run on.
         generation_len: Tokens for each at most.
         stream: Print prompts and answers.
+        image: A picture that every prompt is about: a path, bytes, a Pillow image or an array. Prompts are then users'
+            messages, to which the chat template is applied.
         **others: QEfficient's other arguments, which change nothing here or are refused.
     """
     translation.refuse("cloud_ai_100_exec_kv", others, translation.GENERATING)
     prompts = prompts_of(prompt, prompts_txt_file_path)
     package = package_at(qpc_path)
-    if package.task != TEXT_GENERATION:
+    if package.task not in (TEXT_GENERATION, IMAGE_TEXT_TO_TEXT):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
-            f"{TEXT_GENERATION!r}. Run it with `qeff-zoo run`."
+            f"{TEXT_GENERATION!r} or {IMAGE_TEXT_TO_TEXT!r}. Run it with `qeff-zoo run`."
+        )
+    if image is not None and package.task != IMAGE_TEXT_TO_TEXT:
+        raise GenerationError(
+            f"A picture is given, and package {str(package.path)!r} is for task {package.task!r}, which reads none; "
+            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the picture out."
         )
     with on_devices(package, device_id):
         session: Any = load(package)
+    if image is not None:
+        shown = {"images": [image], "chat": True, "generation_len": generation_len}
+        requests = [session.request(one, **shown) for one in prompts]
+        return execute(session, requests, stream=stream)
     return execute(
         session, prompts, tokenizer=tokenizer, stream=stream, generation_len=generation_len
     )

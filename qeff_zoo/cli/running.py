@@ -11,6 +11,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
+from qeff_zoo.cli.transcribing import refuse_adapter, transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import NAMES, find
 
@@ -22,7 +23,7 @@ _BEST = 5  # labels of a picture that are shown
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts, texts, pictures or recordings."""
     if arguments.sound:
-        _transcribe_all(arguments)
+        transcribe_all(arguments)
         return
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
@@ -41,7 +42,7 @@ def run_command(arguments: argparse.Namespace) -> None:
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
     given = _given(package.task, prompts, arguments.image)
-    _refuse_adapter(package.task, arguments)
+    refuse_adapter(package.task, arguments)
     session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
@@ -52,7 +53,7 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
-    if task in NAMES and find(task).before:  # which reads pictures and text
+    if task in NAMES and find(task).before and find(task).reads == "text":  # and pictures
         if images and len(prompts) != 1:
             raise GenerationError(
                 f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
@@ -74,12 +75,11 @@ def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     return images if sees else prompts
 
 
-def _refuse_adapter(task: str, arguments: argparse.Namespace) -> None:
-    """Refuse --adapter where a package reads no text."""
-    if arguments.adapter is not None and task in NAMES and find(task).reads != "text":
-        raise AdapterError(
-            f"--adapter does not apply to {task}: adapters are for packages that read text. Leave it out."
-        )
+def _files(images: list[str]) -> list[str | bytes]:
+    """Fetch the pictures that are given as URLs; of others the path will do."""
+    from qeff_zoo.media.fetching import fetch_image, is_url
+
+    return [fetch_image(one) if is_url(one) else one for one in images]
 
 
 def _load_adapter(session: Any, given: str, flag: str) -> str:
@@ -99,28 +99,6 @@ def _drafts(arguments: argparse.Namespace) -> Any:
     return asked if asked in (None, "lookup") else usable_package(asked)
 
 
-def _transcribe_all(arguments: argparse.Namespace) -> None:
-    """Write down what is said in recordings."""
-    from qeff_zoo.runtime import open_session
-
-    package = usable_package(arguments.package)
-    if package.task in NAMES and find(package.task).reads != "sound":
-        raise GenerationError(
-            f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
-        )
-    _refuse_adapter(package.task, arguments)
-    session: Any = open_session(package, threads=arguments.threads)
-    for path in arguments.sound:
-        (found,) = session.transcribe(path)
-        if arguments.json:
-            print_json({"sound": str(path), **asdict(found)})
-        elif arguments.timestamps:
-            rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in found.words]
-            print(table(rows, ["from s", "to s", "word"]))
-        else:
-            print_generated(found.text)
-
-
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
     stream = None
     if len(prompts) == 1 and not arguments.json:
@@ -133,7 +111,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         chat=arguments.chat,
         adapter=arguments.adapter,
         stream=stream,
-        **({"images": [arguments.image]} if arguments.image else {}),
+        **({"images": [_files(arguments.image)]} if arguments.image else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -170,8 +148,9 @@ def _as_json(output: Any) -> dict[str, Any]:
 
 
 def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
+    given = _files(texts) if arguments.image else texts
     chosen = {} if arguments.image else {"adapter": arguments.adapter}
-    embeddings = session.embed(texts, **chosen)
+    embeddings = session.embed(given, **chosen)
     if arguments.json:
         kind = "image" if arguments.image else "text"
         outputs = [
@@ -206,7 +185,7 @@ def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> 
 
 
 def _recognize(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(images)
+    found = session.classify(_files(images))
     if arguments.json:
         outputs = [
             {"image": image, "scores": [asdict(score) for score in scores]}
@@ -279,6 +258,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
         prefill_from=tuple(arguments.prefill_from),
+        image_hosts=arguments.allow_image_url,
     )
 
     def announce(url: str) -> None:

@@ -5,6 +5,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from qeff_zoo.cli import guarded
 from qeff_zoo.cli.printing import print_json
@@ -26,16 +27,19 @@ def _execute(arguments: argparse.Namespace) -> None:
     from qeff_zoo.auto.execution import prompts_of
 
     prompts = prompts_of(arguments.prompt, arguments.prompts_txt_file_path)
-    answer(arguments.qpc_path, prompts, arguments)
+    answer(arguments.qpc_path, prompts, arguments, flags.picture_of(arguments))
 
 
-def answer(path: str, prompts: Sequence[str], arguments: argparse.Namespace) -> None:
+def answer(
+    path: str, prompts: Sequence[str], arguments: argparse.Namespace, picture: Any = None
+) -> None:
     """Answer prompts with a package, and print them.
 
     Args:
         path: Of the package.
         prompts: Any number.
         arguments: Of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
+        picture: That every prompt is about, for a package that reads pictures.
 
     Raises:
         GenerationError: The package has another number of slots, or a prompt cannot be answered.
@@ -61,6 +65,7 @@ def answer(path: str, prompts: Sequence[str], arguments: argparse.Namespace) -> 
             device_id=arguments.device_group if package.target in CARDS else None,
             generation_len=arguments.generation_len,
             stream=not arguments.json,
+            image=picture,
         )
     if arguments.json:
         print_json({"package": str(package.path), **asdict(info)})
@@ -75,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     flags.add(parser, "qpc_path", required=True, metavar="DIR", help=text)
     flags.add_devices(parser)
     flags.add_prompts(parser)
+    flags.add_picture(parser)
     flags.add(parser, "full_batch_size", type=int, metavar="N", help="slots that it must have")
     return parser
 

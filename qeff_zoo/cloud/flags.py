@@ -92,6 +92,29 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     add(parser, "generation_len", type=int, metavar="N", help=text)
 
 
+def add_picture(parser: argparse.ArgumentParser) -> None:
+    """Add the picture that prompts are about."""
+    one = parser.add_mutually_exclusive_group()
+    text = "picture that every prompt is about, for a model that sees"
+    add(one, "image_path", metavar="FILE", help=text)
+    add(one, "image_url", metavar="URL", help=f"{text}: fetched from there")
+
+
+def picture_of(arguments: argparse.Namespace) -> Any:
+    """Return the pixels of what `add_picture` read, (height, width, 3); None where there is none.
+
+    Raises:
+        MediaError: It cannot be fetched or read.
+    """
+    if arguments.image_path is None and arguments.image_url is None:
+        return None
+    from qeff_zoo.media.fetching import fetch_image
+    from qeff_zoo.media.images import read_image
+
+    path, url = arguments.image_path, arguments.image_url
+    return read_image(path if url is None else fetch_image(url))
+
+
 def integers(text: str) -> list[int]:
     """Read numbers separated by commas, perhaps in brackets."""
     return [int(part) for part in text.strip().strip("[]").split(",") if part.strip()]

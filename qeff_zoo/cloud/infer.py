@@ -4,13 +4,17 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.arguments.options import integers
 from qeff_zoo.cli import guarded
 from qeff_zoo.cli.reading import saying_warnings
 from qeff_zoo.cloud import flags
 from qeff_zoo.cloud.execute import answer
+from qeff_zoo.errors import GenerationError
+
+if TYPE_CHECKING:
+    from qeff_zoo.auto import QEFFAutoModelForCausalLM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,12 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
     model_name = flags.say_where(arguments)
 
-    from qeff_zoo.auto import QEFFAutoModelForCausalLM
     from qeff_zoo.auto.execution import prompts_of
 
     prompts = prompts_of(arguments.prompt, arguments.prompts_txt_file_path)
+    chosen = _class_of(model_name, arguments)
+    picture = flags.picture_of(arguments)
     with saying_warnings():
-        model = QEFFAutoModelForCausalLM.from_pretrained(
+        model = chosen.from_pretrained(
             model_name,
             continuous_batching=arguments.full_batch_size is not None,
             qaic_config={"ccl_enabled": arguments.ccl_enabled},
@@ -58,7 +63,25 @@ def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
         print(path)
         return
     print(f"{path}: run it again with qeff-cloud-execute --qpc_path", file=sys.stderr)
-    answer(path, prompts, arguments)
+    answer(path, prompts, arguments, picture)
+
+
+def _class_of(model_name: str, arguments: argparse.Namespace) -> "type[QEFFAutoModelForCausalLM]":
+    """Return QEfficient's class for what a checkpoint was trained for; refuse a picture where it sees none."""
+    from qeff_zoo.auto import QEFFAutoModelForCausalLM, QEFFAutoModelForImageTextToText
+    from qeff_zoo.checkpoint import open_checkpoint
+    from qeff_zoo.plan import recipe_of
+    from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
+
+    task = recipe_of(open_checkpoint(model_name)).task
+    if task == IMAGE_TEXT_TO_TEXT:
+        return QEFFAutoModelForImageTextToText
+    if given := arguments.image_path or arguments.image_url:
+        raise GenerationError(
+            f"`infer`: a picture is given, {given!r}, and {model_name!r} is a model for {task!r}, which reads none; "
+            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the picture out, or choose another model."
+        )
+    return QEFFAutoModelForCausalLM
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     flags.add(parser, "use_onnx_subfunctions", **on, help="compile repeated functions once")
     flags.add(parser, "dynamo", **on, help="as always here")
     flags.add_prompts(parser)
+    flags.add_picture(parser)
     flags.add(parser, "verbose", "v", **on, help="say how long each stage took")
     return parser
 

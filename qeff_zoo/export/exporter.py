@@ -69,7 +69,10 @@ def _attempt(
         model = loader.load_meta(widened(config, kv_heads), recipe, rope_factors=rope_factors)
         repeated, uses = None, list[int]()
         if probe := part.probe:
-            repeated, uses = layers.reduce(model, lambda: probe(model), everything=everything)
+            half = part.half(model) if part.half else None
+            repeated, uses = layers.reduce(
+                model, lambda: probe(model), half=half, everything=everything
+            )
         tracing = part.tracing(model, **variant)
         if slots is not None:
             tracing = lora.apply(tracing, model, repeated, slots)

@@ -134,14 +134,33 @@ def _find_language_model(model: Any, count: int) -> tuple[str, nn.ModuleList] | 
     return None if found is None else (prefix + found[0], found[1])
 
 
+def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | None:
+    """Find the repeated layers of one half of a model: its longest list."""
+    lists = {
+        path: module
+        for path, module in half.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module)
+    }
+    if not lists:
+        return None
+    longest = max(lists, key=lambda path: len(lists[path]))
+    prefix = next(path for path, module in model.named_modules() if module is half)
+    return f"{prefix}.{longest}", lists[longest]
+
+
 def reduce(
-    model: Any, run: Callable[[], Any] | None = None, *, everything: bool = False
+    model: Any,
+    run: Callable[[], Any] | None = None,
+    *,
+    half: nn.Module | None = None,
+    everything: bool = False,
 ) -> tuple[RepeatedLayers | None, list[int]]:
     """Keep of every kind of repeated layer the first and the last, in place.
 
     Args:
         model: A meta-device model; its config's per-layer lists are cut along.
         run: Calls the model once, on meta, to see how it calls its layers; None if they are known to be a chain.
+        half: The module of it whose layers these are; None for that which reads embedded text.
         everything: Keep all layers.
 
     Returns:
@@ -150,11 +169,12 @@ def reduce(
     """
     config = model.config.get_text_config()
     count = int(getattr(config, "num_hidden_layers", 0))
-    found = _find_language_model(model, count)
+    found = _find_of_half(model, half) if half else _find_language_model(model, count)
     uses: list[int] = []
     if found is None:
         return None, uses
     path, layers = found
+    count = len(layers)
     per_layer = _per_layer(config, count)
     signatures = [
         (_signature(layer, i, config), *(repr(values[i]) for values in per_layer.values()))

@@ -19,6 +19,8 @@ Array: TypeAlias = NDArray[Any]
 
 _EPSILON = 1e-7
 _RATE = 16_000
+_HIGHEST = 8000.0  # hertz, of Whisper's filters
+_BLOCK = 3000  # frames that are computed at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +154,47 @@ def _kaldi(settings: Mapping[str, Any]) -> Features:
     )
 
 
+@lru_cache
+def slaney_filters(bins: int, size: int, rate: int) -> Array:
+    """Return mel filters as Slaney's toolbox makes them, (size // 2 + 1, bins): triangles in hertz, of equal areas."""
+    knee, step = 15.0, 27.0 / np.log(6.4)  # mels at 1,000 Hz, above which they are logarithmic
+
+    def hertz(mel: Array) -> Array:
+        return np.where(mel < knee, 200.0 / 3 * mel, 1000.0 * np.exp((mel - knee) / step))
+
+    edges = hertz(np.linspace(0.0, knee + step * np.log(_HIGHEST / 1000.0), bins + 2))
+    filters = _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
+    scaled: Array = filters * (2.0 / (edges[2:] - edges[:-2]))
+    return scaled
+
+
+def _whisper(settings: Mapping[str, Any]) -> Features:
+    """Whisper's log-mel features, whose quietest value depends on the loudest of the whole recording."""
+    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", 400))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", 160))
+    window = np.hanning(size + 1)[:-1].astype(np.float32)
+    filters = slaney_filters(bins, size, rate).astype(np.float32)
+
+    def compute(samples: Array) -> Array:
+        count = len(samples) // hop
+        around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
+        frames = _frames(around, size, hop)
+        logs = np.empty((count, bins), np.float32)
+        for start in range(0, count, _BLOCK):  # hours of spectra do not fit into memory
+            stop = min(start + _BLOCK, count)
+            spectra = np.fft.rfft(frames[start:stop] * window, axis=1)
+            powers = (spectra.real**2 + spectra.imag**2).astype(np.float32, copy=False)
+            logs[start:stop] = np.log10(np.maximum(powers @ filters, 1e-10))
+        scaled: Array = (np.maximum(logs, logs.max() - 8) + 4) / 4
+        return scaled
+
+    return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
     {
         "Wav2Vec2FeatureExtractor": _plain,
         "SeamlessM4TFeatureExtractor": _kaldi,
+        "WhisperFeatureExtractor": _whisper,
     }
 )

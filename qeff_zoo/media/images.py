@@ -42,10 +42,12 @@ class ImageLimits:
     Attributes:
         pixels: Height times width.
         file_bytes: Bytes of the encoded picture.
+        seconds: To fetch it in, where it is one of a web server.
     """
 
     pixels: int = 80_000_000
     file_bytes: int = 100_000_000
+    seconds: float = 30.0
 
 
 LIMITS = ImageLimits()

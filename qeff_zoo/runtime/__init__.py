@@ -9,6 +9,9 @@ from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSe
 from qeff_zoo.runtime.labels import Score
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.sessions import Session, open_session
+from qeff_zoo.runtime.speech_results import Segment, TimedText, Transcription
+from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
+from qeff_zoo.runtime.speech_windows import SpeechChoices
 from qeff_zoo.runtime.text_classification import Classification, TextClassificationSession
 from qeff_zoo.runtime.text_generation import (
     Generation,
@@ -16,7 +19,7 @@ from qeff_zoo.runtime.text_generation import (
     TextGenerationSession,
 )
 from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
-from qeff_zoo.runtime.transcribing import LabelledSpeechSession, TimedText, Transcription
+from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 
 __all__ = [
     "Classification",
@@ -34,7 +37,10 @@ __all__ = [
     "Request",
     "Sampling",
     "Score",
+    "Segment",
     "Session",
+    "SpeechChoices",
+    "SpeechSeq2SeqSession",
     "Stats",
     "TextClassificationSession",
     "TextGenerationSession",

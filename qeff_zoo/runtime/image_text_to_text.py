@@ -79,7 +79,8 @@ class ImageTextToTextSession(TextGenerationSession):
         if chat and isinstance(prompt, str):
             content = [*[{"type": "image"}] * len(images), {"type": "text", "text": prompt}]
             message = {"role": "user", "content": content if images else prompt}
-            return self.request(self.encode_chat([message]), images=images, **choices)
+            made = self.request(self.encode_chat([message]), images=images, **choices)
+            return replace(made, text=prompt)
         made = self.request_of(
             self.encode(prompt), [self.prepare(one) for one in images], **choices
         )

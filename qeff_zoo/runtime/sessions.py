@@ -15,6 +15,7 @@ from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSe
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import LOOKUP, Lookup
 from qeff_zoo.runtime.speculation.opening import speculation_of
+from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
@@ -30,6 +31,7 @@ Session: TypeAlias = (
     | ImageClassificationSession
     | ImageEmbeddingSession
     | LabelledSpeechSession
+    | SpeechSeq2SeqSession
 )
 #: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]
@@ -79,7 +81,7 @@ def open_session(
             f"expected one for {TEXT_GENERATION}. Leave speculation out."
         )
     choices: dict[str, Any] = {}
-    if prefix_cache_bytes is not None and task.role == "decoder":
+    if prefix_cache_bytes is not None and task.role == "decoder" and task.reads != "sound":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
     if task.reads == "image":
         named = package.manifest["spec"]["recipe"].get("image_processor")

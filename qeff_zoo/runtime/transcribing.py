@@ -21,41 +21,12 @@ from qeff_zoo.media.sound import LIMITS, Samples, Sound, SoundLimits, read_sound
 from qeff_zoo.runtime import labels_of_frames
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
+from qeff_zoo.runtime.speech_results import TimedText, Transcription, joined
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import SPEECH_RECOGNITION
 
 _OVERLAP = 6  # of a window, this part at each end
 _INPUTS = ("input_values", "input_features")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimedText:
-    """A word, or another part of what was said.
-
-    Args:
-        text: Without spaces around it.
-        start: In seconds from the beginning of the recording.
-        end: The same.
-    """
-
-    text: str
-    start: float
-    end: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Transcription:
-    """What was said in a recording.
-
-    Args:
-        text: All of it; "" for silence.
-        words: With their times.
-        seconds: Of the recording.
-    """
-
-    text: str
-    words: tuple[TimedText, ...]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -209,4 +180,6 @@ class LabelledSpeechSession:
         words = [
             TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in places
         ]
-        return Transcription(text=text, words=tuple(words), seconds=seconds)
+        return Transcription(
+            text=text, words=tuple(words), segments=tuple(joined(words)), seconds=seconds
+        )

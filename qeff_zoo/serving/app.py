@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +15,7 @@ from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.serving import adapters, errors
+from qeff_zoo.serving import adapters, errors, transcriptions
 from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
@@ -25,15 +25,18 @@ from qeff_zoo.serving.objects import Reply
 from qeff_zoo.serving.prompts import blaming, chat_requests, completion_requests
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
+from qeff_zoo.serving.transcriptions import SpeechQueue
 
 API = "/v1/"
 #: That are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
+    *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
     "/health",
     "/metrics",
 )
 MAX_BODY_BYTES = 8 << 20
+MAX_SOUND_BYTES = 25 << 20  # as OpenAI's: 13 minutes of a WAV file, hours of an MP3 file
 MAX_INPUTS = 2048  # texts to embed, as OpenAI's
 
 
@@ -44,7 +47,7 @@ class Model:
     Args:
         name: Clients ask for it by this.
         fingerprint: Names what computes the answers: a build key.
-        max_tokens: Of a prompt and its answer, or of a text.
+        max_tokens: Of a prompt and its answer, or of a text; 0 of a model that reads recordings of any length.
         created: Seconds since 1970.
         adapters: That clients may ask for as they ask for the model; None where it takes none.
     """
@@ -84,18 +87,19 @@ class Model:
             "object": "model",
             "created": self.created,
             "owned_by": "qeff-zoo",
-            "max_model_len": self.max_tokens,
+            **({"max_model_len": self.max_tokens} if self.max_tokens else {}),
             **({"parent": self.name} if adapter else {}),
         }
 
 
 def create_app(
-    backend: Engine | EmbeddingQueue,
+    backend: Engine | EmbeddingQueue | SpeechQueue,
     *,
     name: str,
     fingerprint: str,
     api_key: str | None = None,
-    max_body_bytes: int = MAX_BODY_BYTES,
+    image_hosts: Collection[str] = (),
+    max_body_bytes: int | None = None,
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -104,7 +108,8 @@ def create_app(
         name: The model's.
         fingerprint: Of the model, as `system_fingerprint`.
         api_key: Without it nothing below /v1 is answered; None for no key.
-        max_body_bytes: Of a request.
+        image_hosts: From which pictures are fetched for clients, each `HOST` or `HOST:PORT`.
+        max_body_bytes: Of a request; None for what suits the model.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     metrics = Metrics(backend.stats)
@@ -113,21 +118,27 @@ def create_app(
         longest = backend.session.decoder.sizes.ctx_len
         taken = backend.session.adapters if backend.session.adapters.are_taken else None
         model = Model(name=name, fingerprint=fingerprint, max_tokens=longest, adapters=taken)
-        app.include_router(_generation(backend, model, metrics))
+        app.include_router(_generation(backend, model, metrics, image_hosts))
         if taken is not None:
             app.include_router(adapters.routes(API, name, taken))
+    elif isinstance(backend, SpeechQueue):
+        model = Model(name=name, fingerprint=fingerprint, max_tokens=0)
+        app.include_router(transcriptions.routes(API, backend, model.check))
     else:
         longest = backend.session.max_length
         model = Model(name=name, fingerprint=fingerprint, max_tokens=longest)
         app.include_router(_embedding(backend, model))
     app.include_router(_models(model))
     app.include_router(_operations(metrics))
-    limited = BodyLimit(app, max_body_bytes)
+    usual = MAX_SOUND_BYTES if isinstance(backend, SpeechQueue) else MAX_BODY_BYTES
+    limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)
     guarded = limited if api_key is None else ApiKey(limited, api_key, API)
     return ResponseCount(Framing(guarded), metrics, PATHS)
 
 
-def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
+def _generation(
+    engine: Engine, model: Model, metrics: Metrics, image_hosts: Collection[str]
+) -> APIRouter:
     """Return the endpoints of text generation."""
     router = APIRouter()
     session = engine.session
@@ -166,7 +177,7 @@ def _generation(engine: Engine, model: Model, metrics: Metrics) -> APIRouter:
     async def chat(request: Request, body: ChatRequest) -> Response:
         adapter = model.check(body.model)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
-        prepare = partial(chat_requests, session, body, adapter)
+        prepare = partial(chat_requests, session, body, adapter, image_hosts)
         return await answer(request, body, body.n, prepare, reply)
 
     @router.post(f"{API}completions")

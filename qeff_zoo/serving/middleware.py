@@ -94,6 +94,9 @@ class BodyLimit:
         if length.isdecimal() and int(length) > self._most:
             await too_large().response(scope, receive, send)
             return
+        # A form has fields, of which there is a limit, and a file.
+        kind = Headers(scope=scope).get("content-type", "")
+        is_json = not kind.lower().startswith("multipart/form-data")
         body, more = bytearray(), True
         while more:
             message = await receive()
@@ -101,7 +104,7 @@ class BodyLimit:
                 return
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._most or (not more and _is_manifold(body)):
+            if len(body) > self._most or (is_json and not more and _is_manifold(body)):
                 await too_large().response(scope, receive, send)
                 return
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]

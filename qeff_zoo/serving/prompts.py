@@ -2,23 +2,38 @@
 """Bodies of requests -> requests of the runtime, one for each choice that is to be answered."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from qeff_zoo.errors import AdapterError, BusyError, ContextLengthError, GenerationError
+from qeff_zoo.media.fetching import fetch_image, is_url
+from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
+#: Of a picture that is fetched for a client, and how many of them a request may have.
+FETCHED = ImageLimits(file_bytes=20_000_000, seconds=10.0)
+MOST_FETCHED = 16
+
 
 def chat_requests(
-    session: TextGenerationSession, body: ChatRequest, adapter: str | None = None
+    session: TextGenerationSession,
+    body: ChatRequest,
+    adapter: str | None = None,
+    hosts: Collection[str] = (),
 ) -> list[Request]:
     """Return a request for each choice of a chat's next message.
+
+    Args:
+        session: That is to answer.
+        body: Of the client's request.
+        adapter: Name of one that the session has.
+        hosts: From which pictures are fetched; none for only those that are in the request.
 
     Raises:
         ApiError: It cannot be served.
@@ -38,15 +53,16 @@ def chat_requests(
             param="messages",
             code="no_chat_template",
         )
-    pictures = [_picture(url) for message in body.messages for url in message.pictures]
-    if pictures and not isinstance(session, ImageTextToTextSession):
+    urls = [url for message in body.messages for url in message.pictures]
+    if urls and not isinstance(session, ImageTextToTextSession):
         raise ApiError(
             400,
-            f"Model {body.model!r} reads text alone, and the messages have {len(pictures)} pictures; expected none. "
+            f"Model {body.model!r} reads text alone, and the messages have {len(urls)} pictures; expected none. "
             "Leave them out, or ask a model that reads pictures.",
             param="messages",
             code="invalid_value",
         )
+    pictures = _pictures(urls, hosts)
     with blaming("messages"):
         tokens = session.encode_chat([message.as_template_input() for message in body.messages])
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -54,14 +70,32 @@ def chat_requests(
     return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, pictures)]
 
 
+def _pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
+    """Return the files of pictures; of the web only from hosts that the operator named."""
+    fetched = [url for url in urls if hosts and is_url(url)]
+    if len(fetched) > MOST_FETCHED:
+        raise ApiError(
+            400,
+            f"The messages have {len(fetched)} pictures to be fetched; expected at most {MOST_FETCHED}. Send them as "
+            "data:image/…;base64,…",
+            param="messages",
+            code="invalid_image_url",
+        )
+    with blaming("messages", "invalid_image_url"):
+        return [
+            fetch_image(url, FETCHED, hosts=hosts) if url in fetched else _picture(url)
+            for url in urls
+        ]
+
+
 def _picture(url: str) -> bytes:
-    """Return the picture of a `data:` URL; nothing is fetched, since clients may not ask what a server can reach."""
+    """Return the picture of a `data:` URL."""
     head, comma, content = url.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
         raise ApiError(
             400,
             f"Cannot read the picture at {shortened(url)!r}; expected data:image/…;base64,… with the picture itself, "
-            "since this server fetches nothing. Send it so.",
+            "since this server does not fetch it. Send it so.",
             param="messages",
             code="invalid_image_url",
         )
@@ -148,7 +182,7 @@ def _check_length(
 
 
 @contextmanager
-def blaming(param: str) -> Iterator[None]:
+def blaming(param: str, code: str = "invalid_value") -> Iterator[None]:
     """Turn what the runtime refuses into an answer that names the parameter."""
     try:
         yield
@@ -159,4 +193,4 @@ def blaming(param: str) -> Iterator[None]:
     except AdapterError as error:  # unloaded since it was asked for
         raise ApiError(404, str(error), param="model", code="model_not_found") from error
     except GenerationError as error:
-        raise ApiError(400, str(error), param=param, code="invalid_value") from error
+        raise ApiError(400, str(error), param=param, code=code) from error

@@ -18,14 +18,17 @@ from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import (
     EmbeddingSession,
     Engine,
+    LabelledSpeechSession,
     Prefills,
     PrefillServer,
     Session,
+    SpeechSeq2SeqSession,
     TextGenerationSession,
 )
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.transcriptions import SpeechQueue
 
 _KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
@@ -42,6 +45,8 @@ class Choices:
         max_queue: Requests that may wait for a row.
         shutdown_timeout: Seconds for running requests to finish.
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
+        image_hosts: From which pictures are fetched for clients, each `HOST` or `HOST:PORT`, and at public addresses
+            alone; none for no fetching.
 
     Raises:
         ServingError: A value is out of its range.
@@ -53,6 +58,7 @@ class Choices:
     max_queue: int = 1024
     shutdown_timeout: float = 20.0
     prefill_from: tuple[str, ...] = ()
+    image_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, fits, expected in (
@@ -165,12 +171,13 @@ def serve(
             name=choices.name,
             fingerprint=choices.fingerprint,
             api_key=choices.api_key,
+            image_hosts=choices.image_hosts,
         )
         Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
 
 
 @contextmanager
-def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQueue]:
+def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQueue | SpeechQueue]:
     """Open what answers requests."""
     if isinstance(session, TextGenerationSession):
         asked, key = choices.prefill_from, choices.api_key
@@ -180,10 +187,13 @@ def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQ
     elif isinstance(session, EmbeddingSession):
         with closing(EmbeddingQueue(session, max_waiting=choices.max_queue)) as queue:
             yield queue
+    elif isinstance(session, LabelledSpeechSession | SpeechSeq2SeqSession):
+        with closing(SpeechQueue(session, max_waiting=choices.max_queue)) as speech:
+            yield speech
     else:
         raise ServingError(
             f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
-            "expected text-generation or feature-extraction. Use `qeff-zoo run`."
+            "expected one that generates text, embeds texts or writes down speech. Use `qeff-zoo run`."
         )
 
 

@@ -24,6 +24,7 @@ NAMES = (
     IMAGE_FEATURE_EXTRACTION,
     IMAGE_TEXT_TO_TEXT,
     SPEECH_RECOGNITION,
+    SPEECH_SEQ2SEQ,
 ) = (
     "text-generation",
     "feature-extraction",
@@ -33,6 +34,7 @@ NAMES = (
     "image-feature-extraction",
     "image-text-to-text",
     "automatic-speech-recognition",
+    "speech-seq2seq",
 )
 
 Role: TypeAlias = Literal["decoder", "encoder", "vision"]
@@ -77,6 +79,7 @@ class Part:
         probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder; None
             for a part of a model whose repeated layers are not looked for.
         tracing: `tracing(model, **variant)` describes how to trace a model.
+        half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it.
         variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
     """
@@ -84,6 +87,7 @@ class Part:
     role: Role
     probe: Callable[[Any], Any] | None
     tracing: Callable[..., Tracing]
+    half: Callable[[Any], Any] | None = None
     variant: Callable[["Checkpoint", Recipe, Shape, Mapping[str, Any]], dict[str, Any]] = (
         lambda checkpoint, recipe, shape, chosen: {}
     )
@@ -223,7 +227,13 @@ def auto_class(task: str, config: Any) -> Any:
 
 
 #: Configs' names for the number of positions that a model has a table or a mask for.
-POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+POSITIONS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_target_positions",
+)
 #: Graphs are traced with fewer tokens and cache rows than that.
 LEAST_POSITIONS = 16
 

@@ -90,7 +90,8 @@ class Step(nn.Module):
                 "draft can be checked. Expected a model that computes all layers for all tokens; leave "
                 "--num-speculative-tokens out."
             )
-        return (output.logits, *(state.present[name] for name in names))
+        written = (one.name for one in self.states if one.written)
+        return (output.logits, *(state.present[name] for name in written))
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
@@ -129,6 +130,7 @@ def tracing(
     num_logits_to_keep: bool = False,
     step: type[Step] = Step,
     more: More | None = None,
+    probe: Callable[[Any], list[State]] = probe,
 ) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
@@ -140,6 +142,7 @@ def tracing(
         num_logits_to_keep: Let each call say of how many positions it returns logits.
         step: What runs one call.
         more: What a call is given besides tokens and positions.
+        probe: Finds the states.
 
     Raises:
         ExportError: The model has nothing of which this is a choice.
@@ -193,7 +196,7 @@ def tracing(
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
         input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
-        output_names=["logits", *(state.output for state in states)],
+        output_names=["logits", *(state.output for state in states if state.written)],
         states=states,
         then=None if continuous_batching else remove_slots,
     )

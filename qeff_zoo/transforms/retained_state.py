@@ -132,6 +132,10 @@ class RetainedState(Cache):
         self._replace(name, torch.ops.qeff_zoo.cache_write(seen[:, :, :window], rows, new))
         return seen
 
+    def rows_of(self, name: str) -> Tensor:
+        """Return this call's rows of a state as the call finds it, of one that calls do not write."""
+        return self._rows(self.past[name])
+
     def _rows(self, state: Tensor) -> Tensor:
         """Return this call's rows of a state."""
         if self.batch_index is None:

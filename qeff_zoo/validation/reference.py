@@ -26,22 +26,16 @@ another choice was equally right by the reference's own scores: see `qeff_zoo.va
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import transformers
-from PIL import Image
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
-from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
-from qeff_zoo.validation.drawings import draw
-from qeff_zoo.validation.reference_choices import Choices, Watching
+from qeff_zoo.validation.reference_choices import Choices
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_formats.orders import by_parameter
 from qeff_zoo.validation.reference_loading import about_quantization, decoded_weights, load_model
@@ -52,12 +46,11 @@ from qeff_zoo.validation.reference_numerics import (
     round_weights,
     swapped_heads,
 )
-from qeff_zoo.validation.reference_pictures import Pictures
+from qeff_zoo.validation.reference_subjects import Answers, answers_of
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _SMALL = 50_000_000  # parameters: float64 fits easily, and takes no time
-_TOGETHER = 4  # sequences of a padded batch
 _OURS = (
     "qeff_zoo.transforms",
     "qeff_zoo.export.ops",
@@ -78,13 +71,11 @@ def main(arguments: Sequence[str]) -> None:
     model = load_model(request, request["task"], told.get("rope_factors"))
     with np.load(arguments[2], allow_pickle=False) as found:
         arrays = dict(found)
-    pictures = Pictures(request, arrays)
-    heard = [array for name, array in arrays.items() if name.startswith("sound.")]
-    answers = _Sounds(model, heard) if heard else answers_of(model, request, pictures)
+    answers = answers_of(model, request, arrays)
     brought = ("picture.", "sound.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
-    greedy = _greedy(model, request["greedy"], pictures) if request.get("greedy") else []
+    greedy = answers.greedy(**request["greedy"]) if request.get("greedy") else []
     arrays, mutation = _run_variants(model, request, answers, choices)
     about = {
         "class": type(model).__name__,
@@ -99,24 +90,8 @@ def main(arguments: Sequence[str]) -> None:
     np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
-def answers_of(
-    model: Any, request: Mapping[str, Any], pictures: Pictures | None = None
-) -> "_Answers":
-    """Return what answers a request's sequences.
-
-    Args:
-        model: Hugging Face's, for the request's task.
-        request: With `task`, and what that takes: see `_Logits` and `_Whole`.
-        pictures: Of the sequences, where the task has any.
-    """
-    task = tasks.find(request["task"])
-    if task.answers == "logits":
-        return _Logits(model, request, pictures or Pictures(request, {}))
-    return (_Pictures if task.reads == "image" else _Whole)(model, request)
-
-
 def _run_variants(
-    model: Any, request: Mapping[str, Any], answers: "_Answers", choices: Choices
+    model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
 ) -> tuple[dict[str, Array], str]:
     """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
     runs = {"reference": answers.alone(choices.note)}
@@ -151,7 +126,7 @@ def _run_variants(
     return arrays | {f"{judged}.{name}": array for name, array in told.items()}, mutation
 
 
-def _in_float16(model: Any, answers: "_Answers", choices: Choices) -> list[Array]:
+def _in_float16(model: Any, answers: Answers, choices: Choices) -> list[Array]:
     """Compute in float16; what a model's own code makes in float32 all the same, rounded after every operator."""
     try:
         with in_float16(model):
@@ -167,7 +142,7 @@ def _in_float16(model: Any, answers: "_Answers", choices: Choices) -> list[Array
 
 
 def _run_device(
-    model: Any, device: DeviceNumerics, answers: "_Answers", choices: Choices
+    model: Any, device: DeviceNumerics, answers: Answers, choices: Choices
 ) -> dict[str, list[Array]]:
     """Run the variants in a device's numerics; the model's weights stay so."""
     with computing_as(model, device):  # its matrices are rounded already
@@ -177,7 +152,7 @@ def _run_device(
     return found
 
 
-def _run_told(answers: "_Answers", choices: Choices) -> dict[str, Array]:
+def _run_told(answers: Answers, choices: Choices) -> dict[str, Array]:
     """Run a sequence again for each run of the package that chose otherwise; return `sequence.run` arrays.
 
     They are none where more was told than noise can explain.
@@ -191,291 +166,10 @@ def _run_told(answers: "_Answers", choices: Choices) -> dict[str, Array]:
     return told if choices.excused else {}
 
 
-class _Answers:
-    """Runs sequences, watched or not.
-
-    Args:
-        sequences: Token ids, or what else is read.
-        half: The model that answers; of one of pictures and texts, the half that does.
-    """
-
-    def __init__(self, sequences: Sequence[Any], half: Any) -> None:
-        self._sequences, self.half = sequences, half
-
-    def alone(self, watching: Watching | None = None) -> list[Array]:
-        """Run each sequence by itself, without padding; return (positions, values) each."""
-        return [self._watched([number], watching)[0] for number in range(len(self._sequences))]
-
-    def together(self, watching: Watching) -> list[Array]:
-        """Run sequences in padded batches of those that are about as long."""
-        found: dict[int, Array] = {}
-        for group in _alike([len(sequence) for sequence in self._sequences]):
-            found.update(zip(group, self._watched(group, watching), strict=True))
-        return [found[number] for number in range(len(self._sequences))]
-
-    def told(self, number: int, length: int, watching: Watching) -> Array:
-        """Run the beginning of a sequence; return (positions, values) of those within it."""
-        return self._watched([number], watching, length)[0]
-
-    def _watched(
-        self, numbers: list[int], watching: Watching | None, length: int | None = None
-    ) -> list[Array]:
-        lengths = [len(self._sequences[number][:length]) for number in numbers]
-        with watching(numbers, lengths) if watching else nullcontext():
-            return self._run(numbers, length)
-
-    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        raise NotImplementedError
-
-
-def _alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Group the numbers of sequences: at most four, none half as long as another."""
-    groups: list[list[int]] = []
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        last = groups[-1] if groups else []
-        if last and len(last) < _TOGETHER and 2 * lengths[number] >= lengths[last[0]]:
-            last.append(number)
-        else:
-            groups.append([number])
-    return groups
-
-
-class _Logits(_Answers):
-    """Answers of a causal language model: logits at the positions that matter.
-
-    Args:
-        model: Hugging Face's.
-        request: With `sequences` and `positions`.
-        pictures: Of the sequences.
-    """
-
-    def __init__(self, model: Any, request: Mapping[str, Any], pictures: Pictures) -> None:
-        super().__init__(request["sequences"], model)
-        self._model, self._pictures = model, pictures
-        self._positions: list[list[int]] = request["positions"]
-
-    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        inputs = _padded([self._sequences[number][:length] for number in numbers])
-        wanted = [
-            [at for at in self._positions[number] if length is None or at < length]
-            for number in numbers
-        ]
-        rows = [row for row, positions in enumerate(wanted) for _ in positions]
-        columns = [position for positions in wanted for position in positions]
-
-        def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            return (args[0][rows, columns][None],)  # (1, all positions, hidden)
-
-        with hooked(self._model.get_output_embeddings(), keep):
-            shown = self._pictures.of(numbers, inputs["input_ids"], self._model.dtype)
-            logits = self._model(**inputs, **shown, use_cache=False).logits[0].float().numpy()
-        tick()
-        ends = np.cumsum([len(positions) for positions in wanted])
-        return list(np.split(logits, ends[:-1]))
-
-
-class _Whole(_Answers):
-    """Answers about whole texts, each read in one call: an embedding, or a classifier's logits.
-
-    Args:
-        model: Hugging Face's.
-        request: With `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
-            `told` what to do otherwise than the checkpoint says.
-    """
-
-    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"], model)
-        self._model = model
-        self._embeds = tasks.find(request["task"]).answers == "embeddings"
-        self._types: list[list[int]] | None = request.get("types")
-        self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
-        if self._embeds:
-            told = {**_read_pooling(Path(request["checkpoint"])), **request["told"]}
-            self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
-            behind = _read_dense(Path(request["checkpoint"]))
-            self._activations = [activation for _, activation in behind]
-            if behind:  # part of the model, so that all variants are of them too
-                model.dense = nn.ModuleList(layer for layer, _ in behind)
-
-    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        sequences = [self._sequences[number][:length] for number in numbers]
-        inputs = _padded(sequences, self._padding)
-        if self._types is not None:
-            kinds = [self._types[number] for number in numbers]
-            inputs["token_type_ids"] = _padded(kinds, 0)["input_ids"]
-        output = self._model(**inputs)
-        tick()
-        found = output.last_hidden_state if self._embeds else output.logits
-        return [
-            self._answer(one, len(sequence)).float().numpy()
-            for one, sequence in zip(found, sequences, strict=True)
-        ]
-
-    def _answer(self, found: Tensor, length: int) -> Tensor:
-        """Return what matters of a row: the pooled states, or the logits of the text or of each of its tokens."""
-        if self._embeds:
-            return self._pool(found[:length])[None]
-        return found[None] if found.dim() == 1 else found[:length]
-
-    def _pool(self, states: Tensor) -> Tensor:
-        """Reduce the states of the tokens alone, (tokens, hidden)."""
-        by_mode: dict[str, Callable[[], Tensor]] = {
-            "cls": lambda: states[0],
-            "lasttoken": lambda: states[-1],
-            "max": lambda: states.amax(0),
-            "mean": lambda: states.sum(0) / len(states),
-        }
-        pooled = by_mode[self._pooling]()
-        for number, activation in enumerate(self._activations):
-            pooled = activation(self._model.dense[number](pooled[None])[0])
-        return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
-
-
-class _Sounds(_Answers):
-    """Answers about sounds: labels' logits of every frame.
-
-    Args:
-        model: Hugging Face's.
-        sounds: (samples,) or (frames, bins) of features.
-    """
-
-    def __init__(self, model: Any, sounds: list[Array]) -> None:
-        super().__init__(sounds, model)
-        self._model = model
-
-    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        # Each alone: in a batch, Hugging Face's models mix the end of a sound with its padding.
-        return [self._read(self._sequences[number]) for number in numbers]
-
-    def _read(self, sound: Array) -> Array:
-        given = torch.from_numpy(sound)[None].to(self._model.dtype)
-        logits = self._model(**{self._model.main_input_name: given}).logits[0]
-        tick()
-        found: Array = logits.float().numpy()
-        return found
-
-
-class _Pictures(_Answers):
-    """Answers about pictures, which transformers' own processor makes into arrays.
-
-    Args:
-        model: Hugging Face's.
-        request: With `checkpoint`, `task`, `sequences` as `drawings.draw` takes them, and in `told` what to do
-            otherwise than the model does.
-    """
-
-    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"], getattr(model, "vision_model", model))
-        self._model, self._told = model, request["told"]
-        self._embeds = tasks.find(request["task"]).answers == "embeddings"
-        self._process = transformers.AutoImageProcessor.from_pretrained(
-            request["checkpoint"], backend="pil", local_files_only=True
-        )
-
-    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
-        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
-        pixels = pixels.to(next(self._model.parameters()).dtype)
-        found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
-        tick()
-        return list(found.float().numpy()[:, None])
-
-    def _embed(self, pixels: Tensor) -> Tensor:
-        both = hasattr(self._model, "get_image_features")
-        call = self._model.get_image_features if both else self._model
-        output = call(pixel_values=pixels)
-        states = output.last_hidden_state
-        if states.dim() > 3:
-            states = states.reshape(*states.shape[:2], -1).permute(0, 2, 1)
-        by_mode: dict[str | None, Callable[[], Tensor]] = {
-            None: lambda: output.pooler_output.reshape(len(pixels), -1),
-            "cls": lambda: states[:, 0],
-            "max": lambda: states.max(1).values,
-            "mean": lambda: states.sum(1) / states.shape[1],
-        }
-        pooled = by_mode[self._told.get("pooling")]()
-        length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
-        return pooled / length if self._told.get("normalize") else pooled
-
-
-def _read_pooling(folder: Path) -> dict[str, Any]:
-    """Read how sentence-transformers would pool, which takes the mean where nothing is said."""
-    listed = folder / "modules.json"
-    if not listed.is_file():
-        return {"pooling": "mean", "normalize": False}
-    modules = json.loads(listed.read_bytes())
-    paths = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
-    settings = json.loads((folder / PurePosixPath(paths["Pooling"]) / "config.json").read_bytes())
-    chosen = [name for name, value in settings.items() if "pooling_mode_" in name and value]
-    mode = settings.get("pooling_mode") or chosen[0].split("_")[2]
-    return {"pooling": mode, "normalize": "Normalize" in paths}
-
-
-def _read_dense(folder: Path) -> list[tuple[nn.Linear, Callable[[Tensor], Tensor]]]:
-    """Read the dense layers that sentence-transformers would apply to what was pooled, each with its activation."""
-    listed = folder / "modules.json"
-    modules = json.loads(listed.read_bytes()) if listed.is_file() else []
-    found = []
-    for module in modules:
-        if not module["type"].endswith(".Dense"):
-            continue
-        place = folder / PurePosixPath(module["path"])
-        settings = json.loads((place / "config.json").read_bytes())
-        stored = load_file(place / "model.safetensors")
-        layer = nn.Linear(settings["in_features"], settings["out_features"], settings["bias"])
-        layer.load_state_dict({name.removeprefix("linear."): stored[name] for name in stored})
-        name = settings["activation_function"].rpartition(".")[2]
-        found.append((layer.float(), getattr(nn, name)()))
-    return found
-
-
-def _padded(sequences: Sequence[Sequence[int]], padding: int = 0) -> dict[str, Tensor]:
-    width = max(map(len, sequences))
-    input_ids = torch.full((len(sequences), width), padding)
-    attention_mask = torch.zeros_like(input_ids)
-    for row, sequence in enumerate(sequences):
-        input_ids[row, : len(sequence)] = torch.tensor(sequence)
-        attention_mask[row, : len(sequence)] = 1
-    return {"input_ids": input_ids, "attention_mask": attention_mask}
-
-
-@contextmanager
-def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-    """Let a hook change what a module is given, for a while."""
-    handle = module.register_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _greedy(model: Any, request: Mapping[str, Any], pictures: Pictures) -> list[int]:
-    """Continue a prompt by the most likely token, with transformers' own cache where the model hands one out."""
-    whole, generated = torch.tensor([request["prompt"]]), []
-    shown = pictures.of([0], whole, model.dtype)
-    given: dict[str, Any] = {"input_ids": whole, **shown}
-    for _ in range(request["length"]):
-        output = model(**given, use_cache=True)
-        token = output.logits[:, -1:].argmax(-1)
-        generated.append(int(token))
-        whole = torch.cat([whole, token], 1)
-        caches = {name: output.get(name) for name in ("past_key_values", "cache_params")}
-        known = {name: cache for name, cache in caches.items() if cache is not None}
-        given = {"input_ids": token, **known} if known else {"input_ids": whole, **shown}
-        tick()
-    return generated
-
-
 def assert_unpatched() -> None:
     """Make sure that nothing of ours was there to change transformers."""
     ours = [name for name in sys.modules if name.startswith(_OURS)]
     assert not ours, f"The reference must be Hugging Face's own; it imported {ours}."
-
-
-def tick() -> None:
-    """Tell the process that waits for us that another call is done."""
-    sys.stdout.write("\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

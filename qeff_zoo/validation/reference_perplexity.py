@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.tasks import TEXT_GENERATION
-from qeff_zoo.validation.reference import assert_unpatched, hooked, tick
+from qeff_zoo.validation.reference import assert_unpatched
 from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.validation.reference_subjects import hooked, tick
 
 
 def main(arguments: Sequence[str]) -> None:

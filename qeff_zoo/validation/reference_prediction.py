@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from qeff_zoo.numerics import DeviceNumerics, Numerics
-from qeff_zoo.validation.reference import answers_of, assert_unpatched
+from qeff_zoo.validation.reference import assert_unpatched
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.validation.reference_subjects import answers_of
 
 
 def main(arguments: Sequence[str]) -> None:

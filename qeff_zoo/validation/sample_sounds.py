@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 
 _SYLLABLE = 0.18  # seconds
@@ -18,7 +19,9 @@ _RESONANCES = (
 _WIDTH = 90.0  # of a resonance, in hertz
 
 
-def draw(lengths: Sequence[int], session: LabelledSpeechSession) -> list[Array]:
+def draw(
+    lengths: Sequence[int], session: LabelledSpeechSession | SpeechSeq2SeqSession
+) -> list[Array]:
     """Return one input per length, always the same ones.
 
     Args:

@@ -17,6 +17,7 @@ from qeff_zoo.runtime.images import ImageSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.runtime.sights import Sights
+from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, drawings, sample_pictures, sample_sounds, sample_texts
@@ -47,7 +48,8 @@ class Trial:
         pictures: Of each sequence, as a processor would prepare them; nothing where the package takes none.
         images: What the recipe says of pictures, and the placeholder's token.
         greedy: Prompt and continuation.
-        sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features.
+        sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
+            written of one, (bins, frames).
     """
 
     sequences: list[list[int]]
@@ -71,7 +73,7 @@ def try_package(
     session: Any = open_session(package, threads=threads, observe=observe, opening=opening)
     if task.reads == "image":
         return _try_images(session, task, step)
-    if task.reads == "sound":
+    if task.reads == "sound" and task.role == "encoder":
         return _try_sound(session, task, step)
     if task.role == "encoder":
         return _try_encoder(session, task, rows, step)
@@ -97,6 +99,8 @@ def call_once(package: Package) -> None:
         session.run([[0]])
     elif isinstance(session, LabelledSpeechSession):
         session.run(sample_sounds.draw([session.sizes.seq_lens[0]], session))
+    elif isinstance(session, SpeechSeq2SeqSession):
+        session.generate(np.zeros((session.frames, session.input_bins), np.float32), [0], 1)
     else:
         session.decoder.decode({0: Piece([0], 0)})
 
@@ -152,6 +156,9 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
     )
     sights: list[Sights | None] = [None] * len(sequences)
+    windows: list[Array] = []
+    if isinstance(session, SpeechSeq2SeqSession):  # each of another sound
+        windows = sample_sounds.draw([session.frames] * len(sequences), session)
     pictures: list[list[Prepared]] = []
     images: dict[str, Any] = {}
     if isinstance(session, ImageTextToTextSession):
@@ -176,16 +183,22 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
                     (span.sequence, positions[span.sequence].index(place), rows.run(span.row))
                     for place in span.answered
                 ]
+            if windows:
+                beginning = [span for span in call.spans if span.start == 0]
+                session.listen({span.row: windows[span.sequence] for span in beginning})
             found += _call(decoder, call, sequences, sights, step)
         answers[stage.name] = np.stack(found)
     rows.end()
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
     if sights[0] is not None:  # to the end of its last picture
         prompt = sequences[0][: int(sights[0].places[-1]) + 1]
-    request = TextGenerationSession.request(session, prompt, generation_len=_GREEDY_LENGTH)
-    if sights[0] is not None:
-        request = replace(request, sights=session.sights(prompt, pictures[0]))
-    greedy = session.generate([request])[0].token_ids
+    if windows:
+        greedy = session.generate(windows[0], prompt, _GREEDY_LENGTH)
+    else:
+        request = TextGenerationSession.request(session, prompt, generation_len=_GREEDY_LENGTH)
+        if sights[0] is not None:
+            request = replace(request, sights=session.sights(prompt, pictures[0]))
+        greedy = session.generate([request])[0].token_ids
     return Trial(
         sequences=sequences,
         positions=positions,
@@ -195,6 +208,7 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         pictures=pictures,
         images=images,
         greedy=(prompt, greedy),
+        sounds=[window.T for window in windows],
     )
 
 

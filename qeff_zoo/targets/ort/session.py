@@ -233,7 +233,8 @@ class OrtProgram:
             self._session.run_with_iobinding(binding)
         if len(made) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
-            found = binding.get_outputs()[len(self.states) if rows else 0 :]
+            states = sum(state.written for state in self.states) if rows else 0
+            found = binding.get_outputs()[states:]
             # What has memory of ours stays there: an OrtValue does not keep it alive.
             made |= {
                 name: one.numpy()
@@ -249,7 +250,8 @@ class OrtProgram:
             for state in self.states:
                 bound = _value(self.memory[state.name][first : first + count])
                 binding.bind_ortvalue_input(state.name, bound)
-                binding.bind_ortvalue_output(state.output, bound)
+                if state.written:
+                    binding.bind_ortvalue_output(state.output, bound)
         return self._bindings[first, count]
 
 

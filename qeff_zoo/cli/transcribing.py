@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run` of recordings: what is said in each, as text, with times, or as JSON."""
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from qeff_zoo.cli.printing import print_generated, print_json, table
+from qeff_zoo.cli.reading import usable_package
+from qeff_zoo.errors import AdapterError, GenerationError
+from qeff_zoo.tasks import NAMES, SPEECH_SEQ2SEQ, find
+
+
+def transcribe_all(arguments: argparse.Namespace) -> None:
+    """Write down what is said in recordings."""
+    from qeff_zoo.runtime import open_session
+
+    package = usable_package(arguments.package)
+    if package.task in NAMES and find(package.task).reads != "sound":
+        raise GenerationError(
+            f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
+        )
+    refuse_adapter(package.task, arguments)
+    chosen = _chosen(package.task, arguments)
+    session: Any = open_session(package, threads=arguments.threads)
+    for path in arguments.sound:
+        (found,) = session.transcribe(path, **chosen)
+        if arguments.json:
+            print_json({"sound": str(path), **asdict(found)})
+        elif arguments.timestamps:
+            of_words = bool(found.words) or package.task != SPEECH_SEQ2SEQ
+            parts = found.words if of_words else found.segments
+            rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in parts]
+            print(table(rows, ["from s", "to s", "word" if of_words else "segment"]))
+        else:
+            print_generated(found.text)
+
+
+def _chosen(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return how recordings are to be written down; refuse what means nothing to a task."""
+    given = {
+        "language": arguments.language,
+        "task": "translate" if arguments.translate else None,
+        "prompt": " ".join(arguments.prompt) or None,
+        "temperature": arguments.temperature,
+        "seed": arguments.seed,
+        "generation_len": arguments.generation_len,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if task == SPEECH_SEQ2SEQ:
+        return given | ({"timestamps": True} if arguments.timestamps else {})
+    if given:
+        name = next(iter(given))
+        flag = "--translate" if name == "task" else f"--{name.replace('_', '-')}"
+        raise GenerationError(
+            f"{flag} does not apply to {task}, which labels frames of sound; expected a package that writes token by "
+            "token, as of Whisper. Leave it out."
+        )
+    return {}
+
+
+def refuse_adapter(task: str, arguments: argparse.Namespace) -> None:
+    """Refuse --adapter where a package reads no text."""
+    if arguments.adapter is not None and task in NAMES and find(task).reads != "text":
+        raise AdapterError(
+            f"--adapter does not apply to {task}: adapters are for packages that read text. Leave it out."
+        )

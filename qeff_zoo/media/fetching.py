@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The URL of a picture in, the bytes of its file out: only where a user asks for it, and within limits.
+
+What a server fetches for its clients is fetched from hosts that its operator named, and never from a private address:
+each host is looked up once, and the connection goes to the address that was checked.
+"""
+
+import ipaddress
+import re
+import socket
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from qeff_zoo.checkpoint.hub_errors import http_error
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.images import LIMITS, ImageLimits
+from qeff_zoo.package.manifest import shortened
+from qeff_zoo.settings import offline
+
+_PORTS = {"http": 80, "https": 443}
+#: A name or an address, perhaps a port; no user and no password, which would be sent along.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]+)?")
+_LONGEST_URL = 8192
+_MOST_REDIRECTS = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text is a URL that can be fetched, and no path."""
+    return text.partition("://")[0].lower() in _PORTS and "://" in text
+
+
+def fetch_image(
+    url: str, limits: ImageLimits = LIMITS, *, hosts: Collection[str] | None = None
+) -> bytes:
+    """Fetch the file of a picture. A few redirects are followed, but none from https to http.
+
+    Args:
+        url: Of http or https.
+        limits: How large it may be, and how long it may take.
+        hosts: Those that may be asked, `HOST` or `HOST:PORT`, and only at public addresses; None for any.
+
+    Raises:
+        MediaError: It may not be fetched, or no file within the limits comes of it.
+    """
+    name = f"the picture at {shortened(url)!r}"
+    if offline():
+        raise MediaError(
+            f"Cannot fetch {name}: QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set. Expected the path of a file. Download it "
+            "where there is a network, or unset them."
+        )
+    deadline = time.monotonic() + limits.seconds
+    for _ in range(_MOST_REDIRECTS + 1):
+        parts = _parts(url, name)
+        address = None if hosts is None else _public_address(parts, hosts, name)
+        with _answer(parts, address, name, limits) as response:
+            if response.status_code not in _REDIRECTS:
+                return _read(response, name, limits, deadline)
+            url = urljoin(url, response.headers.get("location", ""))
+        if parts.scheme == "https" and urlsplit(url).scheme == "http":
+            raise MediaError(
+                f"Cannot fetch {name}: it leads to {shortened(url)!r}, where anybody on the way may change what "
+                "arrives. Expected https all the way. Give the URL of the file itself."
+            )
+    raise MediaError(
+        f"Cannot fetch {name}: it is redirected more than {_MOST_REDIRECTS} times. Expected a file. Give its own URL."
+    )
+
+
+def _parts(url: str, name: str) -> SplitResult:
+    """Take a URL apart that can be asked for."""
+    try:
+        parts = urlsplit(url)
+        written = url.isascii() and url.isprintable() and len(url) <= _LONGEST_URL
+        if written and parts.scheme in _PORTS and _HOST.fullmatch(parts.netloc) and parts.port != 0:
+            return parts
+    except ValueError:
+        pass
+    raise MediaError(
+        f"Cannot fetch {name}: {shortened(url)!r} is no URL of a file on a web server. Expected https://HOST/PATH, "
+        "without a user or a password. Correct it, or give the path of a file."
+    )
+
+
+def _public_address(parts: SplitResult, hosts: Collection[str], name: str) -> str:
+    """Return the address of a host that may be asked."""
+    host = str(parts.hostname)
+    if parts.netloc.lower() not in hosts:
+        allowed = ", ".join(sorted(hosts)) or "none"
+        raise MediaError(
+            f"Cannot fetch {name}: host {shortened(parts.netloc)!r} is not one that may be asked ({allowed}). Expected "
+            "one of those. Send the picture itself, as data:image/…;base64,…"
+        )
+    try:
+        found = socket.getaddrinfo(
+            host, parts.port or _PORTS[parts.scheme], type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise _failed(name, error) from error
+    addresses = [str(one[4][0]) for one in found]
+    if not addresses or not all(map(_is_public, addresses)):
+        raise MediaError(
+            f"Cannot fetch {name}: {host!r} is at a private address. Expected a public one. Send the picture itself, "
+            "as data:image/…;base64,…"
+        )
+    return addresses[0]
+
+
+def _is_public(address: str) -> bool:
+    ip: Any = ipaddress.ip_address(address.partition("%")[0])
+    for inner in ("ipv4_mapped", "sixtofour"):
+        ip = getattr(ip, inner, None) or ip
+    return bool(ip.is_global and not ip.is_multicast)
+
+
+@contextmanager
+def _answer(
+    parts: SplitResult, address: str | None, name: str, limits: ImageLimits
+) -> Iterator[Any]:
+    """Ask for a file, at a certain address where there is one, as if the host had been looked up there."""
+    from huggingface_hub import get_session
+
+    # Bytes as they are: nothing that grows when it is unpacked.
+    headers, told = {"accept-encoding": "identity", "accept": "image/*"}, dict[str, Any]()
+    url = parts._replace(fragment="")
+    if address is not None:
+        headers["host"] = parts.netloc
+        told = {"extensions": {"sni_hostname": parts.hostname}}
+        port = f":{parts.port}" if parts.port else ""
+        url = url._replace(netloc=(f"[{address}]" if ":" in address else address) + port)
+    try:
+        with get_session().stream(
+            "GET",
+            url.geturl(),
+            headers=headers,
+            timeout=limits.seconds,
+            follow_redirects=False,
+            **told,
+        ) as response:
+            yield response
+    except (http_error(), OSError) as error:
+        raise _failed(name, error) from error
+
+
+def _read(response: Any, name: str, limits: ImageLimits, deadline: float) -> bytes:
+    if response.status_code != 200:
+        raise MediaError(
+            f"Cannot fetch {name}: its server answers with status {response.status_code}. Expected 200 and a file. "
+            "Open the URL in a browser to see why, or give the path of a file."
+        )
+    content = bytearray()
+    for piece in response.iter_raw():
+        content += piece
+        if len(content) > limits.file_bytes:
+            raise MediaError(
+                f"Cannot fetch {name}: it has more than {limits.file_bytes:,} bytes. Expected no more. Save it smaller."
+            )
+        if time.monotonic() > deadline:
+            raise MediaError(
+                f"Cannot fetch {name}: {len(content):,} bytes came in {limits.seconds:g} seconds. Expected all of it. "
+                "Download it yourself, and give the path of the file."
+            )
+    return bytes(content)
+
+
+def _failed(name: str, error: Exception) -> MediaError:
+    what = str(error) or type(error).__name__
+    return MediaError(
+        f"Cannot fetch {name}: {what}. Expected a server that answers. Check the URL and the connection."
+    )

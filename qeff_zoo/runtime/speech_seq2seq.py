@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that writes down speech token by token, as a session: recordings in, text with times out."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media import features
+from qeff_zoo.media.sound import LIMITS, Sound, SoundLimits, read_sound
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.languages import code_of
+from qeff_zoo.runtime.program import Array, Program, require
+from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest
+from qeff_zoo.runtime.sizes import batch_sizes
+from qeff_zoo.runtime.speech_results import Segment, Transcription
+from qeff_zoo.runtime.speech_tokens import SpeechTokens
+from qeff_zoo.runtime.speech_windows import Recording, SpeechChoices, Window
+from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.tasks import SPEECH_SEQ2SEQ
+
+_USUAL = SpeechChoices()
+#: Its number, the recording, and what chooses its tokens.
+_Waiting: TypeAlias = tuple[int, Recording, Sampler]
+
+
+@dataclass
+class _Row:
+    """A window on its way: what the decoder has, and what it is given next."""
+
+    number: int
+    recording: Recording
+    sampler: Sampler
+    window: Window
+
+
+class SpeechSeq2SeqSession:
+    """An opened package of the task `speech-seq2seq`.
+
+    Args:
+        folder: The package.
+        program: Its decoder, opened.
+        encoder: Its encoder, opened.
+        chosen: `spec.task` of the manifest.
+
+    Raises:
+        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        PackageError: Its settings are not known here, or damaged.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/whisper-tiny")  # doctest: +SKIP
+        >>> session.transcribe("speech.wav")[0].text  # doctest: +SKIP
+        'A man said to the universe, Sir, I exist.'
+    """
+
+    task = SPEECH_SEQ2SEQ
+    takes_pairs = False
+
+    def __init__(
+        self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
+    ) -> None:
+        require(program, folder, self.task, {"input_ids", "position_ids"}, {"logits"})
+        self.folder, self.decoder, self._encoder = folder, Decoder(program), encoder
+        ((self.input_name, tensor),) = encoder.inputs.items()
+        #: Values of a frame of features, and frames of a window.
+        self.input_bins, self.frames = int(tensor.shape[1]), int(tensor.shape[2])
+        self._together = max(batch_sizes(encoder.specializations))
+        settings = read_json(folder / "preprocessor_config.json")
+        settings = settings or read_json(folder / "processor_config.json").get(
+            "feature_extractor", {}
+        )
+        self.features = features.find(settings)
+        self.tokenizer = Tokenizer.find(folder)
+        self.tokens = SpeechTokens.read(folder)
+        self._in_use = threading.Lock()
+
+    @property
+    def rate(self) -> int:
+        """Samples a second that the model takes."""
+        return self.features.rate
+
+    @property
+    def seconds(self) -> float:
+        """Of a window."""
+        return self.frames * self.features.step / self.rate
+
+    def listen(self, windows: Mapping[int, Array]) -> None:
+        """Read windows, each into a row of the decoder, which then writes of nothing else.
+
+        Args:
+            windows: By row, (frames, bins).
+        """
+        memory = self.decoder.states
+        rows = list(windows)
+        for start in range(0, len(rows), self._together):
+            some = rows[start : start + self._together]
+            sound = np.stack([windows[row].T for row in some]).astype(np.float32, copy=False)
+            found = self._encoder.run({self.input_name: np.ascontiguousarray(sound)})
+            for name, value in found.items():
+                for place, row in enumerate(some):
+                    memory[name][row] = value[place]
+
+    def generate(self, window: Array, prompt: Sequence[int], length: int) -> list[int]:
+        """Continue tokens by the likeliest one each time, whatever the rules of speech are.
+
+        Args:
+            window: (frames, bins).
+            prompt: Token ids.
+            length: Tokens to come.
+        """
+        with self._exclusively():
+            self.listen({0: window})
+            tokens = [*prompt]
+            logits = self._prefill({0: prompt})[0]
+            for _ in range(length):
+                tokens.append(likeliest(logits))
+                if len(tokens) - len(prompt) < length:
+                    logits = self.decoder.decode({0: Piece(tokens[-1:], len(tokens) - 1)})[0]
+        return tokens[len(prompt) :]
+
+    def transcribe(
+        self,
+        sounds: Sound | Sequence[Sound],
+        *,
+        rate: int | None = None,
+        limits: SoundLimits = LIMITS,
+        choices: SpeechChoices = _USUAL,
+        listen: Callable[[int, Segment], None] | None = None,
+        **more: Any,
+    ) -> list[Transcription]:
+        """Write down what is said.
+
+        Args:
+            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None where they have the model's.
+            limits: How long each may be.
+            choices: Language, task, times and more.
+            listen: Told the number of a recording and a segment of it as soon as that has ended.
+            **more: Fields of `choices` in place of those.
+
+        Raises:
+            MediaError: One cannot be read.
+            GenerationError: The model does not do what is asked, or another thread is using the session.
+        """
+        chosen = replace(choices, **more)
+        prompt = self._prepared(chosen)
+        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [sounds] if alone else sounds
+        read = (read_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        recordings = (self._recording(samples, chosen, prompt) for samples in read)
+        found: dict[int, Transcription] = {}
+        with self._exclusively():
+            for one, segments in self._steps(recordings):
+                if listen:
+                    for segment in segments:
+                        listen(one.number, segment)
+                if one.recording.ended:
+                    found[one.number] = self._transcription(one.recording)
+        return [found[number] for number in sorted(found)]
+
+    def stream(
+        self, sound: Sound, *, choices: SpeechChoices = _USUAL, **more: Any
+    ) -> Iterator[Segment]:
+        """Write down one recording, and give each segment as soon as it has ended. To leave early is to stop.
+
+        Args:
+            sound: As of `transcribe`, and so the others.
+            choices: Language, task, times and more.
+            **more: Fields of `choices` in place of those, `rate` and `limits`.
+        """
+        known = {name: more.pop(name) for name in ("rate", "limits") if name in more}
+        chosen = replace(choices, **more)
+        prompt = self._prepared(chosen)
+        samples = read_sound(
+            sound, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
+        )
+        recording = self._recording(samples, chosen, prompt)
+        with self._exclusively():
+            for _, segments in self._steps([recording]):
+                yield from segments
+
+    def language_of(self, token: int | None) -> str | None:
+        """Return the code of a language's token."""
+        return next((code for code, one in self.tokens.languages.items() if one == token), None)
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def _prepared(self, choices: SpeechChoices) -> list[int]:
+        """Refuse what the model does not do, before anything is read; return the tokens of the prompt."""
+        if choices.generation_len is not None and choices.generation_len < 1:
+            raise GenerationError(
+                f"generation_len is {choices.generation_len}, expected at least 1. Leave it out, or give more."
+            )
+        Sampling(temperature=choices.temperature)
+        self.tokens.beginning(self._told(choices), choices.task, times=bool(choices.timestamps))
+        if self.tokenizer is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no tokenizer.json; expected one, which makes text of tokens. Build "
+                "it from a checkpoint with its tokenizer."
+            )
+        if not choices.prompt:
+            return []
+        if self.tokens.before is None:
+            raise GenerationError(
+                "This model takes no prompt: generation_config.json has no `prev_sot_token_id`. Leave the prompt out."
+            )
+        return self.tokenizer.encode(f" {choices.prompt.strip()}", special_tokens=False)
+
+    def _told(self, choices: SpeechChoices) -> int | None:
+        """Return the token of the language that is asked for; English is what a model of one language knows."""
+        language = choices.language
+        if language is None or (not self.tokens.languages and code_of(language) == "en"):
+            return None
+        return self.tokens.language_token(language)
+
+    def _recording(
+        self, samples: Array, choices: SpeechChoices, prompt: Sequence[int]
+    ) -> Recording:
+        assert self.tokenizer is not None
+        least = self.frames * self.features.step
+        padded = np.pad(samples, (0, max(0, least - len(samples))))
+        recording = Recording(
+            self.features.compute(padded),
+            seconds=len(samples) / self.rate,
+            frames=self.frames,
+            choices=choices,
+            tokens=self.tokens,
+            prompt=prompt,
+            decode=self.tokenizer.decode,
+            step=self.features.step / self.rate,
+        )
+        recording.language = self._told(choices)
+        if recording.tells_times:
+            self.tokens.beginning(recording.language, choices.task, times=True)
+        elif len(recording) > self.frames:
+            raise GenerationError(
+                f"The recording has {recording.seconds:,.0f} seconds; expected at most {self.seconds:,.0f} where no "
+                "times are told, by which a longer one is cut. Leave timestamps out, or cut it."
+            )
+        return recording
+
+    # --- how it is done --------------------------------------------------------------------------
+
+    def _steps(self, recordings: Iterable[Recording]) -> Iterator[tuple[_Row, list[Segment]]]:
+        """Write down recordings, as many at a time as the decoder has rows; yield each window that has ended."""
+        waiting = (self._first(*one) for one in enumerate(recordings))
+        begun: deque[_Waiting] = deque()  # those whose next window is to be read; they come first
+        rows: dict[int, _Row] = {}
+        while True:
+            fresh: dict[int, _Waiting] = {}
+            for row in (row for row in range(self.decoder.sizes.rows) if row not in rows):
+                following = begun.popleft() if begun else next(waiting, None)
+                if following is not None:
+                    fresh[row] = following
+            if fresh:
+                rows |= self._begin(fresh)
+            if not rows:
+                return
+            for row in self._decode(rows):
+                one = rows.pop(row)
+                yield one, one.recording.end(one.window)
+                if not one.recording.ended:
+                    begun.append((one.number, one.recording, one.sampler))
+
+    def _first(self, number: int, recording: Recording) -> _Waiting:
+        choices = recording.choices
+        sampling = Sampling(temperature=choices.temperature, seed=choices.seed)
+        return number, recording, Sampler(sampling, ())
+
+    def _begin(self, fresh: Mapping[int, _Waiting]) -> dict[int, _Row]:
+        """Read the next window of recordings, and run what it is begun with."""
+        self.listen({row: recording.input() for row, (_, recording, _) in fresh.items()})
+        unknown = {row: one[1] for row, one in fresh.items() if one[1].needs_language}
+        if unknown:
+            logits = self._prefill(dict.fromkeys(unknown, (self.tokens.start,)))
+            for row, recording in unknown.items():
+                recording.language = self.tokens.detected(logits[row])
+        rows = {
+            row: _Row(
+                number=number,
+                recording=recording,
+                sampler=sampler,
+                window=recording.begin(self.decoder.sizes.ctx_len),
+            )
+            for row, (number, recording, sampler) in fresh.items()
+        }
+        # All but the newest token, which the next step decodes with those of other rows.
+        earlier = {row: one.window.begun[:-1] for row, one in rows.items()}
+        self._prefill({row: tokens for row, tokens in earlier.items() if tokens})
+        return rows
+
+    def _decode(self, rows: Mapping[int, _Row]) -> list[int]:
+        """Give every row one token more; return those that have ended."""
+        pieces = {}
+        for row, one in rows.items():
+            window = one.window
+            newest = window.answer[-1] if window.answer else window.begun[-1]
+            pieces[row] = Piece([newest], window.length - 1)
+        logits = self.decoder.decode(pieces)
+        return [
+            row
+            for row, one in rows.items()
+            if not one.recording.extend(one.window, logits[row], one.sampler)
+        ]
+
+    def _prefill(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Array]:
+        """Run prompts in rows from position 0; return the logits after each."""
+        width, logits = self.decoder.sizes.prefill_seq_len, dict[int, Array]()
+        for start in range(0, max(map(len, prompts.values()), default=0), width):
+            logits |= self.decoder.prefill(
+                {
+                    row: Piece(tokens[start : start + width], start)
+                    for row, tokens in prompts.items()
+                    if start < len(tokens)
+                }
+            )
+        return logits
+
+    def _transcription(self, recording: Recording) -> Transcription:
+        assert self.tokenizer is not None
+        return Transcription(
+            text=self.tokenizer.decode(recording.said).strip(),
+            segments=tuple(recording.segments),
+            language=self.language_of(recording.language),
+            seconds=recording.seconds,
+        )
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Let one thread at a time use the session."""
+        if not self._in_use.acquire(blocking=False):
+            raise GenerationError(
+                f"The session of {str(self.folder)!r} is transcribing already; expected one call at a time. Wait for "
+                "it, or give it all recordings at once."
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording on its way through a speech model: windows of it in, one after the other; segments with times out.
+
+A window begins where the last segment of the one before ended, as in transformers' `generate` for long recordings.
+What was begun and not ended in a window is heard again in the next.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sampling import Sampler
+from qeff_zoo.runtime.speech_results import Segment
+from qeff_zoo.runtime.speech_tokens import TICK, SpeechTask, SpeechTokens
+
+#: Token ids -> text.
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechChoices:
+    """How a recording is written down.
+
+    Args:
+        language: As "en" or "English"; None to detect it.
+        task: "transcribe", or "translate" into English; None for what the package does without being told.
+        timestamps: Whether times are told; None for where a recording is longer than a window.
+        prompt: Text that might have come before, which shows names and spelling.
+        temperature: 0 for the likeliest token each time.
+        condition_on_previous: Begin each window with what was said before it.
+        generation_len: Tokens of a window at most; None for as many as fit.
+        seed: As of `Sampling`.
+    """
+
+    language: str | None = None
+    task: SpeechTask | None = None
+    timestamps: bool | None = None
+    prompt: str | None = None
+    temperature: float = 0.0
+    condition_on_previous: bool = False
+    generation_len: int | None = None
+    seed: int | None = None
+
+
+@dataclass(kw_only=True)
+class Window:
+    """What is said in one window, so far.
+
+    Args:
+        begun: Tokens that it was begun with.
+        limit: Tokens to come at most.
+        answer: Tokens so far.
+        logprob: Sum of their natural log-probabilities.
+    """
+
+    begun: tuple[int, ...]
+    limit: int
+    answer: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+
+    @property
+    def length(self) -> int:
+        """Tokens in all."""
+        return len(self.begun) + len(self.answer)
+
+
+class Recording:
+    """A recording that is being written down.
+
+    Args:
+        features: (frames, bins) of all of it, and of the silence behind it that fills its first window.
+        seconds: How long it is.
+        frames: Of a window.
+        choices: How.
+        tokens: Of the package.
+        prompt: Tokens of the prompt.
+        decode: Makes text of tokens.
+        step: Seconds from one frame to the next.
+    """
+
+    def __init__(
+        self,
+        features: Array,
+        *,
+        seconds: float,
+        frames: int,
+        choices: SpeechChoices,
+        tokens: SpeechTokens,
+        prompt: Sequence[int],
+        decode: Decode,
+        step: float,
+    ) -> None:
+        self._features, self.seconds, self._frames = features, seconds, frames
+        self.choices, self._tokens, self._decode, self._step = choices, tokens, decode, step
+        is_long = len(features) > frames
+        self.tells_times = is_long if choices.timestamps is None else choices.timestamps
+        #: Token of the language, once it is known.
+        self.language: int | None = None
+        self.segments: list[Segment] = []
+        #: What was said, as tokens without times.
+        self.said: list[int] = []
+        self._prompt = tuple(prompt)
+        self._earlier = [*prompt]  # tokens that a window may begin with
+        self._at = 0  # frames
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    @property
+    def needs_language(self) -> bool:
+        """Whether the language has to be detected first."""
+        choices = self.choices
+        return self.language is None and self._tokens.needs_language(choices.language, choices.task)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left but silence that was added."""
+        return self._at * self._step >= self.seconds or self._at >= len(self._features)
+
+    def input(self) -> Array:
+        """Return the features of the next window, (frames, bins)."""
+        part = self._features[self._at : self._at + self._frames]
+        padding = np.zeros((self._frames - len(part), part.shape[1]), part.dtype)
+        return np.concatenate([part, padding]) if len(padding) else part
+
+    def begin(self, ctx_len: int) -> Window:
+        """Return what the next window begins with.
+
+        Args:
+            ctx_len: Tokens that it may have in all.
+        """
+        tokens, choices = self._tokens, self.choices
+        begun = tokens.beginning(self.language, choices.task, times=self.tells_times)
+        most = min(tokens.positions, ctx_len) // 2 - 1
+        earlier = self._earlier if choices.condition_on_previous else self._prompt
+        if earlier and tokens.before is not None:
+            begun = (tokens.before, *earlier[-most:], *begun)
+        longest = ctx_len
+        if tokens.longest is not None:
+            longest = min(ctx_len, tokens.longest + min(most, len(begun)))
+        limit = longest - len(begun)
+        if choices.generation_len is not None:
+            limit = min(choices.generation_len, ctx_len - len(begun))
+        return Window(begun=begun, limit=limit)
+
+    def extend(self, window: Window, logits: Array, sampler: Sampler) -> bool:
+        """Choose the next token of a window; return whether it goes on.
+
+        Args:
+            window: Of this recording.
+            logits: (vocab,), after its newest token.
+            sampler: Of the recording.
+        """
+        scores = self._tokens.allowed(logits, window.answer, times=self.tells_times)
+        token = sampler.next(scores)
+        top = scores.max()
+        window.logprob += float(scores[token] - top - np.log(np.exp(scores - top).sum()))
+        window.answer.append(token)
+        return token != self._tokens.end and len(window.answer) < window.limit
+
+    def end(self, window: Window) -> list[Segment]:
+        """Take what was said in a window; return its segments.
+
+        Args:
+            window: That has ended.
+        """
+        answer = window.answer
+        mean = window.logprob / len(answer)
+        if answer[-1] == self._tokens.end:
+            answer = answer[:-1]
+        frames = min(len(self._features) - self._at, self._frames)
+        pieces, forward = cut(
+            answer,
+            first=self._tokens.first_time,
+            ticks=int(frames * self._step / TICK),
+            frames=frames,
+            stride=round(TICK / self._step),
+        )
+        offset = self._at * self._step
+        ratio = _compression(self._decode(self._texts(answer)))
+        found = []
+        for start, end, tokens in pieces:
+            self.said += self._texts(tokens)
+            self._earlier += _unpaired(tokens, self._tokens.first_time)
+            segment = Segment(
+                text=self._decode(self._texts(tokens)).strip(),
+                start=min(offset + start * TICK, self.seconds),
+                end=min(offset + end * TICK, self.seconds),
+                tokens=tuple(tokens),
+                avg_logprob=mean,
+                temperature=self.choices.temperature,
+                compression_ratio=ratio,
+            )
+            found.append(segment)
+        self._at += forward
+        self.segments += found
+        return found
+
+    def _texts(self, tokens: Sequence[int]) -> list[int]:
+        first = self._tokens.first_time
+        return [token for token in tokens if first is None or token < first]
+
+
+def cut(
+    answer: Sequence[int], *, first: int | None, ticks: int, frames: int, stride: int
+) -> tuple[list[tuple[int, int, Sequence[int]]], int]:
+    """Cut what was said in a window where one time follows another.
+
+    Args:
+        answer: Tokens, without that which ends it.
+        first: Token of time 0; None without times.
+        ticks: Of the window.
+        frames: Of the window.
+        stride: Frames of a tick.
+
+    Returns:
+        Start and end in ticks from the window's beginning, and tokens, of each segment; and by how many frames the
+        next window begins later.
+    """
+    times = [first is not None and token >= first for token in answer]
+    ends = [place + 1 for place in range(len(times) - 1) if times[place] and times[place + 1]]
+    base = first or 0
+    if not ends:
+        # Of a single time, the latest counts.
+        told = [token - base for token, is_time in zip(answer, times, strict=True) if is_time]
+        return [(0, told[-1] if told and told[-1] else ticks, answer)], frames
+    said_last = times[-2:] == [False, True]  # nothing was said after it
+    if said_last:
+        ends.append(len(answer))
+    else:
+        ends[-1] += 1  # the time at which the next segment begins, which is not heard to its end
+    pieces = []
+    begun = 0
+    for place, end in enumerate(ends):
+        part = answer[begun:end]
+        closes = -1 if place < len(ends) - 1 or said_last else -2
+        pieces.append((part[0] - base, part[closes] - base, part))
+        begun = end
+    forward = frames if said_last else (answer[begun - 2] - base) * stride
+    return pieces, forward
+
+
+def _unpaired(tokens: Sequence[int], first: int | None) -> Sequence[int]:
+    """Leave out the second of two times at the end of a segment."""
+    paired = first is not None and len(tokens) > 2 and tokens[-2] >= first
+    return tokens[:-1] if paired else tokens
+
+
+def _compression(text: str) -> float | None:
+    data = text.encode()
+    return len(data) / len(zlib.compress(data)) if data else None

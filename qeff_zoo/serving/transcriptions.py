@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speech: one thread that writes down a recording after the other, and OpenAI's endpoints of what was said."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.datastructures import FormData, UploadFile
+
+from qeff_zoo.errors import BusyError, GenerationError, MediaError
+from qeff_zoo.runtime import (
+    LabelledSpeechSession,
+    Segment,
+    SpeechSeq2SeqSession,
+    Stats,
+    Transcription,
+    subtitles,
+)
+from qeff_zoo.runtime.languages import name_of
+from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
+from qeff_zoo.serving.streaming import unless_gone
+
+SpeechSession: TypeAlias = LabelledSpeechSession | SpeechSeq2SeqSession
+FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+GRANULARITIES = ("segment", "word")
+#: Parameters of a request, by what they mean here.
+_CHOICES = ("language", "prompt", "temperature")
+_KNOWN = {"file", "model", "response_format", "stream", *_CHOICES}
+_TIMES = ("timestamp_granularities[]", "timestamp_granularities")
+_IGNORED = {"user"}
+_MAX_FIELDS = 20
+
+
+@dataclass(eq=False)
+class _Job:
+    """A recording that waits or is being written down.
+
+    Args:
+        sound: The file.
+        choices: How.
+        left: Set when nobody waits for it any more.
+    """
+
+    sound: bytes
+    choices: Mapping[str, Any]
+    left: threading.Event = field(default_factory=threading.Event)
+
+
+class SpeechQueue:
+    """Writes down recordings of any number of requests, one after the other.
+
+    Args:
+        session: Its own from now on.
+        max_waiting: Requests that may wait.
+    """
+
+    def __init__(self, session: SpeechSession, *, max_waiting: int) -> None:
+        self.session, self._max_waiting = session, max_waiting
+        self._worker = ThreadPoolExecutor(1, "qeff-zoo speech")
+        self._closing = False
+        self._active = self._running = self._done = self._failed = 0
+
+    async def transcribe(self, sound: bytes, choices: Mapping[str, Any]) -> Transcription:
+        """Return what is said. To cancel this ends the work at the end of a window.
+
+        Args:
+            sound: A file.
+            choices: As of the session's `transcribe`.
+
+        Raises:
+            BusyError: Too many requests wait already.
+            MediaError: It cannot be read.
+            GenerationError: The model does not do what is asked.
+        """
+        found = [item async for item in self._work(_Job(sound, choices), lambda _: False)]
+        assert isinstance(found[-1], Transcription)
+        return found[-1]
+
+    async def stream(
+        self, sound: bytes, choices: Mapping[str, Any]
+    ) -> AsyncIterator[Segment | Transcription]:
+        """Yield each segment as soon as it has ended, then all of it.
+
+        Args:
+            sound: A file.
+            choices: As of the session's `transcribe`.
+        """
+        async for item in self._work(_Job(sound, choices), lambda _: True):
+            yield item
+
+    async def _work(
+        self, job: _Job, wanted: Callable[[Segment], bool]
+    ) -> AsyncIterator[Segment | Transcription]:
+        """Let the worker do a job, and yield what comes of it."""
+        if self._active > self._max_waiting:
+            raise BusyError(
+                f"{self._active:,} requests run or wait; expected at most {self._max_waiting:,}. Try again later."
+            )
+        if self._closing:
+            raise shutting_down()
+        loop = asyncio.get_running_loop()
+        fresh: asyncio.Queue[Segment | Transcription | Exception] = asyncio.Queue()
+
+        def tell(item: Segment | Transcription | Exception) -> None:
+            loop.call_soon_threadsafe(fresh.put_nowait, item)
+
+        def heard(_: int, segment: Segment) -> None:
+            if job.left.is_set() or self._closing:
+                raise shutting_down()
+            if wanted(segment):
+                tell(segment)
+
+        self._active += 1
+        try:
+            self._worker.submit(self._do, job, heard, tell)
+            while True:
+                item = await fresh.get()
+                if isinstance(item, Exception):
+                    self._failed += 1
+                    raise item
+                yield item
+                if isinstance(item, Transcription):
+                    self._done += 1
+                    return
+        finally:
+            job.left.set()
+            self._active -= 1
+
+    def _do(
+        self,
+        job: _Job,
+        heard: Callable[[int, Segment], None],
+        tell: Callable[[Segment | Transcription | Exception], None],
+    ) -> None:
+        """Write down a recording, in the worker's thread; whatever goes wrong is told to who waits."""
+        if job.left.is_set() or self._closing:
+            tell(shutting_down())
+            return
+        self._running = 1
+        try:
+            if isinstance(self.session, SpeechSeq2SeqSession):
+                (found,) = self.session.transcribe(job.sound, listen=heard, **job.choices)
+            else:
+                (found,) = self.session.transcribe(job.sound)
+                for segment in found.segments:
+                    heard(0, segment)
+            tell(found)
+        except (ApiError, GenerationError, MediaError) as error:
+            tell(error)
+        finally:
+            self._running = 0
+
+    def stats(self) -> Stats:
+        """Return what has been done, and what is to do."""
+        return Stats(
+            rows=1,
+            running=self._running,
+            waiting=max(0, self._active - self._running),
+            finished={"done": self._done, "error": self._failed},
+            prompt_tokens=0,
+            reused_tokens=0,
+            generated_tokens=0,
+        )
+
+    def close(self) -> None:
+        """Finish the window that runs, and begin no more. Not for the thread of the event loop while it runs."""
+        self._closing = True
+        self._worker.shutdown()
+
+
+# --- endpoints -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A request, read.
+
+    Args:
+        sound: The file.
+        choices: As of `SpeechQueue.transcribe`.
+        form: Of the answer.
+        times: Of segments, of words, or both.
+        stream: Whether the answer grows.
+    """
+
+    sound: bytes
+    choices: Mapping[str, Any]
+    form: str
+    times: frozenset[str]
+    stream: bool
+
+
+def routes(prefix: str, queue: SpeechQueue, check: Callable[[str], object]) -> APIRouter:
+    """Return the endpoints of speech.
+
+    Args:
+        prefix: Of all paths.
+        queue: What answers.
+        check: Refuses another model's name.
+    """
+    router = APIRouter()
+
+    async def answer(request: Request, task: Literal["transcribe", "translate"]) -> Response:
+        async with request.form(max_files=1, max_fields=_MAX_FIELDS) as form:
+            asked = await _read(form, queue.session, task, check)
+        if asked.stream:
+            return await _streamed(queue, asked)
+        try:
+            found = await unless_gone(request, queue.transcribe(asked.sound, asked.choices))
+        except (BusyError, GenerationError, MediaError) as error:
+            raise _refusal(error) from error
+        return _written(found, asked, task)
+
+    @router.post(f"{prefix}audio/transcriptions")
+    async def transcriptions(request: Request) -> Response:
+        return await answer(request, "transcribe")
+
+    @router.post(f"{prefix}audio/translations")
+    async def translations(request: Request) -> Response:
+        return await answer(request, "translate")
+
+    return router
+
+
+async def _read(
+    form: FormData,
+    session: SpeechSession,
+    task: Literal["transcribe", "translate"],
+    check: Callable[[str], object],
+) -> _Asked:
+    """Read a form; refuse what would change the answer, and cannot."""
+    for name, value in form.multi_items():
+        if name not in _KNOWN | _IGNORED | {*_TIMES}:
+            raise unknown_parameter(name, value)
+    sound = form.get("file")
+    if not isinstance(sound, UploadFile):
+        raise _invalid("file", "is missing; expected a recording, as multipart/form-data. Add it")
+    told = {name: value for name, value in form.items() if isinstance(value, str)}
+    if "model" not in told:
+        raise _invalid("model", "is missing; expected the name of this server's. Add it")
+    check(told["model"])
+    form_ = told.get("response_format", "json")
+    if form_ not in FORMATS:
+        raise _invalid("response_format", f"is {brief(form_)}; expected {', '.join(FORMATS)}")
+    times = frozenset(str(one) for name in _TIMES for one in form.getlist(name))
+    if times - {*GRANULARITIES} or (times and form_ != "verbose_json"):
+        raise _invalid(
+            _TIMES[0],
+            f"is {sorted(times)}; expected {' or '.join(GRANULARITIES)}, with response_format verbose_json",
+        )
+    writes = isinstance(session, SpeechSeq2SeqSession)
+    if "word" in times and writes:
+        raise _invalid(
+            _TIMES[0], "asks for words; expected 'segment', of which alone this model tells times"
+        )
+    stream = told.get("stream", "false").lower()
+    if stream not in ("true", "false") or (stream == "true" and form_ not in ("json", "text")):
+        raise _invalid("stream", f"is {brief(stream)}; expected true with json or text, or false")
+    choices = _choices(told, task, writes=writes, times=form_ not in ("json", "text"))
+    return _Asked(
+        sound=await sound.read(), choices=choices, form=form_, times=times, stream=stream == "true"
+    )
+
+
+def _choices(
+    told: Mapping[str, str],
+    task: Literal["transcribe", "translate"],
+    *,
+    writes: bool,
+    times: bool,
+) -> dict[str, Any]:
+    """Return how a recording is to be written down."""
+    given: dict[str, Any] = {name: told[name] for name in _CHOICES if told.get(name)}
+    if "temperature" in given:
+        try:
+            given["temperature"] = float(given["temperature"])
+        except ValueError as error:
+            raise _invalid(
+                "temperature", f"is {brief(told['temperature'])}; expected a number"
+            ) from error
+    if given.get("temperature") == 0:
+        del given["temperature"]
+    if not writes:
+        if task == "translate":
+            raise ApiError(
+                400,
+                "This model writes down what is said in its language; expected one that translates. Ask for "
+                "transcriptions.",
+                code="invalid_value",
+            )
+        for name in given:
+            raise _invalid(name, "does not apply to this model, which labels frames of sound")
+        return {}
+    # The model's own rule for a recording that is longer than a window: times are told.
+    return {
+        **given,
+        "task": task if task == "translate" else None,
+        **({"timestamps": True} if times else {}),
+    }
+
+
+def _invalid(name: str, problem: str) -> ApiError:
+    return ApiError(
+        400, f"Parameter {name!r} {problem}. Change it.", param=name, code="invalid_value"
+    )
+
+
+def _refusal(error: Exception) -> ApiError:
+    if isinstance(error, BusyError):
+        return ApiError(429, str(error), code="queue_full")
+    param = "file" if isinstance(error, MediaError) else None
+    return ApiError(400, str(error), param=param, code="invalid_value")
+
+
+def _written(found: Transcription, asked: _Asked, task: str) -> Response:
+    """Return an answer in the form that was asked for."""
+    if asked.form == "text":
+        return PlainTextResponse(f"{found.text}\n")
+    if asked.form == "srt":
+        return PlainTextResponse(subtitles.srt(found.segments))
+    if asked.form == "vtt":
+        return PlainTextResponse(subtitles.vtt(found.segments), media_type="text/vtt")
+    usage = {"usage": {"type": "duration", "seconds": round(found.seconds, 3)}}
+    if asked.form == "json":
+        return JSONResponse({"text": found.text, **usage})
+    language = "en" if task == "translate" else found.language
+    return JSONResponse(
+        {
+            "task": task,
+            "language": name_of(language) if language else None,
+            "duration": found.seconds,
+            "text": found.text,
+            **({"segments": [*_segments(found)]} if asked.times != {"word"} else {}),
+            **({"words": [*_words(found)]} if "word" in asked.times else {}),
+            **usage,
+        }
+    )
+
+
+def _segments(found: Transcription) -> Iterator[dict[str, Any]]:
+    for number, one in enumerate(found.segments):
+        known = {
+            "id": number,
+            "start": one.start,
+            "end": one.end,
+            "text": one.text,
+            "tokens": [*one.tokens],
+            "temperature": one.temperature,
+            "avg_logprob": one.avg_logprob,
+            "compression_ratio": one.compression_ratio,
+        }
+        yield {name: value for name, value in known.items() if value is not None}
+
+
+def _words(found: Transcription) -> Iterator[dict[str, Any]]:
+    return ({"word": one.text, "start": one.start, "end": one.end} for one in found.words)
+
+
+async def _streamed(queue: SpeechQueue, asked: _Asked) -> Response:
+    """Return server-sent events: the text of each segment, then all of it."""
+    items = queue.stream(asked.sound, asked.choices)
+    try:  # what is refused is refused with a status of its own
+        first = await anext(items)
+    except (BusyError, GenerationError, MediaError) as error:
+        raise _refusal(error) from error
+
+    async def events() -> AsyncIterator[bytes]:
+        item: Segment | Transcription = first
+        begun = ""
+        try:
+            while isinstance(item, Segment):
+                yield _event({"type": "transcript.text.delta", "delta": begun + item.text})
+                begun = " "
+                item = await anext(items)
+            yield _event({"type": "transcript.text.done", "text": item.text})
+        except ApiError as error:
+            yield _event(error.body)
+
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events(), headers=headers, media_type="text/event-stream")
+
+
+def _event(content: Mapping[str, Any]) -> bytes:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode()

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the reference runs of Hugging Face's model, by kind of task: sequences in, the answers that matter out.
+
+Only the reference process imports this.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from qeff_zoo import tasks
+from qeff_zoo.validation.drawings import draw
+from qeff_zoo.validation.reference_choices import Watching
+from qeff_zoo.validation.reference_pictures import Pictures
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_TOGETHER = 4  # sequences of a padded batch
+
+
+def answers_of(
+    model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array] = MappingProxyType({})
+) -> "Answers":
+    """Return what answers a request's sequences.
+
+    Args:
+        model: Hugging Face's, for the request's task.
+        request: With `task`, and what that takes.
+        arrays: What the request has besides JSON: `sound.sequence`, and pictures, see `Pictures`.
+    """
+    task, pictures = tasks.find(request["task"]), Pictures(request, arrays)
+    sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
+    if task.answers == "logits":
+        return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, pictures)
+    if sounds:
+        return _Sounds(model, sounds)
+    return (_Pictures if task.reads == "image" else _Whole)(model, request)
+
+
+class Answers:
+    """Runs sequences, watched or not.
+
+    Args:
+        sequences: Token ids, or what else is read.
+        half: The model that answers; of one of pictures and texts, the half that does.
+    """
+
+    def __init__(self, sequences: Sequence[Any], half: Any) -> None:
+        self._sequences, self.half = sequences, half
+
+    def alone(self, watching: Watching | None = None) -> list[Array]:
+        """Run each sequence by itself, without padding; return (positions, values) each."""
+        return [self._watched([number], watching)[0] for number in range(len(self._sequences))]
+
+    def together(self, watching: Watching) -> list[Array]:
+        """Run sequences in padded batches of those that are about as long."""
+        found: dict[int, Array] = {}
+        for group in _alike([len(sequence) for sequence in self._sequences]):
+            found.update(zip(group, self._watched(group, watching), strict=True))
+        return [found[number] for number in range(len(self._sequences))]
+
+    def told(self, number: int, length: int, watching: Watching) -> Array:
+        """Run the beginning of a sequence; return (positions, values) of those within it."""
+        return self._watched([number], watching, length)[0]
+
+    def _watched(
+        self, numbers: list[int], watching: Watching | None, length: int | None = None
+    ) -> list[Array]:
+        lengths = [len(self._sequences[number][:length]) for number in numbers]
+        with watching(numbers, lengths) if watching else nullcontext():
+            return self._run(numbers, length)
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        raise NotImplementedError
+
+    def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
+        """Continue the beginning of the first sequence, where answers are logits of tokens."""
+        raise NotImplementedError
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Group the numbers of sequences: at most four, none half as long as another."""
+    groups: list[list[int]] = []
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        last = groups[-1] if groups else []
+        if last and len(last) < _TOGETHER and 2 * lengths[number] >= lengths[last[0]]:
+            last.append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+class _Logits(Answers):
+    """Answers of a causal language model: logits at the positions that matter.
+
+    Args:
+        model: Hugging Face's.
+        request: With `sequences` and `positions`.
+        pictures: Of the sequences.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any], pictures: Pictures) -> None:
+        super().__init__(request["sequences"], model)
+        self._model, self._pictures = model, pictures
+        self._positions: list[list[int]] = request["positions"]
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        inputs = _padded([self._sequences[number][:length] for number in numbers])
+        wanted = [
+            [at for at in self._positions[number] if length is None or at < length]
+            for number in numbers
+        ]
+        rows = [row for row, positions in enumerate(wanted) for _ in positions]
+        columns = [position for positions in wanted for position in positions]
+
+        def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            return (args[0][rows, columns][None],)  # (1, all positions, hidden)
+
+        with hooked(self._model.get_output_embeddings(), keep):
+            logits = self._call(numbers, inputs, use_cache=False).logits[0].float().numpy()
+        tick()
+        ends = np.cumsum([len(positions) for positions in wanted])
+        return list(np.split(logits, ends[:-1]))
+
+    def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
+        """Run the forward on tokens of sequences from their beginning."""
+        shown = self._pictures.of(numbers, inputs["input_ids"], self._model.dtype)
+        return self._model(**inputs, **shown, **more)
+
+    def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
+        """Run the forward on newest tokens alone."""
+        return self._model(input_ids=tokens, use_cache=True, **cache)
+
+    def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
+        """Continue the first sequence by the likeliest token, with transformers' own cache where there is one."""
+        whole, generated = torch.tensor([prompt]), list[int]()
+        output = self._call([0], {"input_ids": whole}, use_cache=True)
+        while True:
+            token = output.logits[:, -1:].argmax(-1)
+            generated.append(int(token))
+            tick()
+            if len(generated) == length:
+                return generated
+            whole = torch.cat([whole, token], 1)
+            caches = {name: output.get(name) for name in ("past_key_values", "cache_params")}
+            known = {name: cache for name, cache in caches.items() if cache is not None}
+            if known:
+                output = self._go_on(token, output, **known)
+            else:
+                output = self._call([0], {"input_ids": whole}, use_cache=True)
+
+
+class _OfSounds(_Logits):
+    """As `_Logits`, of tokens that a decoder writes of sounds.
+
+    Args:
+        model: Hugging Face's.
+        request: With `sequences` and `positions`.
+        sounds: Of each sequence, as the model takes it.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
+        super().__init__(model, request, Pictures(request, {}))
+        self._sounds = sounds
+
+    def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
+        heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
+        given = {self._model.main_input_name: heard.to(self._model.dtype)}
+        return self._model(**given, decoder_input_ids=inputs["input_ids"], **more)
+
+    def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
+        read = (before.encoder_last_hidden_state,)
+        return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
+
+
+class _Whole(Answers):
+    """Answers about whole texts, each read in one call: an embedding, or a classifier's logits.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
+            `told` what to do otherwise than the checkpoint says.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(request["sequences"], model)
+        self._model = model
+        self._embeds = tasks.find(request["task"]).answers == "embeddings"
+        self._types: list[list[int]] | None = request.get("types")
+        self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        if self._embeds:
+            told = {**_read_pooling(Path(request["checkpoint"])), **request["told"]}
+            self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
+            behind = _read_dense(Path(request["checkpoint"]))
+            self._activations = [activation for _, activation in behind]
+            if behind:  # part of the model, so that all variants are of them too
+                model.dense = nn.ModuleList(layer for layer, _ in behind)
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        sequences = [self._sequences[number][:length] for number in numbers]
+        inputs = _padded(sequences, self._padding)
+        if self._types is not None:
+            kinds = [self._types[number] for number in numbers]
+            inputs["token_type_ids"] = _padded(kinds, 0)["input_ids"]
+        output = self._model(**inputs)
+        tick()
+        found = output.last_hidden_state if self._embeds else output.logits
+        return [
+            self._answer(one, len(sequence)).float().numpy()
+            for one, sequence in zip(found, sequences, strict=True)
+        ]
+
+    def _answer(self, found: Tensor, length: int) -> Tensor:
+        """Return what matters of a row: the pooled states, or the logits of the text or of each of its tokens."""
+        if self._embeds:
+            return self._pool(found[:length])[None]
+        return found[None] if found.dim() == 1 else found[:length]
+
+    def _pool(self, states: Tensor) -> Tensor:
+        """Reduce the states of the tokens alone, (tokens, hidden)."""
+        by_mode: dict[str, Callable[[], Tensor]] = {
+            "cls": lambda: states[0],
+            "lasttoken": lambda: states[-1],
+            "max": lambda: states.amax(0),
+            "mean": lambda: states.sum(0) / len(states),
+        }
+        pooled = by_mode[self._pooling]()
+        for number, activation in enumerate(self._activations):
+            pooled = activation(self._model.dense[number](pooled[None])[0])
+        return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
+
+
+class _Sounds(Answers):
+    """Answers about sounds: labels' logits of every frame.
+
+    Args:
+        model: Hugging Face's.
+        sounds: (samples,) or (frames, bins) of features.
+    """
+
+    def __init__(self, model: Any, sounds: list[Array]) -> None:
+        super().__init__(sounds, model)
+        self._model = model
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Each alone: in a batch, Hugging Face's models mix the end of a sound with its padding.
+        return [self._read(self._sequences[number]) for number in numbers]
+
+    def _read(self, sound: Array) -> Array:
+        given = torch.from_numpy(sound)[None].to(self._model.dtype)
+        logits = self._model(**{self._model.main_input_name: given}).logits[0]
+        tick()
+        found: Array = logits.float().numpy()
+        return found
+
+
+class _Pictures(Answers):
+    """Answers about pictures, which transformers' own processor makes into arrays.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `task`, `sequences` as `drawings.draw` takes them, and in `told` what to do
+            otherwise than the model does.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(request["sequences"], getattr(model, "vision_model", model))
+        self._model, self._told = model, request["told"]
+        self._embeds = tasks.find(request["task"]).answers == "embeddings"
+        self._process = transformers.AutoImageProcessor.from_pretrained(
+            request["checkpoint"], backend="pil", local_files_only=True
+        )
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
+        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
+        pixels = pixels.to(next(self._model.parameters()).dtype)
+        found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
+        tick()
+        return list(found.float().numpy()[:, None])
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        both = hasattr(self._model, "get_image_features")
+        call = self._model.get_image_features if both else self._model
+        output = call(pixel_values=pixels)
+        states = output.last_hidden_state
+        if states.dim() > 3:
+            states = states.reshape(*states.shape[:2], -1).permute(0, 2, 1)
+        by_mode: dict[str | None, Callable[[], Tensor]] = {
+            None: lambda: output.pooler_output.reshape(len(pixels), -1),
+            "cls": lambda: states[:, 0],
+            "max": lambda: states.max(1).values,
+            "mean": lambda: states.sum(1) / states.shape[1],
+        }
+        pooled = by_mode[self._told.get("pooling")]()
+        length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
+        return pooled / length if self._told.get("normalize") else pooled
+
+
+def _read_pooling(folder: Path) -> dict[str, Any]:
+    """Read how sentence-transformers would pool, which takes the mean where nothing is said."""
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return {"pooling": "mean", "normalize": False}
+    modules = json.loads(listed.read_bytes())
+    paths = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
+    settings = json.loads((folder / PurePosixPath(paths["Pooling"]) / "config.json").read_bytes())
+    chosen = [name for name, value in settings.items() if "pooling_mode_" in name and value]
+    mode = settings.get("pooling_mode") or chosen[0].split("_")[2]
+    return {"pooling": mode, "normalize": "Normalize" in paths}
+
+
+def _read_dense(folder: Path) -> list[tuple[nn.Linear, Callable[[Tensor], Tensor]]]:
+    """Read the dense layers that sentence-transformers would apply to what was pooled, each with its activation."""
+    listed = folder / "modules.json"
+    modules = json.loads(listed.read_bytes()) if listed.is_file() else []
+    found = []
+    for module in modules:
+        if not module["type"].endswith(".Dense"):
+            continue
+        place = folder / PurePosixPath(module["path"])
+        settings = json.loads((place / "config.json").read_bytes())
+        stored = load_file(place / "model.safetensors")
+        layer = nn.Linear(settings["in_features"], settings["out_features"], settings["bias"])
+        layer.load_state_dict({name.removeprefix("linear."): stored[name] for name in stored})
+        name = settings["activation_function"].rpartition(".")[2]
+        found.append((layer.float(), getattr(nn, name)()))
+    return found
+
+
+def _padded(sequences: Sequence[Sequence[int]], padding: int = 0) -> dict[str, Tensor]:
+    width = max(map(len, sequences))
+    input_ids = torch.full((len(sequences), width), padding)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, sequence in enumerate(sequences):
+        input_ids[row, : len(sequence)] = torch.tensor(sequence)
+        attention_mask[row, : len(sequence)] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+@contextmanager
+def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    """Let a hook change what a module is given, for a while."""
+    handle = module.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def tick() -> None:
+    """Tell the process that waits for us that another call is done."""
+    sys.stdout.write("\n")
+    sys.stdout.flush()

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whisper: logits, tokens, text and times are those of Hugging Face's own model and of its `generate`."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parity
+import pytest
+import soundfile
+import tokenizers
+import torch
+import transformers
+from parity import Array, Subject
+
+import qeff_zoo
+from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.media import features
+from qeff_zoo.registry import find_recipe, list_recipes
+from qeff_zoo.runtime import SpeechChoices, SpeechSeq2SeqSession, Transcription, languages
+from qeff_zoo.runtime.speech_tokens import SpeechTokens
+from qeff_zoo.tasks import crossing
+from qeff_zoo.validation import tiny_models
+from qeff_zoo.validation.sample_sounds import voice
+
+RATE = 16_000
+RECIPES = [one for one in list_recipes() if one.task == "speech-seq2seq"]
+CASES = {
+    f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
+}
+EOS, START, PREVIOUS, ENGLISH, GERMAN, TRANSLATE, TRANSCRIBE, NO_TIMES = 200, *range(201, 208)
+#: What generation_config.json of a multilingual model says.
+TOKENS = {
+    "decoder_start_token_id": START,
+    "eos_token_id": EOS,
+    "bos_token_id": EOS,
+    "pad_token_id": EOS,
+    "prev_sot_token_id": PREVIOUS,
+    "lang_to_id": {"<|en|>": ENGLISH, "<|de|>": GERMAN},
+    "task_to_id": {"translate": TRANSLATE, "transcribe": TRANSCRIBE},
+    "no_timestamps_token_id": NO_TIMES,
+    "is_multilingual": True,
+    "max_initial_timestamp_index": 40,
+    "suppress_tokens": [1, 2, 7, START, PREVIOUS, ENGLISH, GERMAN, TRANSLATE, TRANSCRIBE, NO_TIMES],
+    "begin_suppress_tokens": [11, EOS],
+    "max_length": 64,
+}
+SPECIAL = [
+    *("<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|en|>", "<|de|>"),
+    *("<|translate|>", "<|transcribe|>", "<|notimestamps|>"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a model of windows of one second, whose vocabulary ends with times up to one second."""
+    recipe = find_recipe("whisper")
+    folder = tmp_path_factory.mktemp("speech") / "whisper"
+    tiny_models.make(recipe, recipe.tiny[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "eos_token_id": EOS,
+        "bos_token_id": EOS,
+        "pad_token_id": EOS,
+        "decoder_start_token_id": START,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").write_text(json.dumps(TOKENS))
+    words = {f"w{number}": number for number in range(EOS)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(257 - NO_TIMES - 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    extractor = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=1)
+    extractor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def session(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("store")))
+        package = qeff_zoo.build(checkpoint, batch_size=2, prefill_seq_len=8)
+        assert package.validated == "checkpoint"
+        yield qeff_zoo.load(package, threads=1)
+
+
+@pytest.fixture(scope="module")
+def theirs(checkpoint: Path) -> Any:
+    return transformers.WhisperForConditionalGeneration.from_pretrained(
+        checkpoint, attn_implementation="eager"
+    ).eval()
+
+
+def heard(checkpoint: Path, sound: Array) -> torch.Tensor:
+    extract = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)
+    made = extract(
+        sound,
+        sampling_rate=RATE,
+        truncation=False,
+        padding="max_length" if len(sound) <= RATE else "longest",
+        return_tensors="pt",
+    )
+    features: torch.Tensor = made["input_features"]
+    return features
+
+
+def assert_same(found: Transcription, answer: Mapping[str, Any]) -> None:
+    """Compare text and segments with what `generate` returned, which also reads the silence behind a recording."""
+    segments = answer["segments"][0]
+    spoken, behind = segments[: len(found.segments)], segments[len(found.segments) :]
+    assert all(one["start"] >= found.seconds for one in behind)
+    tokens = [one["tokens"].tolist() for one in spoken]
+    assert [list(one.tokens) for one in found.segments] == tokens
+    assert found.text.split() == [f"w{token}" for part in tokens for token in part if token < EOS]
+    ends = [min(float(one[end]), found.seconds) for one in spoken for end in ("start", "end")]
+    assert [at for one in found.segments for at in (one.start, one.end)] == pytest.approx(ends)
+
+
+SHORT, LONG = 14_000, 70_000
+ASKED: Mapping[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "language told": (SHORT, {"language": "de"}, {"language": "de"}),
+    "language detected": (SHORT, {"task": "transcribe"}, {"task": "transcribe"}),
+    "translated": (
+        SHORT,
+        {"task": "translate", "language": "German"},
+        {"task": "translate", "language": "german"},
+    ),
+    "with times": (
+        SHORT,
+        {"language": "en", "timestamps": True},
+        {"language": "en", "return_timestamps": True},
+    ),
+    "long": (LONG, {"language": "en"}, {"language": "en", "return_timestamps": True}),
+    "long, conditioned": (
+        LONG,
+        {"language": "en", "condition_on_previous": True},
+        {"language": "en", "return_timestamps": True, "condition_on_prev_tokens": True},
+    ),
+    "long, few tokens": (
+        LONG,
+        {"language": "en", "generation_len": 7},
+        {"language": "en", "return_timestamps": True, "max_new_tokens": 7},
+    ),
+    "prompted": (
+        LONG,
+        {"language": "en", "prompt": "w5 w6 w9"},
+        {"language": "en", "return_timestamps": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_text_and_times_are_those_of_generate(
+    asked: str, session: SpeechSeq2SeqSession, theirs: Any, checkpoint: Path
+) -> None:
+    length, ours, given = ASKED[asked]
+    sound = voice(length, RATE, length)
+    if asked == "prompted":
+        given = {**given, "prompt_ids": torch.tensor([PREVIOUS, 5, 6, 9])}
+    with torch.no_grad():
+        wanted = copy.deepcopy(theirs).generate(
+            heard(checkpoint, sound), return_segments=True, do_sample=False, **given
+        )
+    (found,) = session.transcribe(sound, **ours)
+    assert_same(found, wanted)
+    assert len(found.segments) > (3 if length == LONG else 0)
+
+
+# --- the model, in PyTorch: where this fails, a transform or a seam is wrong, not the trace ---------
+
+
+@cache
+def subject(name: str) -> Subject:
+    recipe, tiny = CASES[name]
+    return Subject(tiny_models.config_of(recipe, tiny), recipe)
+
+
+def windows_for(of: Subject, count: int) -> torch.Tensor:
+    shape = crossing._window(of.hf).shape[1:]
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def expected_of(model: Any, sounds: torch.Tensor, tokens: torch.Tensor) -> Array:
+    with torch.no_grad():
+        given = {model.main_input_name: sounds.to(model.dtype), "decoder_input_ids": tokens}
+        logits: Array = model(**given).logits.double().numpy()
+    return logits
+
+
+def steps_of(model: Any, sounds: torch.Tensor, tokens: torch.Tensor) -> Array:
+    """Read sounds once, and give each row its tokens in chunks of three, the last of them padded; then one by one."""
+    states = crossing.probe(model)
+    step, rows, found = crossing.Step(model, states), len(tokens), []
+    with torch.no_grad():
+        read = dict(
+            zip(
+                [one.name for one in states if not one.written],
+                crossing.Read(model)(sounds),
+                strict=True,
+            )
+        )
+        memory = {
+            one.name: torch.zeros(
+                [rows, *(24 if size == "ctx_len" else size for size in one.axes[1:])]
+            )
+            for one in states
+            if one.written
+        } | read
+        for begin, end, width in ((0, 3, 3), (3, 5, 3), (5, 6, 1), (6, 7, 1)):
+            ids = torch.zeros(rows, width, dtype=torch.long)
+            positions = torch.full((rows, width), -1)
+            ids[:, : end - begin] = tokens[:, begin:end]
+            positions[:, : end - begin] = torch.arange(begin, end)
+            past = [memory[one.name] for one in states]
+            logits, *after = step(ids, positions, past)
+            memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
+            found.append(logits[:, 0].numpy())
+    return np.stack(found, 1)
+
+
+ENDS = [2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
+    of = subject(name)
+    sounds = windows_for(of, 2)
+    tokens = torch.randint(0, 200, (2, 7), generator=torch.Generator().manual_seed(2))
+    wanted = expected_of(of.hf, sounds, tokens)
+    noise = np.abs(wanted - expected_of(of.hf64, sounds, tokens)).max()
+    got = steps_of(of.transformed, sounds, tokens)
+    assert np.abs(got - wanted[:, ENDS]).max() <= parity.TOLERANCE["torch"] * noise
+
+
+def _silent(model: Any) -> None:
+    for layer in model.get_decoder().layers:
+        layer.encoder_attn.out_proj.weight.zero_()
+
+
+def _unplaced(model: Any) -> None:
+    model.get_decoder().embed_positions.weight.zero_()
+
+
+def _unscaled(model: Any) -> None:
+    model.get_decoder().layers[0].encoder_attn.scaling = 1.0
+
+
+FACTS: Mapping[str, Callable[[Any], None]] = {
+    "what was heard": _silent,
+    "positions of tokens": _unplaced,
+    "scale of cross-attention": _unscaled,
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_dropped_fact_shows(fact: str) -> None:
+    of = subject("whisper-base")
+    other = copy.deepcopy(of.hf)
+    with torch.no_grad():
+        FACTS[fact](other)
+    sounds = windows_for(of, 2)
+    tokens = torch.randint(0, 200, (2, 7), generator=torch.Generator().manual_seed(2))
+    wanted = expected_of(of.hf, sounds, tokens)
+    noise = np.abs(wanted - expected_of(of.hf64, sounds, tokens)).max()
+    moved = np.abs(expected_of(other, sounds, tokens) - wanted).max()
+    assert moved > parity.DROPPED * parity.TOLERANCE["torch"] * noise
+
+
+# --- recordings ------------------------------------------------------------------------------------
+
+
+def test_several_of_different_lengths_are_each_as_alone(session: SpeechSeq2SeqSession) -> None:
+    """More than there are rows, so that windows of one join while others go on."""
+    sounds = [voice(length, RATE, length) for length in (40_000, 9000, 23_000)]
+    heard_of: list[tuple[int, str]] = []
+    together = session.transcribe(
+        sounds, timestamps=True, listen=lambda number, one: heard_of.append((number, one.text))
+    )
+    for number, (sound, one) in enumerate(zip(sounds, together, strict=True)):
+        (alone,) = session.transcribe(sound, timestamps=True)
+        assert (alone.text, alone.language, alone.seconds) == (one.text, one.language, one.seconds)
+        assert [part.tokens for part in alone.segments] == [part.tokens for part in one.segments]
+        told = [text for which, text in heard_of if which == number]
+        assert told == [part.text for part in one.segments]
+
+
+def test_segments_are_given_as_they_end(session: SpeechSeq2SeqSession) -> None:
+    sound = voice(50_000, RATE, 5)
+    (whole,) = session.transcribe(sound, language="en")
+    stream = session.stream(sound, language="en")
+    assert next(stream) == whole.segments[0]
+    stream.close()
+    assert tuple(session.stream(sound, language="en")) == whole.segments  # it is free again
+
+
+def test_drawn_tokens_repeat_with_a_seed(session: SpeechSeq2SeqSession) -> None:
+    sound, choices = voice(9000, RATE, 1), SpeechChoices(language="en", temperature=1.0)
+    one, same, other = (
+        session.transcribe(sound, choices=choices, seed=seed)[0] for seed in (1, 1, 2)
+    )
+    assert one == same != other
+    assert one.segments[0].temperature == 1.0
+    never = {*TOKENS["suppress_tokens"]} - {NO_TIMES}
+    assert not never & {*one.segments[0].tokens, *other.segments[0].tokens}
+
+
+def test_silence_and_a_click_are_written_down_without_harm(session: SpeechSeq2SeqSession) -> None:
+    for sound in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
+        (found,) = session.transcribe(sound, language="en")
+        assert all(0 <= one.start <= one.end <= found.seconds for one in found.segments)
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
+    "a task that there is none of": ({"task": "sing"}, "transcribe or translate"),
+    "no tokens": ({"generation_len": 0}, "at least 1"),
+    "a temperature below 0": ({"temperature": -1.0}, "0 or more"),
+    "a long one without times": ({"timestamps": False}, "at most 1 where no times"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what: str, session: SpeechSeq2SeqSession) -> None:
+    given, message = REFUSED[what]
+    with pytest.raises(GenerationError, match=message):
+        session.transcribe(voice(LONG, RATE, 0), **given)
+
+
+def test_what_cannot_be_read_is_refused(session: SpeechSeq2SeqSession) -> None:
+    with pytest.raises(MediaError, match="0 samples"):
+        session.transcribe(np.zeros(0, np.float32))
+
+
+def test_a_model_of_one_language_takes_english_and_no_other(
+    session: SpeechSeq2SeqSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = replace(session.tokens, languages={}, tasks={}, forced=[NO_TIMES])
+    monkeypatch.setattr(session, "tokens", alone)
+    sound = voice(SHORT, RATE, 0)
+    assert session.transcribe(sound, language="English")[0].language is None
+    with pytest.raises(GenerationError, match="knows one language only"):
+        session.transcribe(sound, language="de")
+    with pytest.raises(GenerationError, match="only writes down"):
+        session.transcribe(sound, task="translate")
+    assert alone.beginning(None, None, times=False) == (START, NO_TIMES)
+    assert alone.beginning(None, None, times=True) == (START,)
+
+
+def test_older_packages_say_how_an_answer_begins(checkpoint: Path, tmp_path: Path) -> None:
+    said = {**TOKENS, "forced_decoder_ids": [[1, None], [2, TRANSCRIBE], [3, NO_TIMES]]}
+    del said["prev_sot_token_id"]
+    (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    tokens = SpeechTokens.read(tmp_path)
+    assert tokens.needs_language(None, None)
+    assert tokens.beginning(GERMAN, None, times=True) == (START, GERMAN, TRANSCRIBE)
+    assert tokens.beginning(GERMAN, None, times=False) == (START, GERMAN, TRANSCRIBE, NO_TIMES)
+    assert tokens.beginning(GERMAN, "translate", times=True) == (START, GERMAN, TRANSLATE)
+    assert tokens.before == TOKENS["suppress_tokens"][-2]
+
+
+def test_the_command_writes_text_times_and_json(
+    session: SpeechSeq2SeqSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, package = str(tmp_path / "speech.wav"), str(session.folder)
+    soundfile.write(path, voice(40_000, RATE, 3), RATE)
+    (wanted,) = session.transcribe(path, language="de")
+    assert main(["run", package, path, "--language", "de"]) == 0
+    assert capsys.readouterr().out.strip() == wanted.text
+    assert main(["run", package, path, "--language", "german", "--timestamps"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(wanted.segments) + 2
+    assert main(["run", package, path, "--translate", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["segments"][0]["tokens"]
+    assert found["language"] in ("en", "de")
+
+
+@pytest.mark.parametrize("bins", [80, 128])
+def test_features_are_those_of_transformers(bins: int) -> None:
+    extract = transformers.WhisperFeatureExtractor(feature_size=bins)
+    ours = features.find(json.loads(extract.to_json_string()))
+    sound = voice(500_123, RATE, bins)
+    wanted = extract._np_extract_fbank_features(sound[None], "cpu")[0]
+    assert np.abs(ours.compute(sound).T - wanted).max() < 2e-5  # its torch path is 4e-5 away
+
+
+def test_languages_are_those_of_whisper() -> None:
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
+
+    assert {code: languages.name_of(code) for code in LANGUAGES} == LANGUAGES
+    assert {name: languages.code_of(name) for name in TO_LANGUAGE_CODE} == TO_LANGUAGE_CODE
