@@ -675,9 +675,8 @@ def test_the_readme_says_what_packages_have(models: Models, home: Path, tmp_path
         checkpoint = open_checkpoint(str(source), **options)
         for matrix in numerics(build(source, **options)).matrices:
             (stored, *_) = ex.sources_of(checkpoint.values.get(matrix.name, matrix.name))
-            about = checkpoint.encoded[stored].about
-            if checkpoint.method == "gguf":
-                about = about.partition(",")[0]
+            in_gguf = checkpoint.method == "gguf"
+            about = checkpoint.stored[stored].dtype if in_gguf else checkpoint.encoded[stored].about
             words = matrix.format.in_words + ("" if matrix.kept else ", rounded")
             found.setdefault((checkpoint.method, words), set()).add(about)
     rows = {
