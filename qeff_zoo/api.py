@@ -35,7 +35,8 @@ def build(
         gguf_file: Name of a GGUF file in the folder or Hub repository.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
-        **choices: Fields of `qeff_zoo.choices.Request`, which are the flags of `qeff-zoo build`.
+        **choices: Fields of `qeff_zoo.choices.Request`, which are the flags of `qeff-zoo build`; `adapter` is
+            a path or text, or several.
 
     Raises:
         ZooError: The model, the choices or the machine stand in the way; the message says what to do.
@@ -50,6 +51,11 @@ def build(
     from qeff_zoo.choices import Request
 
     destination = None if output is None else Path(output)
+    adapters = choices.get("adapter")
+    if isinstance(adapters, str | os.PathLike):
+        adapters = (adapters,)
+    if adapters is not None:
+        choices["adapter"] = tuple(map(os.fspath, adapters))
     request = Request(**choices)
     built = pipeline.build(
         os.fspath(model),

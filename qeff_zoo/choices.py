@@ -124,6 +124,13 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         least=1,
         short="kv",
     )
+    adapter: tuple[str, ...] | None = choice(
+        "sources.adapters",
+        "adapter (LoRA) to merge into the weights: a folder or Hub id (org/name, org/name@revision), and perhaps "
+        "=WEIGHT; may be given several times, for a weighted sum",
+        distance=HARDEST,
+        short="adapter",
+    )
     max_loras: int | None = choice(
         "task.max_loras",
         "adapters (LoRA) that a session holds at a time, to be loaded while it runs (default: none)",

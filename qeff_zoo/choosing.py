@@ -110,6 +110,19 @@ def _choose_formats(target: targets.Target, request: Request, choices: Chosen) -
     return named
 
 
+def choose_merged(checkpoint: Checkpoint, request: Request, choices: Chosen) -> None:
+    """Note which adapters are merged into the weights; refuse weights that are to stay as they are stored."""
+    if not request.adapter:
+        return
+    choices.set("adapter", request.adapter, "user")
+    if choices.value["weights"] == STORED:
+        choices.problems.append(
+            f"--adapter changes weights, and those of {checkpoint.name!r} would stay as the checkpoint stores them "
+            f"({checkpoint.method}). Expected weights that are rounded after the adapter is merged. Choose --weights "
+            "int4, int8 or fp32, or build with --max-loras and load the adapter while the package runs."
+        )
+
+
 def choose_adapters(
     target: targets.Target, programs: int, request: Request, choices: Chosen
 ) -> dict[str, Any]:
@@ -135,8 +148,7 @@ def choose_adapters(
     if target.no_adapters:
         choices.problems.append(
             f"--max-loras is {request.max_loras}, but target {target.name!r} takes no adapters while it runs: "
-            f"{target.no_adapters}. Choose --target {targets.NAMES[0]}, or build a checkpoint into which peft's "
-            "merge_and_unload has folded the adapter."
+            f"{target.no_adapters}. Choose --target {targets.NAMES[0]}, or merge the adapter: --adapter."
         )
     if programs > 1:
         choices.problems.append(

@@ -10,6 +10,7 @@ from typing import Any
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.export.graphs import BoundGraph
 from qeff_zoo.numerics import STORED
+from qeff_zoo.package.manifest import name_with
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.progress import Stopwatch, peak_rss_bytes
@@ -108,7 +109,7 @@ def manifest(
         watch: Of the build so far.
     """
     return {
-        "name": checkpoint.name,
+        "name": name_with(checkpoint.name, [one.name for one in checkpoint.merged]),
         "task": plan.recipe.task,
         "model_type": plan.recipe.model_type,
         "target": {"name": plan.target, "needs": dict(plan.resolved.needs)},

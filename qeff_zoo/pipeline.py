@@ -57,7 +57,9 @@ def make_plan(
     **place: Unpack[Place],
 ) -> tuple[Checkpoint, Plan]:
     """Open a checkpoint and make every choice, before anything large is downloaded."""
-    checkpoint = open_checkpoint(model, **place)
+    from qeff_zoo.adapters.merging import with_adapters
+
+    checkpoint = with_adapters(open_checkpoint(model, **place), request.adapter)
     # What is refused is refused before the weights are hashed, which takes long for a large model.
     plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
@@ -117,6 +119,9 @@ def build(
         package = _build(checkpoint, plan, store, watch, level, validate=validate)
     if checkpoint.model_id is None or checkpoint.gguf:
         store.remember_source(plan.build_key, checkpoint.folder / checkpoint.gguf)
+    for number, one in enumerate(checkpoint.merged, 1):
+        if not one.adapter.repository:
+            store.remember_source(plan.build_key, one.adapter.folder, number)
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
@@ -235,10 +240,13 @@ def _predict(
 def _trace(
     checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch
 ) -> list[graphs.BoundGraph]:
+    changes = graphs.changes_of(plan, checkpoint)  # what cannot be merged is refused here
     checkpoint.fetch()
     _ = checkpoint.tensors  # a damaged file is refused here, before torch is imported
     with watch.stage("graph"):
-        return [graphs.obtain(plan, program, checkpoint, store) for program in plan.programs]
+        return [
+            graphs.obtain(plan, program, checkpoint, store, changes) for program in plan.programs
+        ]
 
 
 def _lower(
@@ -413,9 +421,12 @@ def export(
         reporter: Shows progress.
         **place: See `open_checkpoint`.
     """
+    from qeff_zoo.adapters.merging import with_adapters
+
     store, watch = Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
         checkpoint = open_checkpoint(model, need_weights=not graph_only, **place)
+        checkpoint = with_adapters(checkpoint, request.adapter)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
         (program,) = plan.programs
     with new_folder(output) as folder, watch.stage("graph"):
@@ -434,8 +445,9 @@ def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store
 
     from qeff_zoo.weights import external_data
 
+    changes = graphs.changes_of(plan, checkpoint)
     checkpoint.fetch()
-    graph = graphs.obtain(plan, plan.programs[0], checkpoint, store)
+    graph = graphs.obtain(plan, plan.programs[0], checkpoint, store, changes)
     layout = plan_file(external_data.as_they_are(graph.model, graph.bindings), checkpoint.tensors)
     store.require_space(folder, layout.nbytes, "the graph's weights")
     weights.write(layout, checkpoint, folder / external_data.WEIGHTS)

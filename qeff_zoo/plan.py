@@ -14,7 +14,13 @@ from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
 from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.choosing import Chosen, choose_adapters, choose_weights, rounded_floats
+from qeff_zoo.choosing import (
+    Chosen,
+    choose_adapters,
+    choose_merged,
+    choose_weights,
+    rounded_floats,
+)
 from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
@@ -125,6 +131,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     storage = choose_weights(target, checkpoint, request, choices)
     shape = choose_shape(checkpoint, recipe, request, choices)
     _choose_variant(checkpoint, served, request, choices)
+    choose_merged(checkpoint, request, choices)
     others = choose_adapters(target, len(served), request, choices)
     others |= _choose_rope_factors(checkpoint, request, shape, choices)
     options = _choose_options(target, recipe, request, choices)
@@ -149,7 +156,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     }
     spec = {
         "spec": 2,
-        "sources": {"model": source},
+        "sources": {"model": source, **_adapters(checkpoint)},
         "arch": identity.arch_digest(checkpoint.config),
         "recipe": spec_of(recipe),
         "task": {
@@ -177,6 +184,11 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         why=why,
         warnings=resolved.warnings + (rounded_floats(checkpoint) if storage["stored"] else ()),
     )
+
+
+def _adapters(checkpoint: Checkpoint) -> dict[str, Any]:
+    found = [one.source for one in checkpoint.merged]
+    return {"adapters": found} if found else {}
 
 
 def _programs(

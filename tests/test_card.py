@@ -65,8 +65,9 @@ file of it has a digest.
 | [ort-int4-pl128-cl4096-bs1]({one.path}/manifest.json) {one.key16} | checkpoint | onnxruntime 1.31.0 | 16.7 MB |  |
 
 A package's name says its target and weights, then its sizes: `pl` tokens of a prompt that one call takes, `cl` tokens \
-of context, `sl` tokens of a text, `bs` rows of a call, `fbs` requests at a time. It leads to the manifest, which has \
-every choice, every file's digest, and the figures of the comparison.
+of context, `sl` tokens of a text, `bs` rows of a call, `fbs` requests at a time, `adapter` the digests of adapters \
+that were merged into its weights. It leads to the manifest, which has every choice, every file's digest, and the \
+figures of the comparison.
 
 What *validated* means:
 

@@ -37,12 +37,17 @@ _BEYOND = {
     "monteclora_config": "draws its weights at random (MonteCLoRA)",
     "megatron_config": "is for layers of Megatron",
 }
-#: The same, of what may be folded into weights before they are quantized.
-FOLDABLE = {
+#: The same, of what may be merged into weights before they are quantized.
+MERGEABLE = {
     "use_dora": "scales whole weights (DoRA)",
     "modules_to_save": "replaces whole modules",
     "lora_bias": "has biases of its own",
 }
+#: Values of `init_lora_weights` whose adapters go with weights that peft made of those of the base.
+_NEW_BASES = ("pissa", "corda", "olora", "loftq", "lora_ga")
+_PAIRS = ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B")
+#: What peft puts into the paths of what it wraps.
+_WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,11 +58,15 @@ class Adapter:
         name: As it was asked for, for messages.
         folder: Of its files.
         config: adapter_config.json as it stands.
+        repository: Of the Hub, `org/name`; "" for a folder.
+        revision: Of that repository, 40 hex digits.
     """
 
     name: str
     folder: Path
     config: Mapping[str, Any]
+    repository: str = ""
+    revision: str = ""
     _reader: list[TensorReader] = field(default_factory=list, repr=False)
 
     @cached_property
@@ -99,30 +108,65 @@ class Adapter:
                     f"both of rank {rank}, as {CONFIG} says",
                 )
             found[module] = int(rank)
-        if not found:
+        if not found and not self.embeddings:
             raise self.refused(f"{WEIGHTS} has no matrices", "lora_A and lora_B of some layers")
         return found
 
     @property
     def others(self) -> list[str]:
         """Names of tensors that are no pair of matrices of a linear layer."""
-        kinds = ("lora_A.weight", "lora_B.weight")
+        return [name for name in self.tensors if _parts(name)[1] not in _PAIRS[:2]]
+
+    @property
+    def embeddings(self) -> dict[str, tuple[str, str]]:
+        """By paths of embeddings that it changes, names of (rank, rows) and (columns, rank)."""
+        found = [_parts(name)[0] for name in self.tensors if _parts(name)[1] == "lora_embedding_A"]
+        return {
+            module: tuple(f"{_PREFIX}{module}.lora_embedding_{one}" for one in "AB")  # type: ignore[misc]
+            for module in found
+        }
+
+    @property
+    def replaced(self) -> dict[str, str]:
+        """By names of its base's tensors, those of its own that take their places."""
+        plain = [name for name in self.tensors if not _parts(name)[1]]
+        return {_WRAPPED.sub("", name.removeprefix(_PREFIX)): name for name in plain}
+
+    @property
+    def strange(self) -> list[str]:
+        """Names of tensors of which nobody knows what they do."""
+        kinds = (
+            *_PAIRS,
+            "",
+            "lora_B.bias",
+            "lora_magnitude_vector",
+            "lora_magnitude_vector.weight",
+        )
         return [name for name in self.tensors if _parts(name)[1] not in kinds]
+
+    def beside(self, module: str, kind: str) -> str | None:
+        """Name a tensor that a module has besides its pair: its `lora_B.bias`, or `lora_magnitude_vector`."""
+        names = (f"{_PREFIX}{module}.{kind}{end}" for end in ("", ".weight"))
+        return next((name for name in names if name in self.tensors), None)
+
+    def matrices(self, module: str) -> tuple[str, str]:
+        """Name a module's pair: (rank, in) and (out, rank)."""
+        return f"{_PREFIX}{module}.lora_A.weight", f"{_PREFIX}{module}.lora_B.weight"
 
     def shape(self, module: str) -> tuple[int, int]:
         """Return how many numbers a module reads and makes of a token."""
-        down, up = (self.tensors[f"{_PREFIX}{module}.lora_{one}.weight"].shape for one in "AB")
+        down, up = (self.tensors[name].shape for name in self.matrices(module))
         return down[1], up[0]
 
     def scaling(self, module: str) -> float:
         """Return what the product of a module's matrices is multiplied by."""
-        rank = self.modules[module]
+        rank = _pattern(self.config, "rank_pattern", module, self.config["r"])
         alpha = float(_pattern(self.config, "alpha_pattern", module, self.config["lora_alpha"]))
         return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
 
     def pair(self, module: str) -> "tuple[Array, Array]":
         """Read a module's matrices in float32: (in, rank), and (rank, out) with the scaling."""
-        down, up = (self.read(f"{_PREFIX}{module}.lora_{one}.weight") for one in "AB")
+        down, up = map(self.read, self.matrices(module))
         return down.T, up.T * self.scaling(module)
 
     def read(self, name: str) -> "Array":
@@ -145,6 +189,23 @@ class Adapter:
         for key, what in {**_BEYOND, **beyond}.items():
             if self.config.get(key):
                 raise self.refused(f"it {what}: {key} is {self.config[key]!r}", f"no {key}")
+        begun = self.config.get("init_lora_weights")
+        if isinstance(begun, str) and begun.lower().startswith(_NEW_BASES):
+            raise self.refused(
+                f"it goes with weights that peft made of those of its base: init_lora_weights is {begun!r}",
+                "one that is for the base as it is, as save_pretrained with path_initial_model_for_weight_conversion "
+                "writes it",
+            )
+
+    def is_of_another(self, model: str | None) -> bool:
+        """Tell whether it was trained on another model of the Hub; a path says nothing about what lies there."""
+        base = self.base
+        is_id = (
+            base.count("/") == 1
+            and not base.startswith((".", "/", "~"))
+            and not Path(base).exists()
+        )
+        return bool(model) and is_id and base.lower() != str(model).lower()
 
     def refused(self, what: str, expected: str) -> AdapterError:
         """Return the error that refuses it."""
@@ -182,7 +243,13 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
     files.fetch([CONFIG, WEIGHTS])
     config = read_json(files.folder / CONFIG)
     kind = config.get("peft_type")
-    adapter = Adapter(name=str(source), folder=files.folder, config=config)
+    adapter = Adapter(
+        name=str(source),
+        folder=files.folder,
+        config=config,
+        repository=getattr(files, "model_id", ""),
+        revision=getattr(files, "revision", ""),
+    )
     if kind != "LORA":
         raise adapter.refused(f"its peft_type is {kind!r}", "'LORA'")
     for key in ("r", "lora_alpha"):

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from qeff_zoo.checkpoint.files import (
@@ -37,6 +36,7 @@ from qeff_zoo.errors import CheckpointError
 if TYPE_CHECKING:
     import numpy as np
 
+    from qeff_zoo.adapters.merging import Merged
     from qeff_zoo.formats.encoded import Encoded, Encodings
     from qeff_zoo.weights.expressions import Expression
 
@@ -57,6 +57,7 @@ class Checkpoint:
         companions: Configuration, tokenizer and documents: local path by relative path.
         files: Where the files come from.
         gguf: Name of the GGUF file of the weights, or of the first of several; nothing for safetensors.
+        merged: Adapters that are to be merged into the weights: their tensors are there beside the checkpoint's.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Checkpoint:
     companions: Mapping[str, Path]
     files: Files = field(repr=False)
     gguf: str = ""
+    merged: "tuple[Merged, ...]" = ()
 
     @property
     def model_type(self) -> str:
@@ -157,11 +159,12 @@ class Checkpoint:
 
     @property
     def located(self) -> dict[str, Any]:
-        """Where it is for who reads it by code of their own: the folder of config.json, and GGUF files, as text."""
+        """Where it is for who reads it by code of their own: the folder of config.json, GGUF files, adapters."""
         files = self.weight_files if self.gguf else ()
         return {
             "checkpoint": str(self.companions["config.json"].parent.absolute()),
             "gguf": [str((self.folder / name).absolute()) for name in files],
+            "adapters": [one.located for one in self.merged],
         }
 
     @cached_property
@@ -234,14 +237,20 @@ class Checkpoint:
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every tensor that `read` reads: in place of what stores others in fewer bits, those others."""
+        return self._own | self._beside if self.merged else self._own
+
+    @cached_property
+    def _beside(self) -> dict[str, TensorInfo]:
+        return {name: info for one in self.merged for name, info in one.tensors.items()}
+
+    @cached_property
+    def _own(self) -> dict[str, TensorInfo]:
         if not self.encoded:
-            return self.stored
+            return dict(self.stored)
         parts = {name for one in self.encoded.values() for name in one.sources}
         parts |= self._encodings.beside
         plain = {name: info for name, info in self.stored.items() if name not in parts}
-        return MappingProxyType(
-            plain | {name: self._decoded(name, one) for name, one in self.encoded.items()}
-        )
+        return plain | {name: self._decoded(name, one) for name, one in self.encoded.items()}
 
     def _decoded(self, name: str, encoded: "Encoded") -> TensorInfo:
         sources = [self.stored[source] for source in encoded.sources]
@@ -252,22 +261,20 @@ class Checkpoint:
     def logical(self) -> Mapping[str, TensorInfo]:
         """The tensors by the names, and in the shapes, that the float checkpoint has them."""
         if not self.values:
-            return self.tensors
+            return self._own
         from qeff_zoo.weights.expressions import shape_of, sources_of
 
         made = {name: sources_of(value) for name, value in self.values.items()}
         parts = {source for sources in made.values() for source in sources}
-        plain = {name: info for name, info in self.tensors.items() if name not in parts}
+        plain = {name: info for name, info in self._own.items() if name not in parts}
         return plain | {
-            name: replace(
-                self.tensors[made[name][0]], name=name, shape=shape_of(value, self.tensors)
-            )
+            name: replace(self._own[made[name][0]], name=name, shape=shape_of(value, self._own))
             for name, value in self.values.items()
         }
 
     @cached_property
     def _reader(self) -> TensorReader:
-        return TensorReader(self.stored)
+        return TensorReader({**self.stored, **self._beside})
 
     def read(
         self, name: str, start: int | None = None, stop: int | None = None

@@ -22,6 +22,7 @@ from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.expressions import Expression, substitute
 
 if TYPE_CHECKING:
+    from qeff_zoo.adapters.merging import Change
     from qeff_zoo.formats.encoded import Encoded
 
 GRAPH = "graph.onnx"
@@ -47,7 +48,28 @@ class BoundGraph:
     encoded: "Mapping[str, Encoded]" = field(default_factory=dict)
 
 
-def obtain(plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, store: Store) -> BoundGraph:
+def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
+    """Find what the adapters that are to be merged change, by names of the state_dict; the weights may be elsewhere.
+
+    Raises:
+        AdapterError: One does not fit the model.
+    """
+    if not checkpoint.merged:
+        return {}
+    from qeff_zoo.adapters.merging import changes
+    from qeff_zoo.export import loader
+
+    model = loader.build_meta(checkpoint.config, plan.programs[0].task)
+    return changes(checkpoint.merged, model)
+
+
+def obtain(
+    plan: Plan,
+    program: ProgramPlan,
+    checkpoint: Checkpoint,
+    store: Store,
+    changes: "Mapping[str, Change] | None" = None,
+) -> BoundGraph:
     """Take a program's graph from the store, or trace it and put it there.
 
     Args:
@@ -55,6 +77,7 @@ def obtain(plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, store: Stor
         program: One of the plan's.
         checkpoint: Fetched: its tensors' names and shapes are read.
         store: Where graphs are kept.
+        changes: What adapters make of its weights; None for nothing.
 
     Raises:
         ExportError: The model could not be traced.
@@ -70,7 +93,7 @@ def obtain(plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, store: Stor
         with store.stage("graph") as staged:
             _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
-    return _read(folder, checkpoint, store, cached=cached)
+    return _read(folder, checkpoint, store, changes or {}, cached=cached)
 
 
 def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> Any:
@@ -122,16 +145,26 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
 
 
-def _read(folder: Path, checkpoint: Checkpoint, store: Store, *, cached: bool) -> BoundGraph:
+def _read(
+    folder: Path,
+    checkpoint: Checkpoint,
+    store: Store,
+    changes: "Mapping[str, Change]",
+    *,
+    cached: bool,
+) -> BoundGraph:
     import onnx_ir as ir
 
     from qeff_zoo.weights.bindings import Binding, broken_ties
 
     kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
-    for group in ("expressions", "doubled") if checkpoint.values else ():
-        kept[group] = {
-            name: substitute(value, checkpoint.values) for name, value in kept[group].items()
-        }
+    values = dict(checkpoint.values)
+    if changes:
+        from qeff_zoo.adapters.merging import values_of
+
+        values |= values_of(changes, kept["expressions"], checkpoint)
+    for group in ("expressions", "doubled") if values else ():
+        kept[group] = {name: substitute(value, values) for name, value in kept[group].items()}
     bound = Binding(**kept, unused=())
     if broken := broken_ties(bound, checkpoint):
         raise CheckpointError(

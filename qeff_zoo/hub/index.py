@@ -25,7 +25,14 @@ from typing import Any, TypeAlias
 
 from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.package.manifest import parse, shortened, source_in
+from qeff_zoo.package.manifest import (
+    adapter_axis,
+    adapters_in,
+    base_name,
+    parse,
+    shortened,
+    source_in,
+)
 from qeff_zoo.package.schemas import validator
 
 INDEX_NAME = "index.json.gz"
@@ -111,7 +118,7 @@ class Entry:
         return cls(
             path=package_path(manifest),
             manifest=hashlib.sha256(content).hexdigest(),
-            model=source.get("model_id") or manifest["name"],
+            model=source.get("model_id") or base_name(manifest),
             model_type=manifest["model_type"],
             revision=source.get("revision"),
             license=manifest["license"],
@@ -180,6 +187,8 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for group in _GROUPS:
         members = manifest["spec"].get(group)
         axes |= dict(_flat(members, group)) if isinstance(members, Mapping) else {}
+    if merged := adapters_in(manifest):
+        axes["adapter"] = adapter_axis(merged)
     # Of the target's lowering: nobody asks for another than the newest.
     axes.pop("revision", None)
     if file := manifest.get("weights", {}).get("gguf_file"):

@@ -12,7 +12,7 @@ from typing import Any
 from qeff_zoo import targets
 from qeff_zoo.escapes import shown
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import Manifest
+from qeff_zoo.package.manifest import Manifest, adapters_in
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.tasks import TEXT_GENERATION
 
@@ -65,6 +65,8 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     method = manifest["spec"].get("quantization", {}).get("method", "none")
     stored = f"{weights['storage']}{'' if method == 'none' else f' (the checkpoint: {method})'}"
     yield "weights", f"{stored}, {weights['tensors']} tensors"
+    for one in adapters_in(manifest):
+        yield "adapter", f"merged: {adapter_named(one)}"
     for program in manifest["programs"]:
         yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"
     if needs:
@@ -76,6 +78,12 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     dirty = ", from changed sources" if made.get("dirty") else ""
     yield "built", f"{made['finished']} by qeff-zoo {made['version']}{dirty}"
     yield "took", ", ".join(text for text in (stages, peak) if text)
+
+
+def adapter_named(source: Mapping[str, Any]) -> str:
+    """Say which adapter was merged into a package, from its manifest's spec: where it is, and its weight in the sum."""
+    hub = f"{source['model_id']} at {source['revision']}, " if "model_id" in source else ""
+    return f"{hub}{source['digest']}, weight {source['weight']:g}"
 
 
 def _shapes(program: Mapping[str, Any], manifest: Manifest) -> str:

@@ -10,7 +10,7 @@ import operator
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +42,8 @@ _LONGEST = 200  # characters of a problem; jsonschema quotes whole values
 _MOST_PROBLEMS = 100
 # More than any package needs, and little enough to be checked in seconds.
 _MOST_VALUES, _MOST_LEVELS, _LONGEST_TEXT, _LARGEST = 500_000, 32, 10_000, 1 << 63
+_WITH, _LONGEST_NAME = " + ", 255
+_DIGITS = 16  # of an adapter's digest
 _NAME_BYTES = 255  # of a file or folder, on every usual file system
 
 
@@ -183,6 +185,37 @@ def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:
     sources = manifest["spec"].get("sources")
     found = sources.get(name) if isinstance(sources, Mapping) else None
     return found if isinstance(found, Mapping) else {}
+
+
+def adapters_in(manifest: Manifest) -> list[Mapping[str, Any]]:
+    """Return what a manifest's spec says of adapters that were merged into the weights; see `Merged.source`."""
+    sources = manifest["spec"].get("sources")
+    found = sources.get("adapters") if isinstance(sources, Mapping) else None
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Name merged adapters as packages are compared by: the beginnings of their digests, and weights other than 1.
+
+    Args:
+        sources: As a spec has them; see `qeff_zoo.adapters.merging`.
+    """
+    return [
+        one["digest"].removeprefix("sha256:")[:_DIGITS]
+        + ("" if one["weight"] == 1 else f"={one['weight']:g}")
+        for one in sources
+    ]
+
+
+def name_with(name: str, adapters: Sequence[str]) -> str:
+    """Name a package by its checkpoint and the adapters that were merged into it: nobody takes it for the other."""
+    return _WITH.join((name, *adapters))[:_LONGEST_NAME]
+
+
+def base_name(manifest: Manifest) -> str:
+    """Return the name of the checkpoint that a package was made from."""
+    name: str = manifest["name"]
+    return name.partition(_WITH)[0] if adapters_in(manifest) else name
 
 
 def _build_key(manifest: Manifest) -> Iterator[str]:

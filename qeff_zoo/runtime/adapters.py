@@ -191,9 +191,9 @@ class Adapters(Mapping[str, Loaded]):
 
     def _places(self, adapter: "Adapter") -> dict[str, Site]:
         """Find the layers that an adapter changes, by its names for them; refuse one that does not fit."""
-        from qeff_zoo.adapters.reading import FOLDABLE
+        from qeff_zoo.adapters.reading import MERGEABLE
 
-        adapter.require(FOLDABLE)
+        adapter.require(MERGEABLE)
         self._require_base(adapter)
         problems: list[str] = []
         places: dict[str, Site] = {}
@@ -230,19 +230,13 @@ class Adapters(Mapping[str, Loaded]):
         return places
 
     def _require_base(self, adapter: "Adapter") -> None:
-        """Refuse an adapter of another model of the Hub; a path says nothing about what lies there."""
+        """Refuse an adapter of another model of the Hub."""
         manifest = read_json(self._folder / "manifest.json")
         model = manifest.get("spec", {}).get("sources", {}).get("model", {}).get("model_id")
-        base = adapter.base
-        is_id = (
-            base.count("/") == 1
-            and not base.startswith((".", "/", "~"))
-            and not Path(base).exists()
-        )
-        if model and is_id and base.lower() != model.lower():
+        if adapter.is_of_another(model):
             raise AdapterError(
-                f"The adapter {adapter.name!r} was trained on {base!r}, and package {str(self._folder)!r} is of "
-                f"{model!r}. Expected an adapter of that model. Use one; where both are the same model, correct "
+                f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and package {str(self._folder)!r} is "
+                f"of {model!r}. Expected an adapter of that model. Use one; where both are the same model, correct "
                 "base_model_name_or_path in adapter_config.json."
             )
 

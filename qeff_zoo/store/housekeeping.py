@@ -215,7 +215,7 @@ def forget(layout: Layout, max_idle: float) -> None:
         if not any((folder / note.name).exists() for folder in noted):
             note.unlink(missing_ok=True)
     for note in _children(layout.sources, folders=False):
-        if not (layout.packages / note.name).exists():
+        if not (layout.packages / note.name.partition(".")[0]).exists():  # .1: its first adapter
             note.unlink(missing_ok=True)
     for note in _children(layout.digests, folders=False):
         with suppress(OSError):

@@ -11,9 +11,9 @@ from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import CheckpointError, CompileError, PackageError
+from qeff_zoo.errors import AdapterError, CheckpointError, CompileError, PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import source_in
+from qeff_zoo.package.manifest import adapters_in, source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.store import Store
@@ -145,7 +145,31 @@ def source_of(package: Package, given: str | None) -> Checkpoint:
             f"The weights in {str(known)!r} are {digest}, but package {package.name!r} was built from "
             f"{spec['weights']}. Name the folder of the right checkpoint with --checkpoint, or build again."
         )
-    return checkpoint
+    return _with_adapters(checkpoint, package, store)
+
+
+def _with_adapters(checkpoint: Checkpoint, package: Package, store: Store) -> Checkpoint:
+    """Add the adapters that were merged into a package, and make sure that they are the ones."""
+    from qeff_zoo.adapters.merging import with_adapters
+
+    asked = []
+    for number, one in enumerate(adapters_in(package.manifest), 1):
+        hub = f"{one['model_id']}@{one['revision']}" if "model_id" in one else None
+        place = hub or store.source(package.build_key, number)
+        if place is None:
+            raise AdapterError(
+                f"Where the adapter {one['digest']} of {package.name!r} lies is not known on this machine. Expected a "
+                "package that was built here, or an adapter of the Hub. Build it again with --adapter."
+            )
+        asked.append(f"{place}={one['weight']!r}")
+    found = with_adapters(checkpoint, asked)
+    for made, given in zip(adapters_in(package.manifest), found.merged, strict=True):
+        if made["digest"] != given.source["digest"]:
+            raise AdapterError(
+                f"The adapter {given.adapter.name!r} is {given.source['digest']}, but package {package.name!r} was "
+                f"built with {made['digest']}. Expected that one. Put it back, or build again with --adapter."
+            )
+    return found
 
 
 def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:

@@ -18,7 +18,7 @@ from qeff_zoo import targets
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import source_in
+from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
 from qeff_zoo.validation.parity import (
@@ -150,14 +150,16 @@ def _versions(package: Package, reference: Answers) -> dict[str, str]:
 
 
 def _told(package: Package) -> dict[str, Any]:
-    """Return what the reference is told to do otherwise: the pooling that a user chose, longrope's factors."""
+    """Return what the reference is told to do otherwise: a user's pooling, longrope's factors, adapters to merge."""
     task, why = package.manifest["spec"].get("task", {}), package.manifest["why"]
     chosen = [
         name
         for name in ("pooling", "normalize")
         if name in task and why.get(f"task.{name}", "").startswith("user")
     ]
-    return {name: task[name] for name in (*chosen, "rope_factors") if name in task}
+    merged = adapter_axis(adapters_in(package.manifest))
+    told = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
+    return {**told, **({"adapters": merged} if merged else {})}
 
 
 def _judges(

@@ -15,7 +15,7 @@ from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import CompileError
 from qeff_zoo.models import recipe_digest, tiny_evidence
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import source_in
+from qeff_zoo.package.manifest import adapter_axis, base_name, source_in
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.validation.parity import Array, Check
 
@@ -73,7 +73,8 @@ def write(package: Package, record: Record, folder: Path = Path("validated_model
         record: What came of it.
         folder: Of all records.
     """
-    organization, _, name = package.name.rpartition("/")
+    model = base_name(package.manifest)
+    organization, _, name = model.rpartition("/")
     path = folder / (organization or "local") / f"{name}.json"
     entry = _entry(package, record)
     kept = json.loads(path.read_bytes())["records"] if path.is_file() else []
@@ -81,7 +82,7 @@ def write(package: Package, record: Record, folder: Path = Path("validated_model
     source = source_in(package.manifest)
     content = {
         "model_id": source.get("model_id"),
-        "name": package.name,
+        "name": model,
         "model_type": package.model_type,
         "task": package.task,
         "records": sorted([*others, entry], key=_identity),
@@ -192,8 +193,9 @@ def _entry(package: Package, record: Record) -> dict[str, Any]:
     }
 
 
-def _identity(entry: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (entry["target"], entry["weights"], entry["plan"]["task"]["name"])
+def _identity(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    merged = adapter_axis(entry["plan"]["sources"].get("adapters", ()))
+    return (entry["target"], entry["weights"], entry["plan"]["task"]["name"], *merged)
 
 
 def _top_answers(record: Record) -> list[dict[str, Any]]:

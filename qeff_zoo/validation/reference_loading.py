@@ -14,6 +14,7 @@ import transformers
 from torch import nn
 
 from qeff_zoo import architectures, tasks
+from qeff_zoo.validation.reference_adapters import merge
 from qeff_zoo.validation.reference_formats import Weights, left_out, open_weights
 
 _ENDLESS = 1 << 40  # tokens
@@ -26,7 +27,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
     GPU.
 
     Args:
-        request: With `checkpoint` and `gguf`, as `Checkpoint.located` says them.
+        request: With `checkpoint`, `gguf` and `adapters`, as `Checkpoint.located` says them.
         task: Hub pipeline tag.
         rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
     """
@@ -61,6 +62,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
     if weights and (strange := _strange(model, loaded["unexpected_keys"])):
         raise ValueError(f"The reference does not know what these are for: {strange[:5]}.")
+    merge(model, request.get("adapters", ()))
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     if rope_factors is not None:

@@ -9,9 +9,14 @@
     ["transpose", dim0, dim1, e]        two axes swapped, dim0 < dim1
     ["reshape", [length, …], e]         the same elements in the same order
 
+and, of what adapters change, computed in float32 of what is read:
+
+    ["sum", factor, e1, e2]             e1 + factor * e2
+    ["matmul", e1, e2]                  the product of two matrices
+    ["lengths", dim, e, lengths]        a matrix whose rows (dim 0) or columns (dim 1) are scaled to these lengths
+
 The functions below push `index`, `slice` and `transpose` inwards, so that a part of a tensor that
-is joined from many reads only what it needs. Values are never touched here: no arithmetic, no
-change of dtype.
+is joined from many reads only what it needs.
 """
 
 import math
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
 Expression: TypeAlias = str | list[Any]
 Tensors: TypeAlias = Mapping[str, TensorInfo]
+
+_ARITHMETIC = ("sum", "matmul", "lengths")
 
 
 class Shaped(Protocol):
@@ -120,6 +127,14 @@ def cut(dim: int, start: int, stop: int, e: Expression) -> Expression:
             return concat(inner_dim, *(cut(dim, start, stop, part) for part in parts))
         case ["transpose", dim0, dim1, inner]:
             return transpose(dim0, dim1, cut(_swapped(dim, dim0, dim1), start, stop, inner))
+        case ["sum", factor, *terms]:
+            return ["sum", factor, *(cut(dim, start, stop, term) for term in terms)]
+        case ["matmul", left, right]:
+            if dim == 0:
+                return matmul(cut(0, start, stop, left), right)
+            return matmul(left, cut(1, start, stop, right))
+        case ["lengths", 0, inner, lengths] if dim == 0:
+            return scaled_to(0, cut(0, start, stop, inner), cut(0, start, stop, lengths))
     return ["slice", dim, start, stop, e]
 
 
@@ -138,12 +153,40 @@ def transpose(dim0: int, dim1: int, e: Expression) -> Expression:
         case ["stack", dim, *parts] if dim not in (dim0, dim1):
             a, b = dim0 - (dim0 > dim), dim1 - (dim1 > dim)
             return stack(dim, *(transpose(a, b, part) for part in parts))
+        case ["sum", factor, *terms]:
+            return ["sum", factor, *(transpose(dim0, dim1, term) for term in terms)]
+        case ["matmul", left, right]:
+            return matmul(transpose(0, 1, right), transpose(0, 1, left))
+        case ["lengths", dim, inner, lengths]:
+            return scaled_to(1 - dim, transpose(0, 1, inner), lengths)
     return ["transpose", dim0, dim1, e]
 
 
 def reshape(shape: tuple[int, ...], e: Expression) -> Expression:
     """See the elements, in order, in another shape."""
     return ["reshape", list(shape), _expression(e[2]) if e[0] == "reshape" else e]
+
+
+def plus(e: Expression, factor: float, other: Expression) -> Expression:
+    """Add a multiple of a tensor of the same shape."""
+    return ["sum", factor, e, other]
+
+
+def matmul(left: Expression, right: Expression) -> Expression:
+    """Multiply two matrices."""
+    return ["matmul", left, right]
+
+
+def scaled_to(dim: int, e: Expression, lengths: Expression) -> Expression:
+    """Scale a matrix's rows (dim 0) or columns (dim 1) to lengths, one each."""
+    return ["lengths", dim, e, lengths]
+
+
+def is_computed(e: Expression) -> bool:
+    """Tell whether an expression does more than to move values."""
+    if isinstance(e, str):
+        return False
+    return e[0] in _ARITHMETIC or any(is_computed(part) for part in e[_first_part(e) :])
 
 
 def substitute(e: Expression, values: Mapping[str, Expression]) -> Expression:
@@ -167,6 +210,9 @@ def substitute(e: Expression, values: Mapping[str, Expression]) -> Expression:
             return transpose(dim0, dim1, substitute(inner, values))
         case ["reshape", shape, inner]:
             return reshape(tuple(shape), substitute(inner, values))
+        case ["sum" | "matmul" | "lengths", *_]:
+            first = _first_part(e)
+            return [*e[:first], *(substitute(part, values) for part in e[first:])]
     raise ValueError(f"No operation {e[0]!r}.")
 
 
@@ -182,8 +228,11 @@ def sources_of(e: Expression) -> list[str]:
     """Name the checkpoint tensors an expression reads, each once, in order."""
     if isinstance(e, str):
         return [e]
-    first = {"slice": 4, "transpose": 3}.get(e[0], 2)
-    return list(dict.fromkeys(name for part in e[first:] for name in sources_of(part)))
+    return list(dict.fromkeys(name for part in e[_first_part(e) :] for name in sources_of(part)))
+
+
+def _first_part(e: list[Any]) -> int:
+    return {"slice": 4, "transpose": 3, "matmul": 1}.get(e[0], 2)
 
 
 def shape_of(e: Expression, tensors: Shapes) -> tuple[int, ...]:
@@ -230,6 +279,21 @@ def _shape_of(e: list[Any], tensors: Shapes) -> tuple[int, ...]:
             if math.prod(new) != math.prod(shape_of(inner, tensors)):
                 raise ValueError(f"{list(shape_of(inner, tensors))} cannot become {new}.")
             return tuple(new)
+        case ["sum", _, *terms]:
+            one, other = (shape_of(term, tensors) for term in terms)
+            if one != other:
+                raise ValueError(f"{list(one)} and {list(other)} have no sum.")
+            return one
+        case ["matmul", *factors]:
+            (rows, inner), (same, columns) = (shape_of(factor, tensors) for factor in factors)
+            if inner != same:
+                raise ValueError(f"{[rows, inner]} and {[same, columns]} have no product.")
+            return rows, columns
+        case ["lengths", dim, inner, lengths]:
+            shape = shape_of(inner, tensors)
+            if shape_of(lengths, tensors) != (shape[dim],):
+                raise ValueError(f"{list(shape)} needs {shape[dim]} lengths.")
+            return shape
     raise ValueError(f"No operation {e[0]!r}.")
 
 
@@ -313,6 +377,15 @@ def rows(
             return rows(inner, read, tensors, start, stop).swapaxes(dim0, dim1)
         case ["reshape", shape, inner]:
             return _reshaped_rows(shape, inner, read, tensors, start, stop)
+        case ["sum", factor, *terms]:
+            one, other = (rows(term, read, tensors, start, stop) for term in terms)
+            return one + np.float32(factor) * other
+        case ["matmul", left, right]:
+            # In float64, so that the float32 of it is the same on every machine.
+            product = rows(left, read, tensors, start, stop).astype(np.float64)
+            return (product @ rows(right, read, tensors).astype(np.float64)).astype(np.float32)
+        case ["lengths", dim, inner, lengths]:
+            return _scaled_rows(dim, inner, lengths, read, tensors, start, stop)
     raise ValueError(f"No operation {e[0]!r}.")
 
 
@@ -333,6 +406,26 @@ def _reshaped_rows(
     first = (start or 0) // each
     found = rows(inner, read, tensors, first, -(-stop // each)).reshape(-1, *shape[1:])
     return found[(start or 0) - first * each : stop - first * each]
+
+
+def _scaled_rows(
+    dim: int,
+    inner: Expression,
+    lengths: Expression,
+    read: Read,
+    tensors: Shapes,
+    start: int | None,
+    stop: int | None,
+) -> "Array":
+    """Read rows of a matrix whose rows or columns have lengths of their own; of columns all rows are read."""
+    import numpy as np
+
+    within = (start, stop) if dim == 0 else (None, None)
+    found = rows(inner, read, tensors, *within)
+    now = np.sqrt(np.square(found, dtype=np.float64).sum(1 - dim, keepdims=True))
+    wanted = np.expand_dims(rows(lengths, read, tensors, *within), 1 - dim)
+    scaled: Array = found * (wanted / now).astype(np.float32)
+    return scaled if dim == 0 else scaled[start:stop]
 
 
 def _concat_rows(

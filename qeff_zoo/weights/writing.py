@@ -28,6 +28,7 @@ from qeff_zoo.weights.expressions import (
     Read,
     TensorSource,
     blocks,
+    is_computed,
     rows,
     shape_of,
     sources_of,
@@ -252,7 +253,7 @@ class _Tensor:
 def _tensor(slot: Slot, source: TensorSource) -> _Tensor:
     dtypes = {source.tensors[name].dtype for name in sources_of(slot.expression)}
     elements = math.prod(shape_of(slot.expression, source.tensors))
-    if len(dtypes) == 1:
+    if len(dtypes) == 1 and not is_computed(slot.expression):
         return _Tensor(slot, source.read, dtypes.pop(), elements)
     return _Tensor(slot, partial(_read_float32, source), "F32", elements)
 

@@ -147,7 +147,8 @@ def _legend(index: Index) -> str:
     )
     names = (
         "A package's name says its target and weights, then its sizes: `pl` tokens of a prompt that one call takes, "
-        "`cl` tokens of context, `sl` tokens of a text, `bs` rows of a call, `fbs` requests at a time. It leads to the "
+        "`cl` tokens of context, `sl` tokens of a text, `bs` rows of a call, `fbs` requests at a time, `adapter` the "
+        "digests of adapters that were merged into its weights. It leads to the "
         "manifest, which has every choice, every file's digest, and the figures of the comparison."
     )
     return f"{names}\n\nWhat *validated* means:\n\n{proofs}" + (

@@ -15,6 +15,7 @@ from qeff_zoo import registry
 from qeff_zoo.checkpoint import Place
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import (
+    AdapterError,
     CheckpointError,
     PlanError,
     ResolutionError,
@@ -26,6 +27,7 @@ from qeff_zoo.hub.naming import ambiguity, full_name, is_named, short_name
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve import lookup
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
+from qeff_zoo.package.manifest import adapter_axis
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
 
@@ -191,6 +193,12 @@ def _wanted(
         must["continuous_batching"] = False  # as a plan takes it
     if profile and preferred.get("full_batch_size") and "batch_size" not in must:
         must.setdefault("full_batch_size", preferred["full_batch_size"])  # what the profile is for
+    if adapters := must.get("adapter"):
+        from qeff_zoo.adapters.merging import open_merged
+
+        must["adapter"] = adapter_axis(one.source for one in open_merged(adapters))
+    elif key is None:
+        must["adapter"] = None  # what was merged into another changes its answers
     return Wanted(axes=must, preferred=preferred, revision=revision, key=key)
 
 
@@ -268,15 +276,22 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     if checkpoint is None:
         return ["What to build is not known. Give a model id in place of a URL."]
     from qeff_zoo import plan
+    from qeff_zoo.adapters.merging import with_adapters
     from qeff_zoo.checkpoint import open_checkpoint
 
     if unknown := sorted(wishes.keys() - CHOICES.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
+<<<<<<< HEAD
         opened = open_checkpoint(checkpoint, need_weights=False, **place)
         plan.resolve(opened, Request(**wishes), plan.NO_WEIGHTS)
+=======
+        opened = open_checkpoint(checkpoint, revision=revision, need_weights=False)
+        request = Request(**wishes)
+        plan.resolve(with_adapters(opened, request.adapter), request, plan.NO_WEIGHTS)
+>>>>>>> main
     except PlanError as error:
         return error.problems
-    except (CheckpointError, UnsupportedModelError) as error:
+    except (AdapterError, CheckpointError, UnsupportedModelError) as error:
         return [str(error)]
     return []

@@ -110,6 +110,8 @@ def _most(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters merged into weights: what each weight becomes, as an expression that is computed when weights are written.
+
+In: adapters by folder or Hub id, and the model that they change. Out: by names of its state_dict, expressions over the
+weight as it is (named "") and the adapters' tensors. Several adapters are summed, each with its weight.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.adapters.reading import Adapter, open_adapter
+from qeff_zoo.checkpoint.files import some
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.errors import AdapterError
+from qeff_zoo.weights.expressions import (
+    Expression,
+    matmul,
+    plus,
+    scaled_to,
+    shape_of,
+    sources_of,
+    substitute,
+    transpose,
+)
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+#: Stands for a weight as it is, in what becomes of it.
+ITSELF = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """An adapter on its way into a checkpoint's weights.
+
+    Args:
+        adapter: Opened and checked, as far as that goes without the model.
+        weight: That all it adds is multiplied by.
+        number: Among those that are merged.
+    """
+
+    adapter: Adapter
+    weight: float = 1.0
+    number: int = 0
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Its tensors, by names that no checkpoint has."""
+        return {
+            self.named(name): replace(info, name=self.named(name))
+            for name, info in self.adapter.tensors.items()
+        }
+
+    def named(self, tensor: str) -> str:
+        """Return what a tensor of its is called beside those of the checkpoint."""
+        return f"adapter {self.number}: {tensor}"
+
+    @property
+    def name(self) -> str:
+        """What it is called beside its model: as on the Hub, or as its folder."""
+        return self.adapter.repository or self.adapter.folder.resolve().name
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What identifies it in a build's spec."""
+        hub = {"model_id": self.adapter.repository, "revision": self.adapter.revision}
+        return {
+            **({name: value for name, value in hub.items() if value}),
+            "digest": f"sha256:{self.adapter.digest}",
+            "weight": self.weight,
+        }
+
+    @property
+    def located(self) -> dict[str, Any]:
+        """Where it is for who reads it by code of their own."""
+        return {"folder": str(self.adapter.folder.absolute()), "weight": self.weight}
+
+
+def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged, ...]:
+    """Open adapters that are to be merged, and refuse what cannot be.
+
+    Args:
+        asked: Each a folder or a Hub `org/name`, of which `@` and a revision may follow, and then `=` and a weight.
+        model: Hub id of what they are merged into; None for a folder.
+
+    Raises:
+        AdapterError: One is none, or cannot be merged.
+        CheckpointError: A file is damaged, or cannot be had.
+    """
+    merged = []
+    for number, one in enumerate(asked):
+        source, weight = _weighted(one)
+        name, revision = source, None
+        if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+            name, _, revision = source.partition("@")
+        adapter = open_adapter(name, revision or None)
+        adapter.require({})
+        if adapter.is_of_another(model):
+            raise AdapterError(
+                f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and is to be merged into {model!r}. "
+                "Expected an adapter of that model. Use one; where both are the same model, correct "
+                "base_model_name_or_path in adapter_config.json."
+            )
+        merged.append(Merged(adapter=adapter, weight=weight, number=number))
+        _require_sum(merged[-1], alone=len(asked) == 1)
+    return tuple(merged)
+
+
+def with_adapters(checkpoint: "Checkpoint", asked: Sequence[str] | None) -> "Checkpoint":
+    """Return a checkpoint with adapters that are to be merged into its weights; see `open_merged`."""
+    if not asked:
+        return checkpoint
+    return replace(checkpoint, merged=open_merged(asked, checkpoint.model_id))
+
+
+def _weighted(one: str) -> tuple[str, float]:
+    """Part what is asked for into an adapter and its weight."""
+    source, equals, text = one.rpartition("=")
+    if not equals or Path(one).expanduser().is_dir():
+        return one, 1.0
+    try:
+        weight = float(text)
+    except ValueError:
+        return one, 1.0  # of a folder's name
+    if not math.isfinite(weight) or not weight:
+        raise AdapterError(
+            f"The weight of an adapter in --adapter {one!r} is {text}; expected a number other than 0. Correct it."
+        )
+    return source, weight
+
+
+def _require_sum(merged: Merged, *, alone: bool) -> None:
+    """Refuse what only is itself where it is all that is merged, and by its whole weight."""
+    if alone and merged.weight == 1.0:
+        return
+    adapter = merged.adapter
+    kind = "scales whole weights (DoRA)" if adapter.config.get("use_dora") else ""
+    if adapter.replaced:
+        kind = f"replaces {some(sorted(adapter.replaced))}"
+    if kind:
+        raise AdapterError(
+            f"Cannot merge the adapter {adapter.name!r} with others, or with a weight of {merged.weight:g}: it {kind}, "
+            "which has no weighted sum. Expected it alone, with a weight of 1. Merge it by itself, or leave it out."
+        )
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of one weight.
+
+    Args:
+        value: Over the weight as it is, `ITSELF`, and tensors of adapters.
+        shape: Of both.
+    """
+
+    value: Expression
+    shape: tuple[int, ...]
+
+
+def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
+    """Find what adapters change of a model.
+
+    Args:
+        merged: The adapters.
+        model: transformers' model for the task, on the meta device if need be.
+
+    Returns:
+        By names of its state_dict.
+
+    Raises:
+        AdapterError: An adapter does not fit the model; with all that does not.
+    """
+    found = _Changes(model)
+    for one in merged:
+        problems = list(found.add(one))
+        if problems:
+            raise AdapterError(
+                f"Cannot merge the adapter {one.adapter.name!r} into {type(model).__name__}: {some(problems, 4)}. "
+                "Expected one that was trained on this model, for linear layers and embeddings. Use such an adapter, "
+                "or merge it with peft's merge_and_unload and build that checkpoint."
+            )
+    return found.made
+
+
+@dataclass
+class _Changes:
+    """What has been found to change in a model."""
+
+    model: Any
+    made: dict[str, Change] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.modules = dict(self.model.named_modules())
+        self.shapes = {name: tuple(one.shape) for name, one in self.model.state_dict().items()}
+        self.tied = self._ties()
+
+    def _ties(self) -> dict[str, list[str]]:
+        """Return with which others a name shares its weights."""
+        groups: dict[str, list[str]] = {}
+        for name, origin in self.model.all_tied_weights_keys.items():
+            groups.setdefault(origin, [origin]).append(name)
+        return {
+            name: [other for other in group if other != name]
+            for group in groups.values()
+            for name in group
+        }
+
+    def _here(self, path: str, known: Mapping[str, Any]) -> str:
+        """Return a path as this model has it, which may have a head in front of what was trained; "" for none."""
+        prefix = f"{self.model.base_model_prefix}."
+        paths = (path, prefix + path, path.removeprefix(prefix))
+        return next((one for one in paths if one in known), "")
+
+    def add(self, one: Merged) -> Iterator[str]:
+        """Add what an adapter changes; yield what does not fit."""
+        adapter = one.adapter
+        for name, tensor in adapter.replaced.items():  # to what is replaced, it may add as well
+            yield from self._replace(one, name, tensor)
+        for module in adapter.modules:
+            yield from self._add_linear(one, module)
+        for module, names in adapter.embeddings.items():
+            yield from self._add_embedding(one, module, names)
+        for module in adapter.strange:
+            yield f"it has {module!r}"
+
+    def _add_linear(self, one: Merged, module: str) -> Iterator[str]:
+        import numpy as np
+        import torch
+        from transformers.pytorch_utils import Conv1D
+
+        adapter, path = one.adapter, self._here(module, self.modules)
+        layer = self.modules.get(path) if path else None
+        if not isinstance(layer, torch.nn.Linear | Conv1D):
+            kind = f"a {type(layer).__name__}" if layer is not None else "no layer of it"
+            yield f"it changes {module!r}, which is {kind}"
+            return
+        rows, columns = self.shapes[f"{path}.weight"]
+        by_input = isinstance(layer, Conv1D)  # (in, out)
+        here = (rows, columns) if by_input else (columns, rows)
+        if adapter.shape(module) != here:
+            has = adapter.shape(module)
+            yield f"its {module!r} is from {has[0]} to {has[1]}, here from {here[0]} to {here[1]}"
+            return
+        if not all(np.isfinite(matrix).all() for matrix in adapter.pair(module)):
+            yield f"its {module!r} is infinite or not a number"
+        yield from self._shared(f"{path}.weight")
+        down, up = map(one.named, adapter.matrices(module))
+        value = (
+            transpose(0, 1, self._now(f"{path}.weight"))
+            if by_input
+            else self._now(f"{path}.weight")
+        )
+        value = plus(value, one.weight * adapter.scaling(module), matmul(up, down))
+        if magnitude := adapter.beside(module, "lora_magnitude_vector"):
+            value = scaled_to(0, value, one.named(magnitude))
+        elif adapter.config.get("use_dora"):
+            yield f"its {module!r} has no magnitudes"
+        self._become(f"{path}.weight", transpose(0, 1, value) if by_input else value)
+        if bias := adapter.beside(module, "lora_B.bias"):
+            if f"{path}.bias" not in self.shapes:
+                yield f"its {module!r} has a bias, and that layer has none"
+                return
+            added = one.weight * adapter.scaling(module)
+            self._become(f"{path}.bias", plus(self._now(f"{path}.bias"), added, one.named(bias)))
+
+    def _add_embedding(self, one: Merged, module: str, names: tuple[str, str]) -> Iterator[str]:
+        place = self._here(f"{module}.weight", self.shapes)
+        down, up = names
+        wanted = self.shapes.get(place, ())
+        (rank, rows), (columns, same) = (one.adapter.tensors[name].shape for name in names)
+        if wanted != (rows, columns) or rank != same:
+            yield f"its {module!r} has {rows} rows of {columns}, here {list(wanted)}"
+            return
+        yield from self._shared(place)
+        product = matmul(transpose(0, 1, one.named(down)), transpose(0, 1, one.named(up)))
+        factor = one.weight * one.adapter.scaling(module)
+        self._become(place, plus(self._now(place), factor, product))
+
+    def _replace(self, one: Merged, name: str, tensor: str) -> Iterator[str]:
+        import numpy as np
+
+        place, shape = self._here(name, self.shapes), one.adapter.tensors[tensor].shape
+        if not place:
+            yield f"it replaces {name!r}, which is no weight of it"
+        elif shape != self.shapes[place]:
+            yield f"its {name!r} is {list(shape)}, here {list(self.shapes[place])}"
+        else:
+            replaced = {
+                self._here(other, self.shapes): own for other, own in one.adapter.replaced.items()
+            }
+            beside = [replaced.get(other) for other in self.tied.get(place, ())]
+            own = one.adapter.read(tensor)
+            if not all(other and np.array_equal(one.adapter.read(other), own) for other in beside):
+                yield from self._shared(place)
+            self._become(place, one.named(tensor))
+
+    def _shared(self, place: str) -> Iterator[str]:
+        for other in self.tied.get(place, ()):
+            yield f"it changes {place!r}, which the model shares with {other!r}, and not both alike"
+
+    def _now(self, place: str) -> Expression:
+        """Return what is known to become of a weight so far."""
+        return self.made[place].value if place in self.made else ITSELF
+
+    def _become(self, place: str, value: Expression) -> None:
+        self.made[place] = Change(value, self.shapes[place])
+
+
+def values_of(
+    found: Mapping[str, Change], expressions: Mapping[str, Expression], checkpoint: "Checkpoint"
+) -> dict[str, Expression]:
+    """Return what becomes of a checkpoint's tensors.
+
+    Args:
+        found: By names of the model's state_dict.
+        expressions: What weights of one program are made of, over the checkpoint's tensors, by the same names.
+        checkpoint: With its adapters.
+
+    Raises:
+        AdapterError: A weight that changes is not one tensor of the checkpoint.
+    """
+    values: dict[str, Expression] = {}
+    for name in found.keys() & expressions.keys():
+        sources = sources_of(expressions[name])
+        tensor = sources[0]
+        if len(sources) > 1 or checkpoint.logical[tensor].shape != found[name].shape:
+            raise AdapterError(
+                f"Cannot merge into {name!r}: {checkpoint.name!r} has it in {some(sources)}, in another form than the "
+                "model. Expected one tensor of the model's shape. Merge the adapter with peft's merge_and_unload, and "
+                "build that checkpoint."
+            )
+        itself = checkpoint.values.get(tensor, tensor)
+        values[tensor] = substitute(found[name].value, {ITSELF: itself})
+        assert shape_of(values[tensor], checkpoint.tensors) == found[name].shape
+    return values

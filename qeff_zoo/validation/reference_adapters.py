@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters merged into the reference: transformers' model with them in its weights, by code of the reference's own.
+
+Only the reference process imports this. It reads what peft saved with torch alone, and shares nothing with what
+packages are built by.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+_OF_PEFT = re.compile(r"^base_model\.model\.|(?<=\.)(?:base_layer|modules_to_save)\.")
+
+
+def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
+    """Merge adapters into a model, in place: the base and the weighted sum of what each adds to it.
+
+    Args:
+        model: transformers' own, in float32.
+        adapters: Each with its `folder` and its `weight`.
+
+    Raises:
+        ValueError: An adapter has something that nothing here knows.
+    """
+    for told in adapters:
+        folder = Path(told["folder"])
+        config = json.loads((folder / "adapter_config.json").read_bytes())
+        saved = load_file(folder / "adapter_model.safetensors")
+        tensors = {_OF_PEFT.sub("", name): tensor.float() for name, tensor in saved.items()}
+        for name, tensor in tensors.items():
+            if ".lora_" not in name:
+                path, _, parameter = name.rpartition(".")
+                getattr(_find(model, path), parameter).data.copy_(tensor)
+        modules = {name.rpartition(".lora_")[0] for name in tensors if ".lora_" in name}
+        for module in sorted(modules):
+            mark = f"{module}.lora_"
+            own = {name[len(mark) :]: one for name, one in tensors.items() if name.startswith(mark)}
+            layer = _find(model, module)
+            _merge_layer(layer, own, told["weight"] * _scaling(config, module), module)
+
+
+def _find(model: Any, path: str) -> nn.Module:
+    """Return a module by its path, with or without the model's prefix before it."""
+    prefix = f"{model.base_model_prefix}."
+    modules = dict(model.named_modules())
+    for known in (path, prefix + path, path.removeprefix(prefix)):
+        if known in modules:
+            found: nn.Module = modules[known]
+            return found
+    raise ValueError(f"The model has no {path!r}.")
+
+
+def _scaling(config: Mapping[str, Any], module: str) -> float:
+    def of(table: str, usual: Any) -> Any:
+        for pattern, value in (config.get(table) or {}).items():
+            if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", module):
+                return value
+        return usual
+
+    rank, alpha = of("rank_pattern", config["r"]), of("alpha_pattern", config["lora_alpha"])
+    return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _merge_layer(layer: Any, own: dict[str, Tensor], factor: float, module: str) -> None:
+    if "embedding_A" in own:
+        layer.weight.data += factor * (own.pop("embedding_B") @ own.pop("embedding_A")).T
+    else:
+        stored = layer.weight.data.T if isinstance(layer, Conv1D) else layer.weight.data
+        merged = torch.addmm(stored, own.pop("B.weight"), own.pop("A.weight"), alpha=factor)
+        for name in ("magnitude_vector", "magnitude_vector.weight"):
+            if name in own:
+                merged *= (own.pop(name) / merged.norm(dim=1)).unsqueeze(1)
+        stored.copy_(merged)
+    if "B.bias" in own:
+        layer.bias.data += factor * own.pop("B.bias")
+    if own:
+        raise ValueError(f"Of {module!r} the adapter has {sorted(own)}.")
