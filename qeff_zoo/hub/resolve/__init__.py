@@ -282,14 +282,9 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     if unknown := sorted(wishes.keys() - CHOICES.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
-<<<<<<< HEAD
         opened = open_checkpoint(checkpoint, need_weights=False, **place)
-        plan.resolve(opened, Request(**wishes), plan.NO_WEIGHTS)
-=======
-        opened = open_checkpoint(checkpoint, revision=revision, need_weights=False)
         request = Request(**wishes)
         plan.resolve(with_adapters(opened, request.adapter), request, plan.NO_WEIGHTS)
->>>>>>> main
     except PlanError as error:
         return error.problems
     except (AdapterError, CheckpointError, UnsupportedModelError) as error:
