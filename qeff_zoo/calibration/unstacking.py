@@ -104,6 +104,6 @@ def _matrices(expression: Expression, tensors: Tensors) -> list[list[str]]:
         return []
     experts, *rest = shape_of(expression, tensors)
     items = [index(number, expression) for number in range(experts if len(rest) == 2 else 0)]
-    found = [item[2:] if item[:2] == ["concat", 0] else [item] for item in items]
-    plain = all(isinstance(one, str) for parts in found for one in parts)
-    return found if plain else []
+    parts = [item[2:] if item[:2] == ["concat", 0] else [item] for item in items]
+    found = [[one for one in part if isinstance(one, str)] for part in parts]
+    return found if found == parts else []
