@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16384, help="to calibrate on")
     parser.add_argument("--windows", type=int, help="of the held-out text (default: all)")
     parser.add_argument("--only", choices=["tiny-llama", "minilm"], help="one model")
+    parser.add_argument("--flags", default="", metavar="TEXT", help="only ours with such flags")
     parser.add_argument("--ggml", metavar="PYTHON", help="has gguf and libggml-python")
     parser.add_argument("--gptqmodel", type=Path, metavar="FOLDER", help="what GPTQModel made")
     parser.add_argument(
@@ -193,6 +194,8 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
         ]
         for number, (other, wishes) in enumerate(chosen):
             asked_for = Wishes(tokens=asked.tokens, **wishes)
+            if asked.flags not in told(asked_for):
+                continue
             made = quantize(str(_LLAMA), Path(name, str(number)), asked_for, text=text)
             values = floats_of(made.path)
             yield row(f"quantize {told(asked_for)}", made.bits_per_weight, values, other)
