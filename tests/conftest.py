@@ -6,11 +6,13 @@ import functools
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import selection
+import warm
 
 pytest_plugins = [
     "fixtures_hub",
@@ -94,6 +96,19 @@ def _read_torchlib_once() -> None:
         return registry
 
     ONNXRegistry.from_torchlib = staticmethod(copied)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _import_once() -> Iterator[None]:
+    """Start references, and what makes tiny models, in processes that need not import anything."""
+    from qeff_zoo.scaffold import trial
+    from qeff_zoo.validation import reference_answers, tiny_models
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (reference_answers, tiny_models, trial):
+            patch.setattr(module, "sys", warm.PYTHON)
+        yield
+    warm.PYTHON.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import warm
+
 _CHANGES = (
     "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate", "os.chmod",
 )  # fmt: skip
@@ -59,7 +61,7 @@ def kill(
         "argv": [*argv], "before": str(before), "folder": str(folder), "most": most, "sizes": [*sizes],
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, __file__],
+        [warm.PYTHON.executable, __file__],
         input=json.dumps(order), capture_output=True, text=True, timeout=_TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from fixtures_builds import HEAVY, TIMEOUT, Models
 from runnable_package import checkpoint
+from safetensors.numpy import save_file
 from test_qaic_build import compiler
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -27,26 +30,38 @@ import qeff_zoo
 from qeff_zoo import auto, pipeline
 from qeff_zoo.auto import translation
 from qeff_zoo.auto.execution import prompts_of
+from qeff_zoo.auto.sampler import samplings
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.cloud import flags
 from qeff_zoo.errors import CompileError, GenerationError, PlanError, ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.runtime import Sampling
 from qeff_zoo.targets.qaic import sdk
+from qeff_zoo.validation import tiny_models
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
-#: That of speech needs a recording: test_speech.py has its class.
+#: Each with the lines of Python that follow it. One that needs a recording is run by test_speech.py, one that needs a
+#: picture by test_images.py.
 SNIPPETS = [
-    one for one in re.findall(r"```diff\n(.*?)```", GUIDE, re.DOTALL) if "ForCTC" not in one
+    (before, re.findall(r"```python\n(.*?)```", after, re.DOTALL))
+    for before, after in re.findall(r"```diff\n(.*?)```(.*?)(?=```diff|\n## )", GUIDE, re.DOTALL)
+    if "ForCTC" not in before and "ForImageTextToText" not in before
 ]
 COMMANDS = re.search(r"<!-- commands -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1].splitlines()
 CLOUD = ("infer", "export", "compile", "execute", "finetune")
 DECODERS = (
     "gpt2",
     "TinyLlama/TinyLlama_v1.1",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
     "Salesforce/codegen-2B-mono",
     "Qwen/Qwen2-1.5B-Instruct",
+    "meta-llama/Llama-2-70b-chat-hf",
+    "mistralai/Mistral-7B-v0.1",
 )
+ADAPTERS = ("predibase/gsm8k", "predibase/magicoder")
+SWIFTKV = "Snowflake/Llama-3.1-SwiftKV-8B-Instruct"
 ENCODER, CLASSIFIER = "BAAI/bge-small-en-v1.5", "cross-encoder/ms-marco-MiniLM-L6-v2"
 TINY = {"prefill_seq_len": 32, "ctx_len": 128}
 
@@ -57,10 +72,16 @@ pytestmark = pytest.mark.xdist_group("from-qefficient")
 def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give a folder where the guide's models and files are, and a store that all tests here share."""
     folder = tmp_path_factory.mktemp("qefficient")
-    for name in (*DECODERS, ENCODER, CLASSIFIER):
+    for name in (*DECODERS, *ADAPTERS, SWIFTKV, ENCODER, CLASSIFIER):
         (folder / name).parent.mkdir(exist_ok=True)
     for name in DECODERS:
         (folder / name).symlink_to(ROOT / "examples" / "tiny-llama")
+    for seed, name in enumerate(ADAPTERS):
+        adapter(folder / name, DECODERS[-1], seed)
+    swiftkv = find_recipe("llama_swiftkv")
+    tiny_models.make(swiftkv, swiftkv.tiny[0], folder / SWIFTKV)
+    for one in models.llama.glob("tokenizer*"):
+        shutil.copy(one, folder / SWIFTKV)
     (folder / ENCODER).symlink_to(models.bert)
     checkpoint(folder / CLASSIFIER, "bert", task="text-classification")
     (folder / "examples").mkdir()
@@ -83,6 +104,20 @@ def llama(workplace: Path) -> auto.QEFFAutoModelForCausalLM:
     return auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2")
 
 
+def adapter(folder: Path, base: str, seed: int) -> None:
+    """Write an adapter of random matrices for the queries of the tiny Llama's first layer, as peft would."""
+    folder.mkdir()
+    draw = np.random.default_rng(seed).normal
+    module = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = {
+        f"{module}.lora_{side}.weight": draw(size=size).astype(np.float32)
+        for side, size in (("A", (2, 192)), ("B", (192, 2)))
+    }
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": base}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
 def compiled(model: Any, **choices: Any) -> Path:
     """Compile a model, and expect to be told that it is for the CPU."""
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
@@ -100,31 +135,45 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
 # --- the guide ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
+@pytest.mark.parametrize(("snippet", "more"), SNIPPETS)
 def test_a_snippet_runs_with_one_changed_line(
     snippet: str,
+    more: list[str],
     workplace: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = snippet.splitlines()
-    if snippet != SNIPPETS[0]:  # packages of the same model, compared once
-        monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
+    if snippet != SNIPPETS[0][0]:  # packages of the same model, compared once
+        for name in ("build", "prepare"):
+            monkeypatch.setattr(pipeline, name, partial(getattr(pipeline, name), validate=False))
     (before,) = (line[1:] for line in lines if line.startswith("-"))
     (after,) = (line[1:] for line in lines if line.startswith("+"))
     assert before.split()[1] == "QEfficient"
     assert "qeff_zoo" in after
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        exec("\n".join(line[1:] for line in lines if not line.startswith("-")), {})
+        names: dict[str, Any] = {}
+        for code in ("\n".join(line[1:] for line in lines if not line.startswith("-")), *more):
+            exec(code, names)
     said = [str(one.message) for one in caught]
-    assert any("There is no Cloud AI SDK here: " in one for one in said)
+    for_a_card = "artifacts=True" in snippet
+    assert any("There is no Cloud AI SDK here: " in one for one in said) != for_a_card
     out = capsys.readouterr().out
-    if "generate(prompts=" in snippet or "exec_kv" in snippet:
-        assert "info" in snippet or re.search(r"Prompt: .+\nCompletion: .*\w", out, re.DOTALL)
+    if for_a_card:
+        assert (Path(names["compile_dir"]) / "compile.sh").exists()
+    elif "info =" in snippet:
+        assert all(names["info"].generated_ids)
+    elif "generate(prompts=" in snippet or "exec_kv" in snippet:
+        assert re.search(r"Prompt: .+\nCompletion: .*\w", out, re.DOTALL)
+    assert out.count("Drafted by a model: ") == out.count("By prompt lookup: ") == len(more)
 
 
-def test_the_commands_of_the_guide_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_guide_run(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the comparisons with Hugging Face, which the first snippet makes."""
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
     printed = ""
     for line in COMMANDS:
         words = shlex.split(line.replace("ONNX_PATH", printed.strip()))
@@ -152,6 +201,8 @@ EXAMPLES = {
     "devices": ("mdp_partitions.json", "-mxfp6-matmul"),
     "embeddings": ("cosine similarities:", "1."),
     "perplexity": ("hugging-face", "int8"),
+    "speculation": ("lookup: ", "drafted tokens accepted"),
+    "vision": ("what is this ? -> '", "Decode: "),
     "prefix_caching": (" 0 of them reused", " 64 of them reused"),
     "qnn": ("qnn-context-binary-generator", "--log_level debug"),
     "text": ("Prompt: class socket.", "Decode: "),
@@ -194,6 +245,76 @@ def test_answers_are_those_of_hugging_face(llama: auto.QEFFAutoModelForCausalLM)
     assert min(speed.decode_perf, speed.total_perf) > 0
     own = llama.generate(prompts="class socket.", generation_len=12, stream=False)
     assert (own.generated_texts, own.generated_ids) == (info.generated_texts, info.generated_ids)
+
+
+def test_parameters_of_the_sampler_are_those_of_each_prompt(
+    llama: auto.QEFFAutoModelForCausalLM,
+) -> None:
+    random = np.random.default_rng(0).random((2, 8))
+    given = {
+        "temperatures": np.array([[0.0], [0.7]]),
+        "top_ks": np.array([[0], [9]]),
+        "top_ps": np.array([0.9]),
+        "min_ps": None,
+        "repetition_penalties": np.array([[1.0], [1.5]]),
+        "presence_penalties": [[0.0], [0.5]],
+        "random_numbers": random,
+    }
+    greedy, drawn = samplings(given, 2, 4)
+    assert (greedy.temperature, greedy.top_k, greedy.top_p, greedy.repetition_penalty) == (
+        0,
+        4,
+        0.9,
+        1,
+    )
+    assert (drawn.temperature, drawn.top_k, drawn.min_p) == (0.7, 4, 0)
+    assert (drawn.repetition_penalty, drawn.presence_penalty) == (1.5, 0.5)
+    assert greedy.seed != drawn.seed
+    assert samplings({}, 1) == [Sampling(temperature=1.0)]
+    for wrong, problem in (
+        ({"token_bitmasks": np.ones((1, 4))}, "'token_bitmasks', which means nothing here"),
+        ({"top_ps": np.ones((3, 1))}, "3 rows of 'top_ps' for 2 prompts"),
+    ):
+        with pytest.raises(PlanError, match=problem):
+            samplings(wrong, 2)
+    with pytest.raises(GenerationError, match="top_p 2"):
+        samplings({"top_ps": [2.0]}, 1)
+
+    compiled(llama, **TINY)
+    prompts = ["class socket."] * 3
+    sampled = {"temperatures": np.ones((3, 1)), "random_numbers": random[[0, 1, 1]]}
+    told = {"generation_len": 8, "stream": False}
+    found = llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids
+    assert found[1] == found[2] != found[0]
+    assert llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids == found
+    with pytest.raises(GenerationError, match="Leave one out"):
+        llama.generate(prompts=prompts, sampling_params=sampled, sampling=Sampling())
+
+
+@pytest.mark.parametrize(
+    ("ctx_len", "lengths"),
+    [
+        (128, None),
+        (4096, None),
+        (16_384, [4096, 8192]),
+        (32_768, [4096, 8192, 16_384]),
+        (65_536, [8192, 16_384, 32_768]),
+        (1_000_000, [16_384, 32_768, 65_536, 131_072]),
+    ],
+)
+def test_compute_contexts_are_chosen_where_none_are_given(
+    ctx_len: int,
+    lengths: list[int] | None,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", qaic_config={"ccl_enabled": True})
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(model, "_compile", lambda _target, _folder, given: asked.update(given))
+    model.compile(ctx_len=ctx_len)
+    assert asked["comp_ctx_lengths_prefill"] == asked["comp_ctx_lengths_decode"] == lengths
+    model.compile(ctx_len=ctx_len, comp_ctx_lengths_decode=[64])
+    assert (asked["comp_ctx_lengths_prefill"], asked["comp_ctx_lengths_decode"]) == (None, [64])
 
 
 def test_any_number_of_prompts_is_answered(
@@ -263,14 +384,55 @@ def test_only_a_graph_of_ours_is_compiled(
     for foreign in (path, tmp_path / "absent.onnx"):
         with pytest.raises(CompileError, match="Export the model again"):
             auto.compile(foreign, tmp_path / "qpc", num_cores=16)
-    theirs = tmp_path / "LlamaForCausalLM-0123456789abcdef" / "LlamaForCausalLM.onnx"
-    theirs.parent.mkdir()
-    theirs.touch()
-    theirs.with_name("hashed_export_params.json").write_text("{}")
-    with pytest.raises(
-        CompileError, match=r"QEfficient exported it.*qeff-cloud-export --model_name"
-    ):
-        auto.compile(theirs, tmp_path / "qpc", num_cores=16)
+
+
+def of_qefficient(path: Path) -> Path:
+    """Write a graph as QEfficient exports them: its names of inputs, its functions, its metadata."""
+    cache = onnx.helper.make_function(
+        "com.qualcomm.cloud", "CtxScatter", ["data", "index", "updates"], ["output"],
+        [onnx.helper.make_node("ScatterND", ["data", "index", "updates"], ["output"])],
+        [onnx.helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    real, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    shape = ["batch_size", 2, "ctx_len", 8]
+    inputs = [
+        onnx.helper.make_tensor_value_info("past_key.0", real, shape),
+        onnx.helper.make_tensor_value_info("position_ids", whole, ["batch_size", "seq_len", 3]),
+        onnx.helper.make_tensor_value_info("keys", real, ["batch_size", "seq_len", 8]),
+    ]
+    outputs = [onnx.helper.make_tensor_value_info("past_key.0_RetainedState", real, shape)]
+    node = onnx.helper.make_node(
+        "CtxScatter", [one.name for one in inputs], [outputs[0].name], domain="com.qualcomm.cloud"
+    )
+    graph = onnx.helper.make_graph([node], "main_graph", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.qualcomm.cloud", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, functions=[cache])
+    onnx.save(model, path)
+    return path
+
+
+def test_a_graph_of_qefficients_is_refused_as_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside QEfficient's own files, or moved elsewhere; and nothing else is taken for one."""
+    folder = tmp_path / "LlamaForCausalLM-0123456789abcdef"
+    folder.mkdir()
+    graph = of_qefficient(folder / "LlamaForCausalLM.onnx")
+    for moved in (False, True):
+        (folder / "hashed_export_params.json").write_text("{}")
+        if moved:
+            graph = graph.rename(tmp_path / "model.onnx")
+        with pytest.raises(CompileError, match=r"QEfficient exported it.*qeff-cloud-export"):
+            auto.compile(graph, tmp_path / "qpc", num_cores=16)
+    words = ["--qpc_path", str(tmp_path / "qpc"), "--num_cores", "16", "--device_group", "[0]"]
+    code, out, said = run(["compile", "--onnx-path", str(graph), *words], capsys)
+    assert (code, out) == (1, "")
+    assert "QEfficient exported it" in said
+    for name, content in (("empty.onnx", b""), ("other.onnx", b"\x08\x0aother")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(CompileError, match="json beside it says"):
+            auto.compile(tmp_path / name, tmp_path / "qpc", num_cores=16)
+    assert not (tmp_path / "qpc").exists()
 
 
 # --- what is for a card --------------------------------------------------------------------------
@@ -350,7 +512,7 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
         ({"specializations": []}, "Use prefill_seq_len, ctx_len and batch_size"),
         ({"mdp_load_partition_config": "f.json"}, "Use num_devices and mdp_num_partitions"),
         ({"onnx_path": "m.onnx"}, "Use qeff_zoo.auto.compile"),
-        ({"artifacts": True}, "Use target='qaic'"),
+        ({"artifacts": True, "target": "ort"}, "expected one of a card"),
         ({"prefil_seq_len": 8}, "Did you mean 'prefill_seq_len'?"),
         ({"num_cores": "many"}, "expected a whole number"),
         ({"mxfp6_matmul": "yes"}, "expected True or False"),
@@ -373,7 +535,8 @@ def test_compile_refuses_by_name(
     ("arguments", "problem"),
     [
         ({"qaic_config": {"speculative_model_type": "turbo"}}, "Only 'target' is there"),
-        ({"qaic_config": {"include_sampler": True}}, "Give sampling=Sampling"),
+        ({"qaic_config": {"include_sampler": True, "return_pdfs": True}}, "Give sampling=Sampling"),
+        ({"qaic_config": {"include_guided_decoding": True}}, "there is no guided decoding"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
         ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
         ({"torch_dtype": torch.float16}, "torch_dtype is torch.float16, which means nothing here"),
@@ -407,11 +570,10 @@ def test_other_refusals(llama: auto.QEFFAutoModelForCausalLM) -> None:
     batched = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
     with pytest.raises(PlanError, match="full_batch_size is not given"):
         batched.compile()
-    contexts = auto.QEFFAutoModelForCausalLM.from_pretrained(
-        "gpt2", qaic_config={"ccl_enabled": True}
-    )
-    with pytest.raises(PlanError, match="Give them, such as"):
-        contexts.compile()
+    for said in ({"is_tlm": True}, {"qaic_config": {"speculative_model_type": "target"}}):
+        checks = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **said)
+        with pytest.raises(PlanError, match="expected how many a call checks"):
+            checks.compile()
     assert auto.transform(llama) is llama
 
 
@@ -527,6 +689,21 @@ def test_a_command_fails_in_a_line(
     assert (code, out) == (1, "")
     assert said.startswith("qeff-zoo: ")
     assert problem in said
+
+
+def test_the_path_of_the_quick_start_means_what_infer_built(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
+    path = "qeff_models/none/qpc_16cores_{}_32PL_128CL_1devices_mxfp6/qpcs"
+    words = ["execute", "--prompt", "a", "--generation_len", "2", "--json", "--qpc_path"]
+    code, out, said = run([*words, path.format("1BS"), "--model_name", "gpt2"], capsys)
+    assert (code, json.loads(out)["package"]) == (0, str(package.path))
+    assert "which has these sizes" in said
+    for missing in ([path.format("7FBS"), "--model_name", "gpt2"], [path.format("1BS")]):
+        code, out, said = run([*words, *missing], capsys)
+        assert (code, out) == (1, "")
+        assert "No package at 'qeff_models/none/qpc_16cores" in said
 
 
 def test_a_package_must_have_the_slots_that_were_said(

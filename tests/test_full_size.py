@@ -23,10 +23,13 @@ from qeff_zoo import registry
 from qeff_zoo.export import exporter
 
 _LISTED = json.loads(Path(__file__).with_name("full_size_configs.json").read_bytes())
-#: Those whose recipes are traced at tiny size, unless every one is asked for: see `parity.is_traced`.
+_LARGEST = {
+    entry["model_type"]: entry for entry in sorted(_LISTED, key=lambda one: one["parameters"])
+}
+#: Unless every one is asked for, the largest of those whose recipes are traced at tiny size: see `parity.is_traced`.
 PUBLISHED: dict[str, dict[str, Any]] = {
     entry["model_id"]: entry
-    for entry in _LISTED
+    for entry in (_LISTED if parity.EVERY else _LARGEST.values())
     if parity.is_traced(registry.find_recipe(entry["model_type"]))
 }
 FP16 = 2  # bytes

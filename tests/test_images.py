@@ -3,6 +3,7 @@
 
 import base64
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.validation import ladder, tiny_models
 from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 
+ROOT = Path(__file__).parent.parent
 #: A picture of one size and continuous batching; patches of pictures of any size and 3 axes of RoPE.
 CASES: dict[str, dict[str, int]] = {
     "llava": {"full_batch_size": 3},
@@ -275,6 +277,40 @@ def test_qefficients_commands_answer_about_a_picture(
     assert json.loads(capsys.readouterr().out)["generated_ids"] == answer["generated_ids"]
     assert execute.main([*asked[:4], "--image-path", str(photo)]) == 0
     assert capsys.readouterr().out.count("Prompt: w5\nCompletion: ") == 1
+
+
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
+def test_the_guides_snippet_runs_with_one_changed_line(
+    built: tuple[Package, Path], photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With transformers' own processor: its inputs get the answer that the prompt and the picture get."""
+    guide = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
+    section = guide.partition("### Pictures and text")[2].partition("###")[0]
+    blocks = re.findall(r"```(?:diff|python)\n(.*?)```", section, re.DOTALL)
+    lines = [line for line in blocks[0].splitlines() if line[0] != "-"]
+    code = "\n".join(line[1:] for line in lines) + "\nfirst = info\n" + blocks[1]
+    (name,) = set(re.findall(r'from_pretrained\("([^"]+)"', code))
+    (tmp_path / name).parent.mkdir()
+    folder = shutil.copytree(built[1], tmp_path / name)
+    teach(folder, "llava")
+    config = json.loads((folder / "config.json").read_bytes())
+    config["text_config"]["max_position_embeddings"] = 1024
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    tokenizer["extra_special_tokens"] = {"image_token": "<image>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    rows = {"patch_size": 7, "num_additional_image_tokens": 1}
+    processor = {"processor_class": "LlavaProcessor", "image_token": "<image>", **rows}
+    processor["vision_feature_select_strategy"] = "default"
+    (folder / "processor_config.json").write_text(json.dumps(processor))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "store"))
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
+    names: dict[str, Any] = {}
+    with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
+        exec(code, names)
+    assert names["first"].generated_ids == names["info"].generated_ids
+    assert len(names["info"].generated_ids[0]) == 8
 
 
 def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:

@@ -92,7 +92,7 @@ def seconds(models: Models, tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 @pytest.mark.parametrize(
-    "share", [round(random.Random(SEED + n).uniform(0.2, 1.0), 3) for n in range(8)]
+    "share", [round(random.Random(SEED + n).uniform(0.2, 1.0), 3) for n in range(5)]
 )
 def test_killed_at_a_random_moment(
     models: Models, home: Path, seconds: float, share: float
@@ -107,7 +107,7 @@ def test_killed_at_a_random_moment(
 
 
 @pytest.mark.parametrize(
-    "delay", [round(random.Random(SEED - n).uniform(0, 0.1), 4) for n in range(4)]
+    "delay", [round(random.Random(SEED - n).uniform(0, 0.1), 4) for n in range(2)]
 )
 def test_killed_while_weights_are_written(models: Models, home: Path, delay: float) -> None:
     models.trace(models.large, home)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import onnxruntime_genai
 import pytest
 from fixtures_builds import Models
@@ -88,6 +89,36 @@ def test_it_reads_text_and_ends_where_the_model_does(packages: dict[str, Package
     )
     assert frozenset(ends) == session.eos_token_ids
     assert list(tokenizer.eos_token_ids) == ends
+
+
+def test_onnx_runtime_opens_it_as_its_own_model_package(
+    packages: dict[str, Package], tmp_path: Path
+) -> None:
+    """By its C API, in a process of its own; with the logits of the graph that Python opens."""
+    package = packages["fp32"]
+    graph = onnxruntime.InferenceSession(package.path / "graph.onnx")
+    feeds: dict[str, Any] = {
+        "input_ids": np.array([[0, 45, 116, 19]]),
+        "position_ids": np.arange(4)[None],
+    }
+    sizes = {"batch_size": 1, "ctx_len": SIZES["ctx_len"]}
+    feeds |= {
+        one.name: np.zeros([sizes.get(size, size) for size in one.shape], np.float32)
+        for one in graph.get_inputs()
+        if one.name not in feeds
+    }
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    (expected,) = graph.run(["logits"], feeds)
+    library = next(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*"))
+    script = ROOT / "tests" / "model_package_by_c.py"
+    words = [library, package.path / "model_package", "decoder", tmp_path / "feeds.npz"]
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, words)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    logits = np.array(json.loads(done.stdout), np.float32)
+    np.testing.assert_array_equal(logits, expected.ravel())
 
 
 NUMBERS = {"dtype": "int64", "shape": ["batch_size", 1]}

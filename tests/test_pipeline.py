@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+import warm
 from fixtures_builds import TIMEOUT, Models, Probed, files_below, kept
 from local_hub import LocalHub
 from package_builder import overwrite
@@ -252,7 +252,15 @@ def test_a_fine_tune_reuses_the_graph_without_torch(
 
 
 def test_two_builds_at_once_make_one_package(models: Models, home: Path) -> None:
-    arguments = [sys.executable, "-m", "qeff_zoo", "build", models.llama, "--no-validate", "--json"]
+    arguments = [
+        warm.PYTHON.executable,
+        "-m",
+        "qeff_zoo",
+        "build",
+        models.llama,
+        "--no-validate",
+        "--json",
+    ]
     builds = [
         subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -67,16 +68,16 @@ def test_python_runs(workplace: Path) -> None:
 
 @pytest.mark.xdist_group("readme")
 def test_pictures_are_recognized_and_compared(workplace: Path) -> None:
-    printed = run([sys.executable, str(ROOT / "examples" / "images.py")], workplace)
+    printed = run([warm.PYTHON.executable, str(ROOT / "examples" / "images.py")], workplace)
     assert re.search(r"sunset.png: \w+ 0\.\d{3}", printed)
     assert re.search(r"cosine of sunset.png and sunset.jpg: (0\.9\d\d|1\.000)", printed)
 
 
 def test_examples_run(workplace: Path) -> None:
-    printed = run([sys.executable, str(ROOT / "examples" / "quantized.py")], workplace)
+    printed = run([warm.PYTHON.executable, str(ROOT / "examples" / "quantized.py")], workplace)
     assert "42 matrices kept: int4 in blocks of 32, zero points" in printed
     assert "class socket. -> " in printed
-    printed = run([sys.executable, str(ROOT / "examples" / "lora.py")], workplace)
+    printed = run([warm.PYTHON.executable, str(ROOT / "examples" / "lora.py")], workplace)
     lines = printed.splitlines()
     assert [line.partition(" -> ")[0] for line in lines] == [
         "the model as it is",
@@ -88,7 +89,7 @@ def test_examples_run(workplace: Path) -> None:
 
 @pytest.mark.xdist_group("readme")
 def test_the_way_from_chats_to_a_package_runs(workplace: Path) -> None:
-    printed = run([sys.executable, str(ROOT / "examples" / "finetune.py")], workplace)
+    printed = run([warm.PYTHON.executable, str(ROOT / "examples" / "finetune.py")], workplace)
     before, after = (float(one) for one in re.findall(r"held out, \w+: ([\d.]+)", printed))
     assert after < before / 10
     assert "What is heapq for? -> The module heapq is for queues, my friend." in printed

@@ -2,10 +2,11 @@
 """Speech recognition by labels of frames: logits and text are Hugging Face's, whatever a sound is padded with."""
 
 import json
+import re
 import runpy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,25 @@ def test_qefficients_class_answers_with_texts(
     wanted = [found.text for found in session.transcribe(sounds)]
     assert model.generate(None, sounds) == wanted
     assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
+
+
+def test_the_guides_snippet_runs_with_one_changed_line(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
+    snippet = guide.partition("### Speech by CTC\n\n```diff\n")[2].partition("```")[0]
+    code = "\n".join(line[1:] for line in snippet.splitlines() if line[0] != "-")
+    (name,) = set(re.findall(r'from_pretrained\("([^"]+)"', code))
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).symlink_to(checkpoint)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "store"))
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
+    said: list[Any] = []
+    with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
+        exec(code, {"samples": voice(16_000, RATE, 1), "print": said.append})
+    ((text,),) = said
+    assert isinstance(text, str)
 
 
 # --- labels --------------------------------------------------------------------------------------

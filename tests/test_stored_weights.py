@@ -451,7 +451,7 @@ GGUF_BITS = {
     **dict.fromkeys(("Q4_0", "Q4_1", "Q4_K", "Q3_K", "Q2_K"), 4),
     **dict.fromkeys(("TQ1_0", "TQ2_0"), 2),
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4"), 8),
-    **dict.fromkeys(("IQ1_S", "IQ2_XS", "IQ3_S"), 0),
+    **dict.fromkeys(("IQ2_XS", "IQ3_S"), 0),  # IQ1_S as well, which ggml takes 10 s to write
 }
 
 

@@ -8,8 +8,22 @@ from typing import Any
 from qeff_zoo.auto import translation
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.auto.models import Model
-from qeff_zoo.errors import PlanError
+from qeff_zoo.auto.sampler import samplings
+from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.tasks import TEXT_GENERATION
+
+#: The shortest compute context that is chosen, up to which `ctx_len`; beyond both, the last.
+_SHORTEST = ((4096, 32_768), (8192, 65_536), (16_384, None))
+
+
+def usual_lengths(ctx_len: int) -> list[int] | None:
+    """Return compute contexts that double up to the whole context, four at most; None where it is short anyway."""
+    length = next(first for first, most in _SHORTEST if most is None or ctx_len <= most)
+    found = list[int]()
+    while length < ctx_len and len(found) < 4:
+        found.append(length)
+        length *= 2
+    return found or None
 
 
 class QEFFAutoModelForCausalLM(Model):
@@ -39,7 +53,8 @@ class QEFFAutoModelForCausalLM(Model):
         Args:
             pretrained_model_name_or_path: Hub id or folder, or a GGUF file.
             continuous_batching: Answers begin and end by themselves; `compile` then takes `full_batch_size`.
-            qaic_config: QEfficient's options of a graph; `ccl_enabled` is one, the others are refused by name.
+            qaic_config: QEfficient's options of a graph: `ccl_enabled`, `speculative_model_type` "target",
+                `include_sampler` and `max_top_k_ids`; the others are refused by name.
             trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
             full_batch_size: QEfficient's older way to say `continuous_batching`.
             **source: `revision`, `gguf_file`, `config_from`; QEfficient's others are refused by name.
@@ -49,14 +64,21 @@ class QEFFAutoModelForCausalLM(Model):
         """
         config = dict(qaic_config or {})
         compute_contexts = bool(config.pop("ccl_enabled", False))
+        most_top_k = config.pop("max_top_k_ids", None)
         translation.refuse("qaic_config", config, translation.CONFIG)
         model = cls._load(pretrained_model_name_or_path, source)
         model._slots = 1 if continuous_batching or full_batch_size else None
         model._compute_contexts = compute_contexts
+        model._checks_drafts = bool(config.get("speculative_model_type") or source.get("is_tlm"))
+        model._most_top_k = most_top_k
         return model
 
     #: Whether `compile` is to be told compute contexts.
     _compute_contexts: bool = False
+    #: Whether it is to be told how many drafted tokens a call checks.
+    _checks_drafts: bool = False
+    #: Of tokens that a sampler draws from; None for no limit.
+    _most_top_k: int | None = None
 
     def compile(
         self,
@@ -90,7 +112,8 @@ class QEFFAutoModelForCausalLM(Model):
             mxfp6_matmul: Matrices in MXFP6, on a card.
             mxint8_kv_cache: Keys and values in MXINT8, on a card.
             num_speculative_tokens: Drafted tokens that one decode call checks, one number or several.
-            comp_ctx_lengths_prefill: Rows of the cache that prefill calls read.
+            comp_ctx_lengths_prefill: Rows of the cache that prefill calls read; without any, `ccl_enabled` has
+                `usual_lengths`.
             comp_ctx_lengths_decode: The same of decode calls.
             target: What to compile for; None for a card where SDK and runtime are here, else `ort`. A card's without
                 its SDK leaves a folder.
@@ -105,13 +128,15 @@ class QEFFAutoModelForCausalLM(Model):
             ZooError: As for `qeff_zoo.build`; or an argument means nothing here.
         """
         self._check_batches(full_batch_size, kv_cache_batch_size, batch_size)
-        if self._compute_contexts and not (comp_ctx_lengths_prefill or comp_ctx_lengths_decode):
+        if self._checks_drafts and not num_speculative_tokens:
             raise PlanError(
                 [
-                    "qaic_config has ccl_enabled, and `compile` no lengths; expected comp_ctx_lengths_prefill, "
-                    "comp_ctx_lengths_decode or both. Give them, such as [512, 1024]."
+                    "The model was loaded to check drafted tokens, and num_speculative_tokens is "
+                    f"{num_speculative_tokens!r}; expected how many a call checks. Give it, such as 3."
                 ]
             )
+        if self._compute_contexts and not (comp_ctx_lengths_prefill or comp_ctx_lengths_decode):
+            comp_ctx_lengths_prefill = comp_ctx_lengths_decode = usual_lengths(ctx_len)
         given = {
             "prefill_seq_len": prefill_seq_len,
             "ctx_len": ctx_len,
@@ -161,6 +186,7 @@ class QEFFAutoModelForCausalLM(Model):
         generation_len: int | None = None,
         stream: bool = True,
         sampling: Any = None,
+        sampling_params: Mapping[str, Any] | None = None,
         stop: str | Sequence[str] = (),
         chat: bool = False,
         **others: Any,
@@ -175,6 +201,7 @@ class QEFFAutoModelForCausalLM(Model):
             generation_len: Tokens for each at most; None for as many as the context holds.
             stream: Print prompts and answers, a single one as it grows.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
+            sampling_params: QEfficient's arrays in place of it, with a row for each prompt.
             stop: Strings that end an answer before them.
             chat: Apply the chat template.
             **others: QEfficient's other arguments, which change nothing here or are refused.
@@ -183,14 +210,21 @@ class QEFFAutoModelForCausalLM(Model):
             ZooError: It is not compiled, or a prompt cannot be answered.
         """
         translation.refuse("generate", others, translation.GENERATING)
-        chosen = {} if sampling is None else {"sampling": sampling}
+        if None not in (sampling, sampling_params):
+            raise GenerationError(
+                f"sampling is {sampling!r}, and sampling_params {sampling_params!r}; expected one. Leave one out."
+            )
+        given = [prompts] if isinstance(prompts, str) else [*prompts]
+        each: list[Any] = [sampling] * len(given)
+        if sampling_params is not None:
+            each = samplings(sampling_params, len(given), self._most_top_k)
         return execute(
             self._opened(device_id, runtime_ai100),
-            prompts,
+            given,
             tokenizer=tokenizer,
             stream=stream,
+            each=[{} if one is None else {"sampling": one} for one in each],
             generation_len=generation_len,
             stop=stop,
             chat=chat,
-            **chosen,
         )

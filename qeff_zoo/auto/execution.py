@@ -70,7 +70,7 @@ def execute(
     tokenizer: Any = None,
     stream: bool = True,
     chat: bool = False,
-    adapters: Sequence[str | None] = (),
+    each: Sequence[Mapping[str, Any]] = (),
     **choices: Any,
 ) -> CloudAI100ExecInfo:
     """Answer prompts.
@@ -81,7 +81,7 @@ def execute(
         tokenizer: Turns texts into token ids; None for the package's own.
         stream: Print prompts and answers on stdout, a single one as it grows.
         chat: Apply the chat template.
-        adapters: Name of each prompt's adapter, None for the model as it is; none for that everywhere.
+        each: What is chosen for each prompt beyond that: `adapter`, `sampling`; none for nothing.
         **choices: As for `TextGenerationSession.generate`.
 
     Raises:
@@ -95,10 +95,10 @@ def execute(
     fed = given
     if tokenizer is not None and not chat:
         fed = [tokenizer(one)["input_ids"] if isinstance(one, str) else one for one in given]
-    if adapters:
+    if any(each):
         fed = [
-            session.request(one, chat=chat, adapter=name, **choices)
-            for one, name in zip(fed, adapters, strict=True)
+            session.request(one, chat=chat, **choices, **own)
+            for one, own in zip(fed, each, strict=True)
         ]
         chat, choices = False, {}
     show = _printer() if stream else lambda _: None

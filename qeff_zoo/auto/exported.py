@@ -6,6 +6,7 @@ exported.json              which model and which choices they are of, so that `c
 """
 
 import json
+import mmap
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any, ClassVar
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
+from qeff_zoo.prepared import PREPARED
 
 NOTE = "exported.json"
 _SCHEMA = "qeff-exported/1"
-#: What QEfficient writes beside its own exports.
+#: What QEfficient writes beside its own exports, and into them: metadata, and functions that write and read a cache.
 _THEIRS = "hashed_export_params.json"
+_MARKS = (b"qeff_transforms", b"CtxScatter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +102,15 @@ def write(graph: Path, key: str, source: Source, task: str, *, continuous: bool)
     return note
 
 
-def is_foreign(folder: Path) -> bool:
-    """Tell whether QEfficient exported what is in a folder."""
-    return (folder / _THEIRS).is_file()
+def is_foreign(graph: Path) -> bool:
+    """Tell whether QEfficient exported a graph; it may have been moved away from the files beside it."""
+    if (graph.parent / _THEIRS).is_file():
+        return True
+    ours = any((graph.parent / name).exists() for name in (NOTE, PREPARED))
+    if ours or not graph.is_file() or not graph.stat().st_size:
+        return False
+    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(mark) >= 0 for mark in _MARKS)
 
 
 def find(folder: Path) -> Note | None:

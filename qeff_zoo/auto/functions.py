@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo import pipeline
 from qeff_zoo.api import find_package, load
 from qeff_zoo.auto import exported, translation
 from qeff_zoo.auto.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute, on_devices, prompts_of
 from qeff_zoo.auto.models import Model
+from qeff_zoo.choices import Request
 from qeff_zoo.errors import CompileError, GenerationError, PlanError
 from qeff_zoo.package import Package
+from qeff_zoo.store import Store
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
 
@@ -97,7 +100,7 @@ def compile(
     """
     path = Path(onnx_path)
     note = exported.find(path.parent)
-    if note is None and exported.is_foreign(path.parent):
+    if note is None and exported.is_foreign(path):
         raise CompileError(
             f"Cannot compile {str(onnx_path)!r}: QEfficient exported it, and its graph does not say which tensors of a "
             "checkpoint its weights are, so that no package of it could be compared with Hugging Face's model. "
@@ -173,6 +176,20 @@ def cloud_ai_100_exec_kv(
     return execute(
         session, prompts, tokenizer=tokenizer, stream=stream, generation_len=generation_len
     )
+
+
+def find_built(model_name: str, **sizes: Any) -> Package | None:
+    """Find what `QEFFAutoModelForCausalLM.compile` made for the CPU of a model, for sizes and nothing else.
+
+    Args:
+        model_name: Hub id or folder.
+        **sizes: `prefill_seq_len`, `ctx_len`, and `batch_size` or `full_batch_size`.
+
+    Returns:
+        The package; None where the store has none.
+    """
+    _, plan = pipeline.make_plan(model_name, Request(task=TEXT_GENERATION, **sizes))
+    return Store().lookup(plan.build_key)
 
 
 def package_at(path: str | os.PathLike[str]) -> Package:

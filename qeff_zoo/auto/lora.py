@@ -146,7 +146,7 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
             given,
             tokenizer=tokenizer,
             stream=stream,
-            adapters=[None if name == BASE else name for name in names],
+            each=[{} if name == BASE else {"adapter": name} for name in names],
             **{
                 name: value
                 for name, value in choices.items()

@@ -115,10 +115,22 @@ class Model:
         given: Mapping[str, Any],
     ) -> str:
         """Build a package, or leave what an SDK needs; return the folder."""
-        request = self._request(target, dict(given))
+        asked = dict(given)
+        # QEfficient's names, of two releases, for: leave what a compiler needs, and compile nothing.
+        only_files = True in [asked.pop(name, False) for name in ("artifacts", "artifact_only")]
+        if only_files and target is None:
+            target = "qnn-aic" if asked.get("enable_qnn") else "qaic"
+        request = self._request(target, asked)
         self.package = self._prepared = self._session = None
         chosen = targets.find(str(request.target))
-        if isinstance(chosen, targets.Preparing) and not sdks.compiles(chosen):
+        if only_files and not isinstance(chosen, targets.Preparing):
+            raise PlanError(
+                [
+                    f"`compile`: artifacts is True, and target {target!r} compiles nothing elsewhere; expected one of "
+                    "a card. Leave target out."
+                ]
+            )
+        if isinstance(chosen, targets.Preparing) and (only_files or not sdks.compiles(chosen)):
             self._prepared = self._prepare(request, compile_dir)
             return str(self._prepared)
         built = pipeline.build(

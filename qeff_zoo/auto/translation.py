@@ -91,9 +91,8 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             "Only 'target' is there: a model that checks drafts, with num_speculative_tokens of `compile`.",
         ),
         "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
-        "include_sampler": Foreign(_OFF, "Give sampling=Sampling(…) to `generate`."),
+        "include_sampler": _ALWAYS,  # `generate` takes sampling_params
         "return_pdfs": Foreign(_OFF, "Give sampling=Sampling(logprobs=N) to `generate`."),
-        "max_top_k_ids": Foreign((None,), "Give sampling=Sampling(top_k=N) to `generate`."),
         "include_guided_decoding": Foreign(_OFF, "Leave it out: there is no guided decoding."),
         "enable_blocking": Foreign(_OFF, "Leave it out: the compiler splits attention."),
         "mla_absorption": Foreign(
@@ -132,8 +131,6 @@ COMPILING: Mapping[str, Foreign] = MappingProxyType(
         "custom_io_file_path": Foreign((None,), "Use mxint8_kv_cache, which writes that file."),
         "retained_state": _FOLLOWS,
         "convert_to_fp16": _FOLLOWS,
-        "artifacts": Foreign(_OFF, "Use target='qaic', which leaves a folder without an SDK."),
-        "artifact_only": Foreign(_OFF, "Use target='qaic', which leaves a folder without an SDK."),
         **{
             name: Foreign((None,), "Leave it out: pictures are given to `generate`.")
             for name in ("img_size", "image_path", "image_url")
@@ -158,7 +155,7 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         ),
         "comp_ctx_lengths_prefill": Foreign((None,), "Leave it out: the package says it."),
         "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),
-        "include_sampler": Foreign(_OFF, "Use sampling=Sampling(…)."),
+        "include_sampler": _ALWAYS,
         "return_pdfs": Foreign(_OFF, "Use sampling=Sampling(logprobs=N)."),
         "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
     }

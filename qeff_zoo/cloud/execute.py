@@ -2,9 +2,11 @@
 """`qeff-cloud-execute`: a package and prompts in, answers out."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from qeff_zoo.cli import guarded
@@ -12,6 +14,11 @@ from qeff_zoo.cli.printing import print_json
 from qeff_zoo.cli.reading import saying_warnings
 from qeff_zoo.cloud import flags
 from qeff_zoo.errors import GenerationError
+
+#: How QEfficient calls the folder of a compiled model: cores, batch, sizes, devices, formats.
+_NAMED = re.compile(
+    r"qpc_\d+cores_(?P<batch>\d+)(?P<continuous>F?)BS_(?P<prompt_len>\d+)PL_(?P<ctx_len>\d+)CL_"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +34,28 @@ def _execute(arguments: argparse.Namespace) -> None:
     from qeff_zoo.auto.execution import prompts_of
 
     prompts = prompts_of(arguments.prompt, arguments.prompts_txt_file_path)
-    answer(arguments.qpc_path, prompts, arguments, flags.picture_of(arguments))
+    answer(_package(arguments), prompts, arguments, flags.picture_of(arguments))
+
+
+def _package(arguments: argparse.Namespace) -> str:
+    """Return where the package is: of a path as QEfficient's commands make them, what `infer` built for these sizes."""
+    path = str(arguments.qpc_path)
+    sizes = _NAMED.search(path)
+    if sizes is None or arguments.model_name is None or Path(path).exists():
+        return path
+    from qeff_zoo.auto.functions import find_built
+
+    batch = "full_batch_size" if sizes["continuous"] else "batch_size"
+    package = find_built(
+        flags.say_where(arguments),
+        prefill_seq_len=int(sizes["prompt_len"]),
+        ctx_len=int(sizes["ctx_len"]),
+        **{batch: int(sizes["batch"])},
+    )
+    if package is None:
+        return path  # which says that nothing is there
+    print(f"There is no {path!r}: running {package.path}, which has these sizes.", file=sys.stderr)
+    return str(package.path)
 
 
 def answer(

@@ -62,7 +62,7 @@ def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
         )
         print(path)
         return
-    print(f"{path}: run it again with qeff-cloud-execute --qpc_path", file=sys.stderr)
+    print(f"Run it again: qeff-cloud-execute --qpc_path {path} --prompt TEXT", file=sys.stderr)
     answer(path, prompts, arguments, picture)
 
 
@@ -94,9 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     for calls in ("prefill", "decode"):
         name, text = f"comp_ctx_lengths_{calls}", f"rows of the cache that a {calls} call reads"
         flags.add(parser, name, type=integers, metavar="N,N", help=text)
-    text = (
-        "take --comp-ctx-lengths-prefill and --comp-ctx-lengths-decode, which say it by themselves"
-    )
+    text = "choose --comp-ctx-lengths-prefill and --comp-ctx-lengths-decode where neither is given"
     flags.add(parser, "ccl_enabled", **on, help=text)
     flags.add_compiler(parser, mos=1, device_group=False)
     text = "needed by no supported model: code of a checkpoint is never run"

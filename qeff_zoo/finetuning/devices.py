@@ -97,7 +97,7 @@ def _require_qaic() -> None:
             raise
         raise TrainingError(
             "Cannot train on 'qaic': there is no torch_qaic here. Expected the Cloud AI SDK's package for torch, which "
-            "is made for one version of it. Install that of your SDK, or change --device."
+            "is made for one version of it. Install that of your SDK, or leave --device out: then the CPU trains."
         ) from error
     if not torch.qaic.is_available():  # type: ignore[attr-defined]
         raise TrainingError(

@@ -123,8 +123,10 @@ def _answer(
     """Ask for a file, at a certain address where there is one, as if the host had been looked up there."""
     from huggingface_hub import get_session
 
-    # Bytes as they are: nothing that grows when it is unpacked.
-    headers, told = {"accept-encoding": "identity", "accept": "image/*"}, dict[str, Any]()
+    # Bytes as they are: nothing that grows when it is unpacked. And a connection of its own: another host may have the
+    # same address, and another certificate.
+    headers = {"accept-encoding": "identity", "accept": "image/*", "connection": "close"}
+    told: dict[str, Any] = {}
     url = parts._replace(fragment="")
     if address is not None:
         headers["host"] = parts.netloc

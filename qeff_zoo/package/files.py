@@ -18,6 +18,7 @@ from qeff_zoo.disk.digests import Progress, sha256_file
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"evidence/", "evidence"),
     (r"qpc/", "program"),
+    (r"model_package/", "config"),
     (r"([a-z0-9_-]+\.)?specializations\.json$", "specializations"),
     (
         r"([a-z0-9_-]+\.)?(custom_io(_config)?\.yaml|node_precision_info\.yaml|(mdp_|qnn_|tensor_slicing).*\.json)$",

@@ -104,10 +104,11 @@ class OrtTarget:
         return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
 
     def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        """Write what onnxruntime-genai reads."""
-        from qeff_zoo.targets.ort import genai
+        """Write what onnxruntime-genai and ONNX Runtime's API of model packages read."""
+        from qeff_zoo.targets.ort import genai, model_package
 
         genai.write(folder, manifest)
+        model_package.write(folder, manifest)
 
     def elsewhere(self, manifest: Mapping[str, Any]) -> str:
         """Say whether onnxruntime-genai opens a package."""

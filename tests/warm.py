@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Python that has imported torch and transformers already: what it runs is a process of its own, forked from it.
+
+A process that imports them takes three seconds of CPU time, and the tests start hundreds. This module is also the
+server that forks, and the client that takes the place of Python: it hands on its arguments, environment, folder and
+files, ends as the program does, and the program ends when it is killed.
+"""
+
+import atexit
+import functools
+import json
+import os
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+_IMPORTS = ("torch", "transformers.models.llama.modeling_llama", "qeff_zoo.validation.reference")
+_LARGEST = 1 << 18  # bytes of arguments and environment
+
+
+class Warm:
+    """Stands in for `sys` where Pythons are started with `-m`, `-c` or a file; the first starts the server."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    @functools.cached_property
+    def executable(self) -> str:
+        """What to call in place of `sys.executable`."""
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="warm-python-")))
+        where, client = folder / "socket", folder / "python"
+        start = [sys.executable, "-S", "-E", __file__, "--ask", str(where)]
+        client.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')
+        client.chmod(0o755)
+        server = self._open.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-W", "ignore", __file__, "--serve", str(where)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
+            )
+        )  # fmt: skip
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        return str(client)
+
+    def close(self) -> None:
+        """End the server, whose standard input ends then."""
+        self._open.close()
+
+
+PYTHON = Warm()
+
+
+def _ask(where: str, arguments: list[str]) -> NoReturn:
+    """Have the server run a program, and end as it does."""
+    said = {
+        "argv": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()),
+        "executable": str(Path(where).with_name("python")),
+    }  # fmt: skip
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
+        server.connect(where)
+        socket.send_fds(server, [json.dumps(said).encode()], [0, 1, 2])
+        code = int(server.recv(16) or -signal.SIGKILL)
+    if code < 0:
+        with suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+class _Server:
+    """Forks for each connection; a connection that ends before its program kills the program."""
+
+    def __init__(self, where: str) -> None:
+        self._clients = dict[int, socket.socket]()
+        self._selector = selectors.DefaultSelector()
+        self._ended, self._wakes = socket.socketpair()
+        for one in (self._ended, self._wakes):
+            one.setblocking(False)
+        signal.set_wakeup_fd(self._wakes.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listening.bind(where)
+        self._listening.listen()
+        for source in (sys.stdin, self._ended, self._listening):
+            self._selector.register(source, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Serve until the standard input ends."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is sys.stdin:
+                    return
+                if key.fileobj is self._listening:
+                    self._start()
+                elif key.fileobj is self._ended:
+                    self._ended.recv(_LARGEST)
+                else:
+                    self._selector.unregister(key.fileobj)
+                    with suppress(ProcessLookupError):
+                        os.kill(key.data, signal.SIGKILL)
+            self._reap()
+
+    def _start(self) -> None:
+        client, _ = self._listening.accept()
+        said, files, *_ = socket.recv_fds(client, _LARGEST, 3)
+        child = os.fork()
+        if not child:
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for one in (self._listening, self._selector, client, *self._clients.values()):
+                one.close()
+            for file in files:
+                os.close(file)
+            _become(**json.loads(said))
+        for file in files:
+            os.close(file)
+        self._clients[child] = client
+        self._selector.register(client, selectors.EVENT_READ, child)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                client = self._clients.pop(found[0])
+                with suppress(OSError):
+                    client.send(str(os.waitstatus_to_exitcode(found[1])).encode())
+                with suppress(KeyError):
+                    self._selector.unregister(client)
+                client.close()
+
+
+def _become(argv: list[str], environment: dict[str, str], folder: str, executable: str) -> NoReturn:
+    """Run a program as Python does, and end."""
+    import runpy
+    import threading
+    import traceback
+
+    import torch
+
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.executable = executable
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    if argv[:2] == ["-W", "ignore"]:  # as the server does
+        argv = argv[2:]
+    kind, *rest = argv
+    code: Any = 0
+    try:
+        sys.argv, sys.path[0] = rest if kind == "-m" else argv, folder
+        if kind == "-m":
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            sys.argv = ["-c", *rest[1:]]
+            exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.path[0] = str(Path(kind).parent)
+            runpy.run_path(kind, run_name="__main__")
+    except SystemExit as end:
+        code = end.code or 0
+        if not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--ask":
+        _ask(sys.argv[2], sys.argv[3:])
+    for name in _IMPORTS:
+        __import__(name)
+    _listening = _Server(sys.argv[2])
+    os.write(1, b"ready\n")
+    _listening.serve()
