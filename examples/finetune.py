@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Train an adapter on a few chats, merge it into its model, build a package of that, and ask it.
+"""Train an adapter on a few chats, build a package of its model with the adapter merged into it, and ask that.
 
 python examples/finetune.py [CHECKPOINT]   # without one, of examples/tiny-llama
 """
@@ -40,14 +40,14 @@ def main() -> None:
         data.write_text("".join(f"{json.dumps(chat)}\n" for chat in chats()))
         found = finetune(
             Config(
-                model_name=model, data=str(data), output_dir=f"{folder}/run", max_length=128, merge=True,
+                model_name=model, data=str(data), output_dir=f"{folder}/run", max_length=128,
                 num_train_epochs=12, per_device_train_batch_size=4, learning_rate=3e-3, save_strategy="no",
             )
         )  # fmt: skip
         assert found is not None  # this is no process of torchrun but the first
         for when, entry in (("before", found.first), ("after", found.last)):
             print(f"perplexity of chats held out, {when}: {entry['eval_perplexity']:.2f}")
-        package = qeff_zoo.build(str(found.merged), ctx_len=256)
+        package = qeff_zoo.build(model, adapter=found.path, ctx_len=256)
     session = qeff_zoo.load(package)
     for output in session.generate(["What is heapq for?", "zlib?"], chat=True, generation_len=32):
         print(output.prompt, "->", output.text)

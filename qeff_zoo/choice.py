@@ -6,8 +6,9 @@ from typing import Any, Literal, NewType, TypeAlias
 
 #: exact     another one answers differently, or not at all
 #: at least  more of it gives the same answers
+#: covering  it has all of these names, or is for any
 #: any       it changes the speed, no answer; the one asked for is preferred
-Sharing: TypeAlias = Literal["exact", "at least", "any"]
+Sharing: TypeAlias = Literal["exact", "covering", "at least", "any"]
 
 #: A JSON object as text, in one form for all that are equal; the flag names the file that holds it.
 JsonText = NewType("JsonText", str)

@@ -136,18 +136,21 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         "adapters (LoRA) that a session holds at a time, to be loaded while it runs (default: none)",
         least=1,
         short="loras",
+        sharing="at least",
     )
     max_lora_rank: int | None = choice(
         "task.max_lora_rank",
         f"with --max-loras, the largest rank of an adapter (default: {LORA_RANK})",
         least=1,
         short="rank",
+        sharing="at least",
     )
     lora_targets: tuple[str, ...] | None = choice(
         "task.lora_targets",
         "with --max-loras, the layers that adapters may change, by their names or how these end: q_proj,v_proj "
         "(default: all linear layers)",
         short="lora",
+        sharing="covering",
     )
     rope_factors: str | None = choice(
         "task.rope_factors",

@@ -18,6 +18,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import PlanError, TrainingError, UnsupportedModelError
@@ -96,6 +97,38 @@ def loss_on(model: torch.nn.Module, found: list[dict[str, Any]]) -> float:
         total -= sum(float(logits[at - 1, whole[at]]) for at in learnt)
         tokens += len(learnt)
     return total / tokens
+
+
+def test_the_whole_way(
+    run: Finetuned, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a trained adapter to answers: merged into a package, or loaded into one, it says what it does with peft."""
+    asked = "What is thing 7?"
+    tokenizer = AutoTokenizer.from_pretrained(LLAMA)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": asked}], add_generation_prompt=True, return_dict=True
+    )["input_ids"]
+    base = AutoModelForCausalLM.from_pretrained(LLAMA, dtype=torch.float32)
+    adapted = PeftModel.from_pretrained(base, run.path).eval()
+    said = adapted.generate(torch.tensor([ids]), max_new_tokens=16, do_sample=False)[0, len(ids) :]
+    expected = tokenizer.decode(said, skip_special_tokens=True)
+
+    argv = ["--ctx-len", "256", "--no-validate", "-q", "-o", str(tmp_path / "package")]
+    assert cli.main(["build", str(LLAMA), "--adapter", str(run.path), *argv]) == 0
+    argv = ["--chat", "--prompt", asked, "--generation-len", "16", "--json"]
+    capsys.readouterr()
+    assert cli.main(["run", str(tmp_path / "package"), *argv]) == 0
+    (merged,) = json.loads(capsys.readouterr().out)["outputs"]
+
+    package = qeff_zoo.build(LLAMA, ctx_len=256, max_loras=1, max_lora_rank=8, validate=False)
+    session = qeff_zoo.load(package)
+    session.adapters.load("trained", run.path)
+    loaded, plain = (
+        session.generate([asked], adapter=name, chat=True, generation_len=16)[0]
+        for name in ("trained", None)
+    )
+    assert merged["text"] == loaded.text == expected != plain.text
+    assert merged["token_ids"] == list(loaded.token_ids)
 
 
 # --- what comes of a run -------------------------------------------------------------------------

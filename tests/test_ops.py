@@ -139,6 +139,10 @@ def test_lora_adds_to_each_row_what_its_slot_has(ids: list[list[int]]) -> None:
     expected = np.stack([y[i] + x[i] @ a[slot] @ b[slot] for i, (slot,) in enumerate(ids)])
     np.testing.assert_allclose(in_onnx("Lora", y, x, a, b, slots), expected, atol=1e-5)
     np.testing.assert_allclose(in_torch(OURS.lora, y, x, a, b, slots), expected, atol=1e-5)
+    flat, as_heads = (y.reshape(6, 5), x.reshape(6, 4)), (y[:, :, None], x[:, :, None])
+    for pair, shape in ((flat, (6, 5)), (as_heads, (2, 3, 1, 5))):
+        found = in_torch(OURS.lora, *pair, a, b, slots)
+        np.testing.assert_allclose(found, expected.reshape(shape), atol=1e-5)
 
 
 # --- rotary embedding ----------------------------------------------------------------------------

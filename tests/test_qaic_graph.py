@@ -145,7 +145,7 @@ def test_compute_contexts_agree_with_hugging_face(name: str) -> None:
     assert_close(name, "chunked", COMPUTE_CONTEXT)
 
 
-@pytest.mark.parametrize("name", LATENT)
+@pytest.mark.parametrize("name", LATENT[:1])
 def test_expanded_latents_agree_with_hugging_face(name: str) -> None:
     assert_close(name, "slots", (*CONTINUOUS, *EXPANDED))
 

@@ -143,7 +143,8 @@ def _add_yank(commands: Any) -> None:
 
 
 def _add_publish(commands: Any) -> None:
-    parser = command(commands, "publish", "put a package where others can find it, in one commit")
+    text = "put a package, or the folder of an adapter, where others can find it, in one commit"
+    parser = command(commands, "publish", text)
     add_package(parser)
     parser.add_argument(
         "remote",

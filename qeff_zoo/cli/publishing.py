@@ -11,7 +11,12 @@ from qeff_zoo.cli.signing import signer
 
 
 def publish_command(arguments: argparse.Namespace) -> None:
-    """Publish a package and print where the commit can be seen; or print the plan."""
+    """Publish a package, or an adapter, and print where the commit can be seen; or print the plan."""
+    from qeff_zoo.hub.publish.adapter import is_adapter
+
+    if is_adapter(arguments.package):
+        _publish_adapter(arguments)
+        return
     from qeff_zoo.api import find_package
     from qeff_zoo.hub.publish import publish
     from qeff_zoo.hub.publish.plan import plan_publication
@@ -33,6 +38,24 @@ def publish_command(arguments: argparse.Namespace) -> None:
         print_json({**plan.as_dict(), "url": url})
     else:
         print(url)
+
+
+def _publish_adapter(arguments: argparse.Namespace) -> None:
+    from qeff_zoo.errors import PublishError
+    from qeff_zoo.hub.publish.adapter import publish_adapter
+
+    if arguments.create_pr or arguments.sign_with:
+        raise PublishError(
+            f"{arguments.package!r} is an adapter, and --create-pr and --sign-with are for packages. Expected neither. "
+            "Leave them out."
+        )
+    done = publish_adapter(
+        arguments.package, arguments.remote, private=arguments.private, dry_run=arguments.dry_run
+    )
+    if arguments.json:
+        print_json({"card" if arguments.dry_run else "url": done})
+    else:
+        print(done)
 
 
 def copy_command(arguments: argparse.Namespace) -> None:

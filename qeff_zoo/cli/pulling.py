@@ -70,6 +70,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
         choices_of(arguments),
         key=arguments.key,
         remote=arguments.remote,
+        adapters=True,
         store=puller.store,
         **source_of(arguments),
     )

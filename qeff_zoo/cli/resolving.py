@@ -43,7 +43,11 @@ def resolve_command(arguments: argparse.Namespace) -> int:
         choices_of(arguments),
         key=arguments.key,
         remote=arguments.remote,
+<<<<<<< HEAD
         **source_of(arguments),
+=======
+        adapters=True,
+>>>>>>> main
     )
     if arguments.json:
         print_json(_facts(resolution))

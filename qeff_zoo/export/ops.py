@@ -27,12 +27,13 @@ def _(x: Tensor, weight: Tensor, epsilon: float, offset: float) -> Tensor:
 def lora(y: Tensor, x: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     """Add to every row of `y` the product of its row of `x` with the low-rank matrices of its adapter."""
     slots = ids[:, 0]
-    return y + (x @ a[slots]) @ b[slots]
+    by_row = x.reshape(len(slots), -1, x.shape[-1])
+    return y + ((by_row @ a[slots]) @ b[slots]).reshape(y.shape)
 
 
 @lora.register_fake
 def _(y: Tensor, x: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
-    return torch.empty_like(y)
+    return y.new_empty(y.shape)
 
 
 def _write(past: Tensor, slots: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.pytorch_utils import Conv1D
 
 from qeff_zoo.adapters import IDS, Site, Slots
@@ -109,14 +108,7 @@ def _adapt(module: Any, site: Site, given: _Given) -> None:
     plain = module.forward
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        y: Tensor = plain(x)
-        rows = given.ids.shape[0]
-        if x.dim() == 3 and statically_known_true(x.shape[0] == rows):
-            return torch.ops.qeff_zoo.lora(y, x, *given.matrices[site], given.ids)  # type: ignore[no-any-return]
-        # Tokens of all rows, one after another, or heads of tokens.
-        by_row = [value.reshape(rows, -1, value.shape[-1]) for value in (y, x)]
-        z: Tensor = torch.ops.qeff_zoo.lora(*by_row, *given.matrices[site], given.ids)
-        return z.reshape(y.shape)
+        return torch.ops.qeff_zoo.lora(plain(x), x, *given.matrices[site], given.ids)  # type: ignore[no-any-return]
 
     give(module, forward)
 

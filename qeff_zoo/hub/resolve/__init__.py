@@ -27,6 +27,7 @@ from qeff_zoo.hub.naming import ambiguity, full_name, is_named, short_name
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve import lookup
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
+from qeff_zoo.hub.resolve.of_adapter import OfAdapter, of_adapter
 from qeff_zoo.package.manifest import adapter_axis
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
@@ -109,7 +110,11 @@ def resolve(
     key: str | None = None,
     remote: str | None = None,
     store: Store | None = None,
+<<<<<<< HEAD
     **place: Unpack[Place],
+=======
+    adapters: bool = False,
+>>>>>>> main
 ) -> Resolution:
     """Decide what to do for a model.
 
@@ -120,7 +125,11 @@ def resolve(
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
         store: Where packages of this machine are; None for the one `QEFF_HOME` names.
+<<<<<<< HEAD
         **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.open_checkpoint`.
+=======
+        adapters: Take the folder or the repository of an adapter for a package of its base that it can be loaded into.
+>>>>>>> main
 
     Raises:
         ResolutionError: The reference names several models, the key several packages, or the revision is not known.
@@ -133,8 +142,16 @@ def resolve(
         'USE'
     """
     asked = {name: value for name, value in (wishes or {}).items() if value is not None}
+<<<<<<< HEAD
     found = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
     revision = place.get("revision")
+=======
+    if adapters and remote is None and (one := _adapter_of(reference, store or Store())):
+        given = resolve(one.model, {**one.wishes, **asked}, revision=revision, key=key, store=store)
+        note = f"{reference} is an adapter of {one.model}: load it into this package."
+        return replace(given, notes=(note, *given.notes))
+    found = lookup.look_up(reference, store or Store(), remote=remote, key=key)
+>>>>>>> main
     _require_one(key, found.candidates)
     commit = lookup.commit_of(found.model, revision) if revision else None
     model_type = found.candidates[0].entry.model_type if found.candidates else None
@@ -151,6 +168,13 @@ def resolve(
         notes=found.notes,
         problems=tuple(problems),
     )
+
+
+def _adapter_of(reference: str, store: Store) -> OfAdapter | None:
+    """Read what an adapter asks for; the Hub is asked for one only where it has no packages of that name."""
+    if not Path(reference).exists() and lookup.look_up(reference, store).candidates:
+        return None
+    return of_adapter(reference)
 
 
 def _require_one(key: str | None, candidates: tuple[Candidate, ...]) -> None:

@@ -7,6 +7,7 @@ In: an axis, what was asked for, and what a package has. Out: None if that will 
     exact       the same: another one answers differently, or not at all; so too for hardware (cores, devices, mxfp6, …)
     at least    as much or more: the same answers, and room for longer ones, or rows that are padding, or slots that are
                 free; of several lengths the longest counts
+    covering    all of the names, or none, which is to say any: layers that adapters may change
     any         anything: it changes the speed, no answer; the one asked for is preferred
 
 Of several that will do, the smallest is taken.
@@ -64,6 +65,8 @@ def refusal(axis: str, asked: Any, found: Any) -> str | None:
     if kind == "any" or (kind == "exact" and _same(asked, found)):
         return None
     if kind == "at least" and found is not None and _most(found) >= _most(asked):
+        return None
+    if kind == "covering" and set(asked or ()) <= set(found or asked or ()):
         return None
     wanted = f"at least {_most(asked)}" if kind == "at least" else _text(asked)
     if found is None:

@@ -19,27 +19,34 @@ def lower(graph: ir.Graph) -> int:
     slots = tape.op("Squeeze", [ids, tape.op("Constant", [], {"value_ints": [1]})])
     graph.insert_before(graph[0], [*tape.nodes])
     for site in sites:
-        node = _adapted(site, some, slots)
+        nodes = _adapted(site, some, slots)
         ir.convenience.replace_nodes_and_values(
-            graph, site, [site], [node], site.outputs, node.outputs
+            graph, site, [site], nodes, site.outputs, nodes[-1].outputs
         )
     return len(sites)
 
 
-def _adapted(site: ir.Node, some: ir.Value, slots: ir.Value) -> ir.Node:
+def _adapted(site: ir.Node, some: ir.Value, slots: ir.Value) -> list[ir.Node]:
     """Return what adds the product of a site's matrices where some row has an adapter."""
     y, x, a, b, _ = site.inputs
-    adding, same = Tape(), Tape()
+    before, adding, same = Tape(), Tape(), Tape()
+    by_row = x is not None and x.shape is not None and len(x.shape) == 3
+    if not by_row:  # tokens of all rows, one after another, or heads of tokens
+        all_ = before.op("Constant", [], {"value_ints": [-1]})
+        sizes = [before.op("Shape", [slots]), all_, before.op("Shape", [x], {"start": -1})]
+        place = before.op("Concat", sizes, {"axis": 0})
+        shape = before.op("Shape", [y])
+        x = adding.op("Reshape", [x, place])
     # By the adapters of rows: (rows, in, rank) and (rows, rank, out).
     down, up = (adding.op("Gather", [one, slots], {"axis": 0}) for one in (a, b))
-    low = adding.op("MatMul", [x, down])
-    adding.op("Add", [y, adding.op("MatMul", [low, up])])
+    product = adding.op("MatMul", [adding.op("MatMul", [x, down]), up])
+    adding.op("Add", [y, product if by_row else adding.op("Reshape", [product, shape])])
     same.op("Identity", [y])
     branches = {
         f"{name}_branch": _branch(f"{site.outputs[0].name}.{name}", tape)
         for name, tape in (("then", adding), ("else", same))
     }
-    return ir.node("If", [some], branches)
+    return [*before.nodes, ir.node("If", [some], branches)]
 
 
 def _branch(name: str, tape: Tape) -> ir.Graph:

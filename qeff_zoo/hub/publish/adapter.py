@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An adapter published to the Hub, in the Hub's way: its files, and a card that says which model it is for.
+
+In: a folder that peft wrote. Out: the URL of one commit. The Hub then lists it with the adapters of its base
+(`base_model:adapter:org/name`), and `resolve` finds the packages that take it.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from qeff_zoo.adapters.reading import CONFIG, WEIGHTS, Adapter, open_adapter
+from qeff_zoo.errors import PublishError
+from qeff_zoo.hub.publish.card import CARD_NAME
+from qeff_zoo.hub.remotes import is_repository
+from qeff_zoo.hub.remotes.hub_api import hub_call
+
+_FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+
+
+def is_adapter(folder: str) -> bool:
+    """Tell whether somebody means an adapter: a folder with its configuration."""
+    return (Path(folder) / CONFIG).is_file()
+
+
+def publish_adapter(
+    folder: str, repository: str, *, private: bool = False, dry_run: bool = False
+) -> str:
+    """Publish an adapter, in one commit.
+
+    Args:
+        folder: Of its files.
+        repository: Of the Hub, `org/name`; made if it is not there.
+        private: Make a new repository private.
+        dry_run: Send nothing.
+
+    Returns:
+        The URL of the commit; of a dry run the card.
+
+    Raises:
+        AdapterError: It is none, or not one of LoRA.
+        PublishError: It is for no model of the Hub, or the repository is none.
+        RemoteError: The Hub refused it, or was not reached.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    adapter = open_adapter(folder)
+    adapter.require({})
+    _ = adapter.modules  # a damaged file is refused here
+    if not is_repository(repository):
+        raise PublishError(
+            f"Cannot publish the adapter {folder!r} to {repository!r}; expected a Hub repository, org/name: only there "
+            "an adapter is found by its model. Name one, or copy the folder."
+        )
+    model = adapter.base
+    if not is_repository(model) or Path(model).exists():
+        raise PublishError(
+            f"Cannot publish the adapter {folder!r}: {CONFIG} says that it is for {model!r}; expected a model of the "
+            "Hub, org/name, so that others find what takes it. Train it on the model of the Hub, or name that in "
+            "base_model_name_or_path."
+        )
+    text = card(adapter, model)
+    if dry_run:
+        return text
+    api = HfApi(library_name="qeff-zoo")
+    hub_call(
+        f"make {repository!r}",
+        lambda: api.create_repo(repository, private=private, exist_ok=True),
+    )
+    files = [
+        CommitOperationAdd(CARD_NAME, text.encode()),
+        *(CommitOperationAdd(name, str(adapter.folder / name)) for name in (CONFIG, WEIGHTS)),
+    ]
+    done = hub_call(
+        f"write to {repository!r}",
+        lambda: api.create_commit(repository, files, commit_message=f"Add an adapter of {model}"),
+    )
+    return str(done.commit_url)
+
+
+def card(adapter: Adapter, model: str) -> str:
+    """Write the card of an adapter: what somebody wrote stays, under front matter that names its base.
+
+    Args:
+        adapter: Any.
+        model: Hub id of its base.
+    """
+    path = adapter.folder / CARD_NAME
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found = _FRONT.match(text)
+    about = f"# An adapter (LoRA) of {model}\n"
+    body = text[found.end() :].strip() if found else text.strip()
+    kept = _others(found[1]) if found else []
+    ours = {"base_model": model, "base_model_relation": "adapter", "library_name": "peft"}
+    lines = [f"{name}: {json.dumps(value)}" for name, value in ours.items()]
+    tags = ["tags:", f"- base_model:adapter:{model}", "- lora", "- qeff-zoo"]
+    front = "\n".join(["---", *lines, *kept, *tags, "---"])
+    return f"{front}\n\n{body or about}\n"
+
+
+def _others(front: str) -> list[str]:
+    """Return the lines of front matter that say what ours does not."""
+    ours, kept, keep = ("base_model", "base_model_relation", "library_name", "tags"), [], True
+    for line in front.splitlines():
+        if line[:1].isalpha():
+            keep = line.partition(":")[0] not in ours
+        if keep:
+            kept.append(line)
+    return kept

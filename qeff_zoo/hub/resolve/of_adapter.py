@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an adapter to packages of its base: whoever names an adapter means a package that takes it.
+
+In: what was named, a folder or a Hub repository. Out: its base model, and what a package of that must have for it.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.errors import AdapterError, CheckpointError, ResolutionError
+from qeff_zoo.hub.remotes import is_repository
+from qeff_zoo.settings import offline
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfAdapter:
+    """What an adapter asks for.
+
+    Args:
+        model: Hub id of its base.
+        wishes: Of a package that takes it.
+    """
+
+    model: str
+    wishes: dict[str, Any] = field(default_factory=dict)
+
+
+def of_adapter(reference: str) -> OfAdapter | None:
+    """Read what an adapter asks for; None for what is none.
+
+    Args:
+        reference: A folder, or a Hub `org/name`.
+
+    Raises:
+        AdapterError: It is one that no package takes while it runs.
+        ResolutionError: It does not name a model of the Hub as its base.
+    """
+    from qeff_zoo.adapters.reading import CONFIG, MERGEABLE, open_adapter
+
+    folder = Path(reference)
+    if folder.exists() and not (folder / CONFIG).is_file():
+        return None
+    if not folder.exists() and (offline() or not is_repository(reference)):
+        return None
+    try:
+        adapter = open_adapter(reference)
+    except (AdapterError, CheckpointError):
+        if folder.exists():
+            raise
+        return None  # of the Hub: something else, or nothing
+    adapter.require(MERGEABLE)
+    if not is_repository(adapter.base):
+        raise ResolutionError(
+            f"{reference!r} is an adapter of {adapter.base!r}, which is no model of the Hub. Expected "
+            "base_model_name_or_path in adapter_config.json to be a Hub id. Name the model instead."
+        )
+    ends = {module.rpartition(".")[2] for module in adapter.modules}
+    wishes = {"max_loras": 1, "max_lora_rank": max(adapter.modules.values())}
+    return OfAdapter(model=adapter.base, wishes={**wishes, "lora_targets": tuple(sorted(ends))})
