@@ -43,11 +43,8 @@ def resolve_command(arguments: argparse.Namespace) -> int:
         choices_of(arguments),
         key=arguments.key,
         remote=arguments.remote,
-<<<<<<< HEAD
-        **source_of(arguments),
-=======
         adapters=True,
->>>>>>> main
+        **source_of(arguments),
     )
     if arguments.json:
         print_json(_facts(resolution))

@@ -110,11 +110,8 @@ def resolve(
     key: str | None = None,
     remote: str | None = None,
     store: Store | None = None,
-<<<<<<< HEAD
-    **place: Unpack[Place],
-=======
     adapters: bool = False,
->>>>>>> main
+    **place: Unpack[Place],
 ) -> Resolution:
     """Decide what to do for a model.
 
@@ -125,11 +122,8 @@ def resolve(
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
         store: Where packages of this machine are; None for the one `QEFF_HOME` names.
-<<<<<<< HEAD
-        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.open_checkpoint`.
-=======
         adapters: Take the folder or the repository of an adapter for a package of its base that it can be loaded into.
->>>>>>> main
+        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.open_checkpoint`.
 
     Raises:
         ResolutionError: The reference names several models, the key several packages, or the revision is not known.
@@ -142,16 +136,12 @@ def resolve(
         'USE'
     """
     asked = {name: value for name, value in (wishes or {}).items() if value is not None}
-<<<<<<< HEAD
-    found = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
-    revision = place.get("revision")
-=======
     if adapters and remote is None and (one := _adapter_of(reference, store or Store())):
-        given = resolve(one.model, {**one.wishes, **asked}, revision=revision, key=key, store=store)
+        given = resolve(one.model, {**one.wishes, **asked}, key=key, store=store, **place)
         note = f"{reference} is an adapter of {one.model}: load it into this package."
         return replace(given, notes=(note, *given.notes))
-    found = lookup.look_up(reference, store or Store(), remote=remote, key=key)
->>>>>>> main
+    found = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
+    revision = place.get("revision")
     _require_one(key, found.candidates)
     commit = lookup.commit_of(found.model, revision) if revision else None
     model_type = found.candidates[0].entry.model_type if found.candidates else None
