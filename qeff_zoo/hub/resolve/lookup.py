@@ -114,7 +114,11 @@ def look_up(
         Candidate(entry=entry, remote=url, distrusted="" if entry.signed else unsigned)
         for entry in claim.entries
     )
-    fits = _is_of_folder(claim.folder, store, place or {}) if claim.folder else _is_of_model(claim.model)
+    fits = (
+        _is_of_folder(claim.folder, store, place or {})
+        if claim.folder
+        else _is_of_model(claim.model)
+    )
     found = _merged(_in_store(store, fits, url), there)
     if remote is not None or is_url(reference) or claim.model != reference:
         # A remote was named: what it has alone.
