@@ -42,12 +42,12 @@ from qeff_zoo.validation import tiny_models
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
-#: Each with the lines of Python that follow it. One that needs a recording is run by test_speech.py, one that needs a
-#: picture by test_images.py.
+#: Each with the lines of Python that follow it. Those that need a recording are run by test_speech.py and
+#: test_speech_seq2seq.py, one that needs a picture by test_images.py.
 SNIPPETS = [
     (before, re.findall(r"```python\n(.*?)```", after, re.DOTALL))
     for before, after in re.findall(r"```diff\n(.*?)```(.*?)(?=```diff|\n## )", GUIDE, re.DOTALL)
-    if "ForCTC" not in before and "ForImageTextToText" not in before
+    if not any(name in before for name in ("ForCTC", "Speech", "ForImageTextToText"))
 ]
 COMMANDS = re.search(r"<!-- commands -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1].splitlines()
 CLOUD = ("infer", "export", "compile", "execute", "finetune")
