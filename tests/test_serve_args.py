@@ -98,7 +98,7 @@ def test_a_decoder(tmp_path: Path) -> None:
     package = compiled(
         tmp_path / "package",
         program("decoder"),
-        flags={"num_devices": 4, "num_cores": 16},
+        flags={"num_devices": 4, "num_cores": 16, "mxfp6_matmul": True},
     )
     needed = serve_args(package)
     folder = str(package.path / "qpc/decoder")

@@ -34,7 +34,7 @@ class Compiled:
         }
         states = [state for program in manifest["programs"] for state in program["states"]]
         self.mxint8_kv_cache = any(state["dtype"] == "mxint8" for state in states)
-        self.mxfp6 = manifest["weights"]["storage"] == "mxfp6"
+        self.mxfp6 = bool(self._flags.get("mxfp6_matmul"))
 
     def largest(self, symbol: str) -> int:
         """Return the largest size that a specialization sets a symbol to."""
