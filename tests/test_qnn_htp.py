@@ -42,8 +42,24 @@ EVERY_INT32 = range(-(1 << 31), 1 << 31)
 # --- what the compiler gets ----------------------------------------------------------------------
 
 
+#: Of those that are crossed, what is lowered in its own way for HTP; every recipe has its verdict of the simulator.
+STATIC = [
+    *parity.STATES.values(),
+    *(
+        "gemma2-base",
+        "gpt_oss-base",
+        "falcon-alibi",
+        "gpt2-base",
+        "gemma4_text-experts",
+        "doge-base",
+    ),
+    *("gemma3n_text-base", "llama4_text-base", "minimax-base", "minimax_m3_vl_text-base"),
+    *("recurrent_gemma-base", "mamba-base", "mamba2-base", "kimi_linear-base", "zaya-base"),
+]
+
+
 @pytest.mark.parametrize("scenario", ["chunked", "padded_batch"])
-@pytest.mark.parametrize("name", CROSSED)
+@pytest.mark.parametrize("name", STATIC)
 def test_static_graphs_agree_with_hugging_face(name: str, scenario: str) -> None:
     parity.assert_close(parity.subject(name), "static", scenario, parity.PLAIN)
 
@@ -173,8 +189,8 @@ def _gather_nd(tape: Tape, data: ir.Value) -> ir.Value:
 
 def _pad(tape: Tape, x: ir.Value) -> ir.Value:
     pads = tape.op("Constant", [], {"value_ints": [0, 1, 2, 0]})
-    hidden = tape.op("Constant", [], {"value_float": -np.inf})
-    pads.const_value, hidden.const_value = ir.tensor([0, 1, 2, 0]), ir.tensor(np.float32(-np.inf))
+    hidden = tape.op("Constant", [], {"value_float": -1.0})
+    pads.const_value, hidden.const_value = ir.tensor([0, 1, 2, 0]), ir.tensor(np.float32(-1.0))
     made = tape.op("Pad", [x, pads, hidden])
     made.type, made.shape = x.type, ir.Shape([4, 4])
     return made
