@@ -8,6 +8,7 @@ JSON once the model is open, and one a turn. What is timed is the same of every 
 
     ttft_s     from the call until the first token is known
     total_s    until the last is: greedy, EOS ignored
+    ttft_cpu_s, total_cpu_s    the same in CPU time of the process, where an engine tells
 
 Only the standard library and numpy are imported before an engine is, since each peer has a Python of its own.
 """
@@ -56,6 +57,26 @@ def qeff_zoo(model: str, threads: int) -> Turn:
             "host_s_per_call": (total - sum(calls)) / len(calls),
             "tokens": [output.token_ids for output in outputs],
         }
+
+    return turn
+
+
+def stream(model: str, threads: int) -> Turn:
+    """Open a package, for one prompt at a time: its clocks are read when the first token is known."""
+    from qeff_zoo import load
+
+    session: Any = load(model, threads=threads)
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        (prompt,) = prompts
+        request = session.request(prompt, generation_len=generation_len, ignore_eos=True)
+        clocks = _Clocks()
+        tokens: list[int] = []
+        for delta in session.stream(request):
+            if not tokens:
+                clocks.first()
+            tokens += delta.token_ids
+        return {**clocks.last(), "tokens": [tokens]}
 
     return turn
 
@@ -123,15 +144,14 @@ def llama_cpp(model: str, threads: int) -> Turn:
     def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
         (prompt,) = prompts
         opened.reset()
-        begun = time.perf_counter()
+        clocks = _Clocks()
         opened.eval(prompt)
         tokens = [int(opened.sample(temp=0.0))]
-        first = time.perf_counter()
+        clocks.first()
         for _ in range(generation_len - 1):
             opened.eval(tokens[-1:])
             tokens.append(int(opened.sample(temp=0.0)))
-        ended = time.perf_counter()
-        return {"ttft_s": first - begun, "total_s": ended - begun, "tokens": [tokens]}
+        return {**clocks.last(), "tokens": [tokens]}
 
     return turn
 
@@ -156,6 +176,7 @@ def memory(_: str, threads: int) -> Turn:
 
 ENGINES: Mapping[str, Callable[[str, int], Turn]] = {
     "qeff-zoo": qeff_zoo,
+    "stream": stream,
     "profile": profile,
     "onnxruntime-genai": onnxruntime_genai,
     "llama.cpp": llama_cpp,
@@ -173,6 +194,33 @@ def main() -> None:
         order = json.loads(line)
         found = turn(order["prompts"], order["generation_len"])
         _say({**found, "peak_rss_bytes": _peak_rss_bytes()})
+
+
+class _Clocks:
+    """The time and the CPU time of this process since it was made, as a turn answers them."""
+
+    def __init__(self) -> None:
+        self._begun = self._now()
+        self._first = self._begun
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.perf_counter(), time.process_time()
+
+    def first(self) -> None:
+        """The first token is known."""
+        self._first = self._now()
+
+    def last(self) -> dict[str, float]:
+        """Return what it took, now that the last is."""
+        (wall, cpu), (first_wall, first_cpu) = self._begun, self._first
+        ended_wall, ended_cpu = self._now()
+        return {
+            "ttft_s": first_wall - wall,
+            "total_s": ended_wall - wall,
+            "ttft_cpu_s": first_cpu - cpu,
+            "total_cpu_s": ended_cpu - cpu,
+        }
 
 
 def _timed(method: Callable[..., Any], calls: list[float]) -> Callable[..., Any]:

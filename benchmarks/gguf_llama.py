@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint of `random_llama.py` as a GGUF file for llama.cpp, quantized by llama.cpp itself.
 
-    python gguf_llama.py CHECKPOINT FILE [q4_0|q4_k_m]
+    python gguf_llama.py CHECKPOINT FILE [q4_0|q4_k_m|q4_0_pure]
 
 For a Python with `gguf` and `llama-cpp-python`. llama.cpp's own converter knows no tokenizer of 256 bytes; this file
-has none at all. As llama.cpp does by default, the output matrix is stored as q6_K.
+has none at all. As llama.cpp does by default, the output matrix is stored as q6_K; not so in `q4_0_pure`.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-_KINDS = {"q4_0": 2, "q4_k_m": 15}  # of llama_ftype
+_KINDS = {"q4_0": 2, "q4_k_m": 15, "q4_0_pure": 2}  # of llama_ftype
 _LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -52,6 +52,7 @@ def main(checkpoint: Path, target: Path, kind: str = "q4_0") -> None:
     writer.close()
     parameters = llama_cpp.llama_model_quantize_default_params()
     parameters.ftype = _KINDS[kind]
+    parameters.pure = kind.endswith("_pure")
     if llama_cpp.llama_model_quantize(str(whole).encode(), str(unfinished).encode(), parameters):
         raise RuntimeError(f"llama.cpp could not quantize {whole}.")
     whole.unlink()

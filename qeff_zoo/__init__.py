@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         QEFFAutoModelForCTC,
         QEFFAutoModelForImageTextToText,
         QEFFAutoModelForSequenceClassification,
+        QEFFAutoModelForSpeechSeq2Seq,
         QEffAutoPeftModelForCausalLM,
     )
 
@@ -44,6 +45,7 @@ __all__ = [
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForImageTextToText",
     "QEFFAutoModelForSequenceClassification",
+    "QEFFAutoModelForSpeechSeq2Seq",
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",
     "StoreError",

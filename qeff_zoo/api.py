@@ -105,6 +105,7 @@ def pull(
     model: str,
     *,
     revision: str | None = None,
+    gguf_file: str | None = None,
     key: str | None = None,
     remote: str | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -115,6 +116,7 @@ def pull(
     Args:
         model: Hub id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
         revision: Of the checkpoint that it was made from.
+        gguf_file: Of GGUF in a Hub repository, the file that it was made from.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or both.
         remote: The only remote to ask, a URL or `org/repo` of the Hub; None for those of the settings.
         output: Also copy the package to this folder.
@@ -130,7 +132,9 @@ def pull(
     from qeff_zoo.hub import pull
     from qeff_zoo.store.copies import copy_out
 
-    pulled = pull.pull(model, choices, revision=revision, key=key, remote=remote)
+    pulled = pull.pull(
+        model, choices, key=key, remote=remote, revision=revision, gguf_file=gguf_file
+    )
     for text in pulled.warnings:
         warnings.warn(f"{pulled.package.name}: {text}", stacklevel=2)
     return pulled.package if output is None else copy_out(pulled.package, Path(output))

@@ -9,6 +9,7 @@ from typing import Any
 
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.numerics import STORED
 from qeff_zoo.package.manifest import name_with
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
@@ -123,10 +124,20 @@ def manifest(
             "peak_rss_bytes": peak_rss_bytes(),
         },
         "weights": {
-            "storage": plan.resolved.storage or plan.spec["quantization"]["weights"],
+            "storage": _storage(plan, programs),
             "tensors": tensors,
+            **({"gguf_file": checkpoint.gguf} if checkpoint.gguf else {}),
         },
         "validated": "none",
         "validation": [],
         "license": checkpoint.license,
     }
+
+
+def _storage(plan: Plan, programs: Sequence[Mapping[str, Any]]) -> str:
+    """Return how matrices are stored: as a target holds them, unless the checkpoint's own integers are kept."""
+    asked: str = plan.spec["quantization"]["weights"]
+    matrices = (one for program in programs for one in program["numerics"]["matrices"])
+    if asked == STORED and any(one.get("kept") for one in matrices):
+        return STORED
+    return plan.resolved.storage or asked

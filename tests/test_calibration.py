@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures_builds import Models
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
@@ -20,6 +21,8 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -57,13 +60,15 @@ def _model(kind: str) -> Any:
         model = Gemma2ForCausalLM(config)
     elif kind == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**{**_SIZES, **_HEADS, "tie_word_embeddings": False}))
+    elif kind == "mixtral":
+        model = MixtralForCausalLM(MixtralConfig(**_SIZES, **_HEADS, num_local_experts=6))
     else:
         model = BertModel(BertConfig(**_SIZES), add_pooling_layer=False)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:  # norms that are not all 1, biases that are not all 0
             parameter.data += torch.randn_like(parameter) * 0.3
         elif "proj" in name or "dense" in name:  # inputs of unlike sizes, for scales to be found
-            parameter.data *= 3 * torch.rand(parameter.shape[1]).square() + 0.1
+            parameter.data *= 3 * torch.rand(parameter.shape[-1]).square() + 0.1
     return model.eval()
 
 
@@ -71,7 +76,7 @@ def _model(kind: str) -> Any:
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Checkpoints of random weights, without tokenizers; that of Llama in bfloat16."""
     found = {}
-    for kind in _KINDS:
+    for kind in (*_KINDS, "mixtral"):
         model = _model(kind)
         found[kind] = tmp_path_factory.mktemp(kind) / kind
         dtype = torch.bfloat16 if kind in ("llama", "gemma2") else torch.float32
@@ -172,9 +177,20 @@ def test_folding_is_refused_where_a_norm_feeds_more_than_matrices(
     assert all("value" in name for name in found.folded)  # not a norm: each feeds the sum as well
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("kind", "wishes"),
+    [
+        ("llama", {"bits": 4, "embeddings": True}),
+        ("llama", {"bits": 8, "embeddings": True}),
+        ("llama", {"bits": 4, "embeddings": True, "zero_points": True}),
+        ("bert", {"bits": 8, "zero_points": True, "method": "nearest"}),
+        ("mixtral", {"bits": 4, "zero_points": True, "group_size": 16}),
+    ],
+    ids=str,
+)
 def test_what_is_read_back_is_what_was_computed_bit_for_bit(
-    bits: int,
+    kind: str,
+    wishes: dict[str, Any],
     checkpoints: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -188,16 +204,82 @@ def test_what_is_read_back_is_what_was_computed_bit_for_bit(
 
     monkeypatch.setattr(Writer, "put_matrix", noting)
 
-    quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes(bits=bits, embeddings=True))
+    quantize(str(checkpoints[kind]), tmp_path / "out", Wishes(**wishes))
 
     checkpoint = open_checkpoint(str(tmp_path / "out"))
     assert set(checkpoint.encoded) == set(written)
-    assert "model.embed_tokens.weight" in written
+    assert ("model.embed_tokens.weight" in written) == wishes.get("embeddings", False)
     for name, found in written.items():
         assert np.array(checkpoint.read(name)).tobytes() == found.values.numpy().tobytes()
         integers = checkpoint.encoded[name].integers
         assert integers is not None
-        assert (integers.bits, integers.group, integers.zeros) == (bits, 32, None)
+        group = wishes.get("group_size", 32)
+        assert (integers.bits, integers.group) == (wishes["bits"], group)
+        assert (integers.zeros is not None) == wishes.get("zero_points", False)
+
+
+def test_zero_points_are_nearer_where_values_lie_on_one_side() -> None:
+    torch.manual_seed(0)
+    weights = torch.randn(16, 64) + 2
+    weights[8:] -= 4
+    even, errors = torch.ones(64), {}
+
+    for zero_points in (False, True):
+        found = nearest(weights, even, Scheme(4, 32, zero_points), torch.float16)
+        errors[zero_points] = (found.values - weights).square().sum(1)
+        assert found.zeros.any() == zero_points
+        swept = gptq(weights, torch.eye(64), found.scheme, torch.float16)
+        assert (swept.values - weights).square().sum() <= errors[zero_points].sum() * 1.001
+        assert swept.integers.amin() >= -8
+        assert swept.integers.amax() <= 7
+
+    assert (errors[True] <= errors[False]).all()
+    assert errors[True].sum() < 0.5 * errors[False].sum()
+
+
+def test_experts_are_quantized_each_with_its_own_tokens(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    """Of a checkpoint that has them one by one, as transformers' models of one stack of them are saved."""
+    floats = models.checkpoint("mixtral", "mixtral")
+    models.trace(floats, home)
+    distances = {}
+    for method in ("nearest", "gptq"):
+        found = quantize(str(floats), tmp_path / method, Wishes(method=method, tokens=512))
+        distances[method] = found.distance
+    names = {one.name for one in found.matrices}
+    matrices = {
+        name.removesuffix(".weight")
+        for name, info in open_checkpoint(str(floats)).stored.items()
+        if ".layers." in name and len(info.shape) == 2
+    }
+    assert {name for name in matrices if "experts" in name} <= names <= matrices
+    assert all(one.error <= one.nearest_error for one in found.matrices)
+    assert distances["gptq"] < 0.8 * distances["nearest"]
+    config = json.loads((tmp_path / "gptq" / "config.json").read_text())["quantization_config"]
+    assert set(config["config_groups"]["group_0"]["targets"]) == names
+
+    package = qeff_zoo.build(found.path, ctx_len=64, validate=False)
+
+    (program,) = package.manifest["programs"]
+    assert program["ways"]["experts"].keys() == {"native"}
+    assert program["ways"]["weights"].keys() == {"kept"}
+
+
+def test_experts_computed_in_another_way_are_refused(
+    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+
+    def transposed(self: Any, hidden: torch.Tensor, index: Any, weights: Any) -> torch.Tensor:
+        return hidden @ self.down_proj.transpose(1, 2)[0].T
+
+    monkeypatch.setattr(MixtralExperts, "forward", transposed)
+
+    with pytest.raises(UnsupportedModelError, match="experts cannot be quantized one by one"):
+        quantize(str(checkpoints["mixtral"]), tmp_path / "out", Wishes())
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_stays_float_is_copied_as_it_is(checkpoints: dict[str, Path], tmp_path: Path) -> None:

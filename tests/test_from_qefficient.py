@@ -42,12 +42,12 @@ from qeff_zoo.validation import tiny_models
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
-#: Each with the lines of Python that follow it. One that needs a recording is run by test_speech.py, one that needs a
-#: picture by test_images.py.
+#: Each with the lines of Python that follow it. Those that need a recording are run by test_speech.py and
+#: test_speech_seq2seq.py, one that needs a picture by test_images.py.
 SNIPPETS = [
     (before, re.findall(r"```python\n(.*?)```", after, re.DOTALL))
     for before, after in re.findall(r"```diff\n(.*?)```(.*?)(?=```diff|\n## )", GUIDE, re.DOTALL)
-    if "ForCTC" not in before and "ForImageTextToText" not in before
+    if not any(name in before for name in ("ForCTC", "Speech", "ForImageTextToText"))
 ]
 COMMANDS = re.search(r"<!-- commands -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1].splitlines()
 CLOUD = ("infer", "export", "compile", "execute", "finetune")
@@ -500,6 +500,13 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
         llama.generate()
 
 
+def test_prefill_only_has_three_values() -> None:
+    found = [
+        translation.translate({"prefill_only": value}, ()).choices for value in (True, False, None)
+    ]
+    assert found == [{"prefill_only": True}, {"decode_only": True}, {}]
+
+
 # --- what means nothing here ---------------------------------------------------------------------
 
 
@@ -507,7 +514,7 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
     ("choices", "problem"),
     [
         ({"num_speculative_tokens": "many"}, "expected one value or a list"),
-        ({"prefill_only": True}, "one package has both Prefill and Decode"),
+        ({"prefill_only": "yes"}, "expected True or False"),
         ({"kv_cache_batch_size": 8}, "share their states by themselves"),
         ({"full_batch_size": 4}, "without continuous batching"),
         ({"specializations": []}, "Use prefill_seq_len, ctx_len and batch_size"),

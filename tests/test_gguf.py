@@ -20,6 +20,7 @@ from qeff_zoo.errors import CheckpointError, ZooError
 from qeff_zoo.formats import gguf as decoders
 from qeff_zoo.formats.encoded import Encoded, Stored
 from qeff_zoo.formats.gguf_names import layouts
+from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.store import Store
 from qeff_zoo.weights.expressions import rows, shape_of
@@ -214,7 +215,12 @@ def test_models_and_files_that_cannot_be_read_are_refused_by_name(
 ) -> None:
     folder = tiny(models, "llama")
     projector = write(tmp_path / "mmproj.gguf", folder, general__type="mmproj")
-    assert "'mmproj'" in refusal(str(projector), config_from=str(folder))
+    for options in ({"config_from": str(folder)}, {}):
+        said = refusal(str(projector), **options)
+        assert "of type 'mmproj', a vision or sound projector" in said
+        assert "for pictures build the checkpoint of safetensors" in said
+    adapter = write(tmp_path / "lora.gguf", folder, general__type="adapter")
+    assert "of type 'adapter'" in refusal(str(adapter), config_from=str(folder))
     file = write(tmp_path / "model.gguf", folder)
     bert = tmp_path / "bert.json"
     bert.write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
@@ -361,6 +367,13 @@ def test_a_package_of_a_file_of_floats_is_that_of_the_original(
     assert made[0].build_key != made[1].build_key
     assert Store().source(made[1].build_key) == file
     assert (made[1].path / "tokenizer.json").is_file()
+    assert made[1].manifest["weights"]["gguf_file"] == file.name
+    found = resolve(str(file), {"ctx_len": 32}, config_from=str(folder))
+    assert found.here == made[1].path
+    by_name = {"gguf_file": file.name, "config_from": str(folder)}
+    assert resolve(str(file.parent), {"ctx_len": 32}, **by_name).here == made[1].path
+    other = write(tmp_path / "other.gguf", folder, "Q8_0")
+    assert resolve(str(other), {"ctx_len": 32}, config_from=str(folder)).verdict == "BUILD"
     session = [qeff_zoo.load(one, threads=1).generate(["a"], generation_len=4) for one in made]
     assert session[0][0].token_ids == session[1][0].token_ids
 
@@ -377,3 +390,8 @@ def test_the_command_line_takes_a_file(
     spec = json.loads(capsys.readouterr().out)["spec"]
     expected = open_checkpoint(str(folder), gguf_file="model.gguf").weights_digest()
     assert spec["sources"]["model"]["weights"] == expected
+    assert main(["resolve", *named, "--json"]) == 10  # there is none, and one can be built
+    assert json.loads(capsys.readouterr().out)["verdict"] == "BUILD"
+    named[2] = "other.gguf"
+    assert main(["resolve", *named]) == 1
+    assert "No GGUF file other.gguf" in capsys.readouterr().err

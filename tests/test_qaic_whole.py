@@ -133,7 +133,9 @@ def test_integers_of_a_checkpoint_stay(
     source = gptq_checkpoints.write(floats, tmp_path / "gptq", kinds)
     request = Request(target="qaic", ctx_len=32, prefill_seq_len=WIDTH, mxfp6_matmul=mxfp6)
     folder = pipeline.prepare(str(source), tmp_path / "prepared", request=request)
-    (program,) = predicted(folder)["programs"]
+    manifest = predicted(folder)
+    assert manifest["weights"]["storage"] == "stored"
+    (program,) = manifest["programs"]
     assert program["ways"]["weights"] == {"kept": 24, "decoded": 4}
     matrices = program["numerics"]["matrices"]
     assert Counter(one["format"]["bits"] for one in matrices) == {

@@ -238,6 +238,13 @@ def test_key_names_one_package() -> None:
     assert numbers(order(entries, key=key16, axes={"ctx_len": 9999})) == []
 
 
+def test_of_several_gguf_files_the_one_that_is_named_is_meant() -> None:
+    entries = [entry(n, gguf_file=f"model-{n}.gguf") for n in range(3)]
+    found = order([*entries, entry(3)], axes={"gguf_file": "model-1.gguf"})
+    assert numbers(found) == [1]
+    assert "gguf_file is model-0.gguf, asked for model-1.gguf" in {one.difference for one in found}
+
+
 def test_notices_are_heeded() -> None:
     entries = [entry(n) for n in range(4)]
     notices = {

@@ -3,32 +3,42 @@
 
 import copy
 import json
+import re
+import runpy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import parity
 import pytest
 import soundfile
 import tokenizers
 import torch
 import transformers
+from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 
 import qeff_zoo
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import features
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import SpeechChoices, SpeechSeq2SeqSession, Transcription, languages
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
+from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks import crossing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
+ROOT = Path(__file__).parent.parent
 RATE = 16_000
 RECIPES = [one for one in list_recipes() if one.task == "speech-seq2seq"]
 CASES = {
@@ -397,3 +407,171 @@ def test_languages_are_those_of_whisper() -> None:
 
     assert {code: languages.name_of(code) for code in LANGUAGES} == LANGUAGES
     assert {name: languages.code_of(name) for name in TO_LANGUAGE_CODE} == TO_LANGUAGE_CODE
+
+
+# --- QEfficient's class, and OpenAI's API --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(
+    checkpoint: Path, session: SpeechSeq2SeqSession
+) -> qeff_zoo.QEFFAutoModelForSpeechSeq2Seq:
+    """Give what QEfficient's users would load, compiled: here opened already."""
+    loaded = qeff_zoo.QEFFAutoModelForSpeechSeq2Seq.from_pretrained(checkpoint)
+    loaded.package, loaded._session = qeff_zoo.find_package(str(session.folder)), session
+    return loaded
+
+
+def test_qefficients_class_takes_what_a_processor_returns(
+    model: qeff_zoo.QEFFAutoModelForSpeechSeq2Seq, checkpoint: Path, session: SpeechSeq2SeqSession
+) -> None:
+    sound, choices = voice(SHORT, RATE, SHORT), SpeechChoices(language="en")
+    (wanted,) = session.transcribe(sound, choices=choices)
+    info = model.generate({"input_features": heard(checkpoint, sound)}, choices=choices)
+    assert info.generated_texts == [wanted.text]
+    assert info.generated_ids == [[token for one in wanted.segments for token in one.tokens]]
+    assert info.perf_metrics.total_time > info.perf_metrics.prefill_time > 0
+    few = model.generate([sound, sound], generation_len=3, choices=choices)
+    assert [len(ids) for ids in few.generated_ids] == [3, 3]
+    with pytest.raises(GenerationError, match="expected input_features"):
+        model.generate({"input_ids": np.zeros((1, 4))})
+
+
+def test_qefficients_class_compiles_for_windows_of_the_models_length(
+    model: qeff_zoo.QEFFAutoModelForSpeechSeq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(model, "_compile", lambda *given: asked.append(given) or "")
+    model.compile(batch_size=1, encoder_ctx_len=50, ctx_len=25, num_cores=16)
+    assert asked[0][2]["ctx_len"] == 25
+    with pytest.raises(PlanError, match="50 positions"):
+        model.compile(encoder_ctx_len=1500)
+
+
+@pytest.fixture(scope="module")
+def url(session: SpeechSeq2SeqSession) -> Iterator[str]:
+    with closing(SpeechQueue(session, max_waiting=4)) as queue, running(queue) as served:
+        yield served
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with connect(url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def wave() -> bytes:
+    file = BytesIO()
+    soundfile.write(file, voice(40_000, RATE, 3), RATE, format="WAV")
+    return file.getvalue()
+
+
+def ask(client: openai.OpenAI, wave: bytes, **choices: Any) -> Any:
+    return client.audio.transcriptions.create(
+        model=MODEL, file=("speech.wav", wave), **{"language": "en", **choices}
+    )
+
+
+@pytest.mark.filterwarnings("ignore:deprecated")  # by its author, of translations
+def test_every_form_of_a_transcription(
+    client: openai.OpenAI, wave: bytes, session: SpeechSeq2SeqSession
+) -> None:
+    (wanted,) = session.transcribe(wave, language="en")
+    assert ask(client, wave).text == wanted.text
+    assert ask(client, wave, response_format="text").strip() == wanted.text
+    whole = ask(client, wave, response_format="verbose_json")
+    assert (whole.language, whole.duration) == ("english", 2.5)
+    assert [(one.start, one.end, one.text) for one in whole.segments] == [
+        (one.start, one.end, one.text) for one in wanted.segments
+    ]
+    assert whole.segments[0].avg_logprob < 0
+    first = wanted.segments[0]
+    srt = ask(client, wave, response_format="srt")
+    assert srt.startswith(f"1\n00:00:00,{round(first.start * 1000):03} --> 00:00:")
+    assert srt.count(" --> ") == len(wanted.segments)
+    vtt = ask(client, wave, response_format="vtt")
+    assert vtt.startswith("WEBVTT\n\n00:00:00.")
+    events = list(ask(client, wave, stream=True))
+    deltas = [one.delta for one in events if one.type == "transcript.text.delta"]
+    assert " ".join("".join(deltas).split()) == " ".join(
+        " ".join(one.text for one in wanted.segments).split()
+    )
+    assert events[-1].text == wanted.text
+    translated = client.audio.translations.create(
+        model=MODEL, file=("speech.wav", wave), response_format="verbose_json"
+    )
+    (english,) = session.transcribe(wave, task="translate", timestamps=True)
+    assert (translated.text, translated.language) == (english.text, "english")
+
+
+BAD: Mapping[str, tuple[dict[str, Any], str]] = {
+    "another model": ({"model": "other"}, "There is no model"),
+    "a form that there is none of": ({"response_format": "xml"}, "response_format"),
+    "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
+    "times of words": (
+        {"response_format": "verbose_json", "timestamp_granularities": ["word"]},
+        "asks for words",
+    ),
+    "no recording": ({"file": ("a.wav", b"no sound")}, "Cannot read"),
+    "subtitles as a stream": ({"response_format": "srt", "stream": True}, "stream"),
+    "what is not known": ({"extra_body": {"beams": 5}}, "beams"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_request_that_is_refused(what: str, client: openai.OpenAI, wave: bytes) -> None:
+    given, message = BAD[what]
+    asked = {"model": MODEL, "file": ("speech.wav", wave), **given}
+    with pytest.raises(openai.APIStatusError, match=message) as caught:
+        client.audio.transcriptions.create(**asked)
+    assert caught.value.status_code in (400, 404)
+
+
+def test_the_guides_snippet_runs(
+    checkpoint: Path,
+    session: SpeechSeq2SeqSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With a package that is there already, and a processor that has this tokenizer."""
+    guide = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```diff\n(-[^`]*ForSpeechSeq2Seq.*?)```", guide, re.DOTALL)
+    lines = [line[1:] for line in snippet.splitlines() if line[:1] in ("+", " ")]
+    (tmp_path / "openai").mkdir()
+    (tmp_path / "openai" / "whisper-tiny").symlink_to(checkpoint)
+    monkeypatch.chdir(tmp_path)
+    extract = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)
+    extract.batch_decode = lambda ids: [" ".join(map(str, one)) for one in ids]
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda _: extract)
+
+    def compiled(self: Any, *_: Any) -> str:
+        self.package = qeff_zoo.find_package(str(session.folder))
+        return str(session.folder)
+
+    monkeypatch.setattr(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq, "_compile", compiled)
+    exec("\n".join(lines), {"samples": voice(SHORT, RATE, SHORT)})
+    (wanted,) = session.transcribe(voice(SHORT, RATE, SHORT))
+    tokens = [token for one in wanted.segments for token in one.tokens]
+    assert capsys.readouterr().out.split() == [str(token) for token in tokens]
+
+
+def test_the_example_says_what_it_read(
+    session: SpeechSeq2SeqSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = ROOT / "examples" / "speech.py"
+    monkeypatch.setattr(qeff_zoo, "build", lambda _: qeff_zoo.find_package(str(session.folder)))
+    monkeypatch.setattr("sys.argv", [str(path), "a checkpoint"])
+    runpy.run_path(str(path), run_name="__main__")
+    assert "tone.wav, 1.0 s:" in capsys.readouterr().out
+
+
+def test_choices_of_text_alone_are_refused(checkpoint: Path) -> None:
+    asked = Request(num_speculative_tokens=(3,), comp_ctx_lengths_decode=(16, 32))
+    with pytest.raises(
+        PlanError, match=r"(?s)--comp-ctx-lengths-decode is.*--num-speculative-tokens is"
+    ):
+        pipeline.make_plan(str(checkpoint), asked)

@@ -2,6 +2,7 @@
 """Packages of quantized checkpoints: integers stay bit for bit where a kernel takes them, all else is told."""
 
 import json
+import shutil
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -15,13 +16,14 @@ from gguf_files import write as write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from quantized import GENUINE, GOLDENS, quantize, random_mxfp4
+from quantized import GENUINE, GOLDENS, MATRIX, quantize, random_mxfp4
 from runnable_package import edit_json, opened
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
 from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.checkpoint.gguf_index import TYPES
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, CompileError, PlanError
 from qeff_zoo.export import graphs
@@ -611,6 +613,13 @@ def test_plan_and_inspect_say_how_matrices_are_stored(
     assert "weights: 20 as the checkpoint stores them; 4 rounded to int8" in said
 
 
+def test_a_choice_of_activations_is_refused(
+    models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(models.llama), "--activations", "int8"]) == 1
+    assert "--activations is 'int8', but how activations are rounded" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "bits"), GGUF_BITS.items())
 def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits: int) -> None:
     file, floats = gguf_of_blocks(models, tmp_path, {"0.ffn_up.weight": name})
@@ -624,6 +633,63 @@ def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits
 
 
 # --- what is said of it ---------------------------------------------------------------------------
+def genuine_within(floats: Path, folder: Path, name: str) -> Path:
+    """Write a checkpoint of floats but for one matrix, which is a genuine quantized one."""
+    tensors = load_file(floats / "model.safetensors")
+    del tensors[MATRIX]
+    shutil.copytree(floats, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    save_file(tensors, folder / "floats.safetensors")
+    genuine = shutil.copy(GENUINE / name / "model.safetensors", folder / "genuine.safetensors")
+    places = dict.fromkeys(tensors, "floats.safetensors")
+    places |= dict.fromkeys(index_tensors([Path(genuine)]), "genuine.safetensors")
+    edit_json(folder / "model.safetensors.index.json", weight_map=places)
+    described = json.loads((GENUINE / name / "config.json").read_bytes())
+    edit_json(folder / "config.json", quantization_config=described["quantization_config"])
+    return folder
+
+
+#: A genuine checkpoint of each method.
+OF_EACH = (
+    *("awq-g128", "gptq-4-g128-act", "ar-auto-4", "ct-w4a16", "fp8-block", "bnb-nf4"),
+    *("torchao-int8", "hqq-4", "bitnet"),
+)
+
+
+def test_the_readme_says_what_packages_have(models: Models, home: Path, tmp_path: Path) -> None:
+    """A package is built of a genuine matrix of each method, of every type of GGUF, and of GPT-OSS's experts."""
+    gpt_oss = models.checkpoint("gpt_oss", "gpt_oss")
+    types = [name for name, _, _ in TYPES.values() if name.startswith(("Q", "IQ", "TQ", "MX"))]
+    places = [f"{n}.{part}.weight" for n in range(4) for part in ("ffn_up", "ffn_gate", "ffn_down")]
+    sources: list[tuple[Path, dict[str, Any]]] = []
+    for number in range(0, len(types), len(places)):
+        (folder := tmp_path / f"gguf-{number}").mkdir()
+        kinds = dict(zip(places, types[number:], strict=False))
+        file, floats = gguf_of_blocks(models, folder, kinds)
+        sources.append((file, {"config_from": str(floats)}))
+    sources.append((random_mxfp4(gpt_oss, tmp_path / "gpt-oss"), {}))
+    sources += [(genuine_within(floats, tmp_path / name, name), {}) for name in OF_EACH]
+    for one in (floats, gpt_oss):
+        models.trace(one, home)
+    found: dict[tuple[str, str], set[str]] = {}
+    for source, options in sources:
+        checkpoint = open_checkpoint(str(source), **options)
+        for matrix in numerics(build(source, **options)).matrices:
+            (stored, *_) = ex.sources_of(checkpoint.values.get(matrix.name, matrix.name))
+            in_gguf = checkpoint.method == "gguf"
+            about = checkpoint.stored[stored].dtype if in_gguf else checkpoint.encoded[stored].about
+            words = matrix.format.in_words + ("" if matrix.kept else ", rounded")
+            found.setdefault((checkpoint.method, words), set()).add(about)
+    rows = {
+        f"| `{how}` | {', '.join(sorted(of))} | {words} |" for (how, words), of in found.items()
+    }
+    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| `quant_method` |")[2].partition("\n\n")[0]
+    said = {line for line in table.splitlines() if line.startswith("| `")}
+    assert sorted(rows - said) == []
+    assert sorted(said - rows) == []
+    assert {method for method, _ in found} == {*METHODS} - {"fbgemm_fp8"}
+
+
 def test_the_documentation_says_what_becomes_of_genuine_matrices() -> None:
     text = (Path(__file__).parent.parent / "docs" / "quantization.md").read_text(encoding="utf-8")
     rows = {line for line in text.splitlines() if line.startswith("| `")}

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From recipes and models to packages: `list`, `show`, `quantize`, `plan`, `build`, `adopt`, `export`, `predict`."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.arguments.options import add_choices, add_private, add_sign_with, command
+from qeff_zoo.arguments.options import add_choices, add_gguf, add_private, add_sign_with, command
 from qeff_zoo.choices import CHOICES
 
 #: The choices of a build that a prediction takes: those that change what is computed, or in which calls.
@@ -53,6 +52,12 @@ def _add_quantize(commands: Any) -> None:
         "answers gets 8 bits, all else 4",
     )
     parser.add_argument(
+        "--zero-points",
+        action="store_true",
+        help="a zero point for each group of 4 bits (of 8 as well without a budget): an eighth of a bit more in groups "
+        "of 32, and finer steps where values lie on one side of 0",
+    )
+    parser.add_argument(
         "--embeddings",
         action="store_true",
         help="also the embedding and the output matrix, which vLLM does not read as integers",
@@ -84,26 +89,13 @@ def _add_plan(commands: Any) -> None:
         commands, "plan", "show every choice of a build, and who made it, without building"
     )
     add_choices(parser)
-    _add_gguf(parser)
-
-
-def _add_gguf(parser: argparse.ArgumentParser) -> None:
-    """Add what says which GGUF checkpoint is meant."""
-    parser.add_argument(
-        "--gguf-file", metavar="NAME", help="GGUF file in the folder or Hub repository MODEL"
-    )
-    parser.add_argument(
-        "--config-from",
-        metavar="ORIGINAL",
-        help="of GGUF, the checkpoint that it was made from (Hub id, folder or config.json): its configuration and "
-        "tokenizer are used",
-    )
+    add_gguf(parser)
 
 
 def _add_build(commands: Any) -> None:
     parser = command(commands, "build", "turn a checkpoint into a validated package")
     add_choices(parser)
-    _add_gguf(parser)
+    add_gguf(parser)
     parser.add_argument(
         "--no-validate", action="store_true", help="do not compare with Hugging Face"
     )
@@ -144,7 +136,7 @@ def _add_adopt(commands: Any) -> None:
 def _add_export(commands: Any) -> None:
     parser = command(commands, "export", "write the portable ONNX graph of a model")
     add_choices(parser)
-    _add_gguf(parser)
+    add_gguf(parser)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
     )
@@ -164,7 +156,7 @@ def _add_predict(commands: Any) -> None:
         "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
     )
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
-    _add_gguf(parser)
+    add_gguf(parser)
     for name in PREDICTED:
         reader: dict[str, Any] = {} if name == "task" else {"type": int, "metavar": "N"}
         parser.add_argument(CHOICES[name].flag, help=CHOICES[name].help, **reader)

@@ -28,6 +28,19 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     add_axes(parser)
 
 
+def add_gguf(parser: argparse.ArgumentParser) -> None:
+    """Add what says which GGUF checkpoint is meant."""
+    parser.add_argument(
+        "--gguf-file", metavar="NAME", help="GGUF file in the folder or Hub repository MODEL"
+    )
+    parser.add_argument(
+        "--config-from",
+        metavar="ORIGINAL",
+        help="of GGUF, the checkpoint that it was made from (Hub id, folder or config.json): its configuration and "
+        "tokenizer are used",
+    )
+
+
 def add_axes(parser: argparse.ArgumentParser) -> None:
     """Add the choices of a build."""
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
@@ -40,6 +53,7 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
             groups[choice.targets] = parser.add_argument_group(f"choices of target {names}")
         group = groups[choice.targets]
         group.add_argument(choice.flag, help=choice.help, **_READERS[choice.kind])
+    parser.add_argument("--activations", help=argparse.SUPPRESS)  # refused with the reason
     parser.add_argument(
         "--enable-qnn",
         nargs="?",

@@ -7,6 +7,7 @@ from typing import Any
 from qeff_zoo.arguments.options import (
     add_axes,
     add_choices,
+    add_gguf,
     add_key,
     add_offline,
     add_package,
@@ -29,6 +30,7 @@ def _add_resolve(commands: Any) -> None:
         commands, "resolve", "say whether a shared package will do, which one, and why no other"
     )
     add_choices(parser)
+    add_gguf(parser)
     add_key(parser)
     add_remote(parser)
     add_offline(parser)
@@ -43,6 +45,7 @@ def _add_pull(commands: Any) -> None:
         help="Hub id (org/name), Hub repository of packages (org/repo[@revision]) or URL of a remote",
     )
     add_axes(parser)
+    add_gguf(parser)
     add_key(parser)
     where = parser.add_mutually_exclusive_group()
     add_remote(where)
@@ -217,6 +220,12 @@ def _add_serve_args(commands: Any) -> None:
         "print what vllm-qaic needs to serve a package of target qaic or qnn-aic",
     )
     add_package(parser)
+    parser.add_argument(
+        "decode_package",
+        nargs="?",
+        metavar="DECODE_PACKAGE",
+        help="the package of --decode-only, beside one of --prefill-only",
+    )
 
 
 #: The functions that add each command.

@@ -13,6 +13,7 @@ from qeff_zoo.auto.encoders import (
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, PerfMetrics
 from qeff_zoo.auto.functions import cloud_ai_100_exec_kv, compile, export, transform
 from qeff_zoo.auto.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
+from qeff_zoo.auto.speech import QEFFAutoModelForSpeechSeq2Seq
 from qeff_zoo.auto.vision import QEFFAutoModelForImageTextToText
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "QEFFAutoModelForCausalLM",
     "QEFFAutoModelForImageTextToText",
     "QEFFAutoModelForSequenceClassification",
+    "QEFFAutoModelForSpeechSeq2Seq",
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",
     "cloud_ai_100_exec_kv",

@@ -101,7 +101,7 @@ def execute(
             for one, own in zip(fed, each, strict=True)
         ]
         chat, choices = False, {}
-    show = _printer() if stream else lambda _: None
+    show = printer() if stream else lambda _: None
     shown = [getattr(one, "text", None) or one for one in given]
     if alone := len(given) == 1:
         show(f"Prompt: {shown[0]}\nCompletion: ")
@@ -216,7 +216,7 @@ def on_devices(package: "Package", ids: Sequence[int] | None) -> Iterator[None]:
             os.environ[DEVICES_ENV] = before
 
 
-def _printer() -> Callable[[str], None]:
+def printer() -> Callable[[str], None]:
     """Return what writes a model's text: to a file or a pipe as it is, to a terminal without what would steer it."""
     stream = escaping(sys.stdout) if sys.stdout.isatty() else as_is(sys.stdout)
 

@@ -21,6 +21,7 @@ class Matrix:
         name: Of its module in the model.
         bits: Of an integer.
         group: Columns that share a scale.
+        zero_points: Whether each group has one.
         error: Squared difference of its outputs on the texts, relative to their square.
         nearest_error: What rounding to the nearest would have made of it.
     """
@@ -28,6 +29,7 @@ class Matrix:
     name: str
     bits: int
     group: int
+    zero_points: bool
     error: float
     nearest_error: float
 
@@ -70,6 +72,7 @@ class Wishes:
         group_size: Columns that share a scale.
         budget: Bits per weight of all matrices; None for `bits` everywhere.
         method: One of `METHODS`.
+        zero_points: Whether each group of 4 bits, or of `bits`, has a zero point.
         embeddings: Whether the embedding and the output matrix are quantized too; vLLM does not read that.
         tokens: Of the text that are read at most.
     """
@@ -78,5 +81,6 @@ class Wishes:
     group_size: int = 32
     budget: float | None = None
     method: str = METHODS[0]
+    zero_points: bool = False
     embeddings: bool = False
     tokens: int = 16384

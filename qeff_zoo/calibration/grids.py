@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrices as integers in groups of columns that share a scale, and the scales that suit them.
 
-    value[n, k] = integer[n, k] * scale[n, k // group],  integer in -2**(bits-1) … 2**(bits-1) - 1
+    value[n, k] = (integer[n, k] - zero[n, k // group]) * scale[n, k // group]
 
-A scale may be negative: the value of a group that is largest, of either sign, then has the integer of the longer side.
+Integers and zero points are in -2**(bits-1) … 2**(bits-1) - 1; without zero points those are 0. A scale may be
+negative: the value of a group that is largest, of either sign, then has the integer of the longer side.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,15 +25,17 @@ class Scheme:
     Args:
         bits: Of an integer, 4 or 8.
         group: Columns that share a scale.
+        zero_points: Whether they share a zero point as well.
     """
 
     bits: int
     group: int
+    zero_points: bool = False
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits of a value, those of its share of a scale among them."""
-        return self.bits + 16 / self.group
+        """Bits of a value, those of its share of a scale and a zero point among them."""
+        return self.bits + (16 + self.bits * self.zero_points) / self.group
 
 
 @dataclass(frozen=True)
@@ -42,29 +46,36 @@ class Rounded:
         scheme: How it is stored.
         integers: (rows, columns) float32, whole numbers.
         scales: (rows, columns / group) float32, exact in the type that they are stored in.
+        zeros: (rows, columns / group) float32, whole numbers.
     """
 
     scheme: Scheme
     integers: Tensor
     scales: Tensor
+    zeros: Tensor
 
     @property
     def values(self) -> Tensor:
         """What it stands for, (rows, columns) float32."""
         # Adding 0 leaves no integer that is minus zero: none is stored.
-        return (self.integers + 0.0) * self.scales.repeat_interleave(self.scheme.group, 1)
+        return (self.integers + 0.0 - self.spread(self.zeros)) * self.spread(self.scales)
+
+    def spread(self, by_group: Tensor) -> Tensor:
+        """Repeat what groups share for each of their columns."""
+        return by_group.repeat_interleave(self.scheme.group, 1)
 
 
-def to_grid(values: Tensor, scales: Tensor, bits: int) -> Tensor:
+def to_grid(values: Tensor, scales: Tensor, zeros: Tensor, bits: int) -> Tensor:
     """Return the nearest integers.
 
     Args:
         values: Float32.
         scales: Of the same shape, or one that is repeated; none is 0.
+        zeros: Likewise, whole numbers.
         bits: Of an integer.
     """
     half = 1 << (bits - 1)
-    return (values / scales).round_().clamp_(-half, half - 1)
+    return (values / scales).round_().add_(zeros).clamp_(-half, half - 1)
 
 
 def stored_scales(scales: Tensor, dtype: torch.dtype) -> Tensor:
@@ -79,8 +90,10 @@ def stored_scales(scales: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(found.abs() < about.tiny, torch.full_like(found, about.tiny), found)
 
 
-def find_scales(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype) -> Tensor:
-    """Return the scales with which nearest rounding has the least weighted squared error.
+def find_grids(
+    weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return the scales and zero points with which nearest rounding has the least weighted squared error.
 
     Args:
         weights: (rows, columns) float32.
@@ -89,31 +102,51 @@ def find_scales(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torc
         dtype: That scales are stored in.
 
     Returns:
-        (rows, columns / group) float32.
+        Both (rows, columns / group) float32.
     """
     rows, columns = weights.shape
     step = max(1, _PIECE // columns)
     pieces = [
-        _find_scales(weights[at : at + step], importance, scheme, dtype)
+        _find_grids(weights[at : at + step], importance, scheme, dtype)
         for at in range(0, rows, step)
     ]
-    return torch.cat(pieces)
+    scales, zeros = zip(*pieces, strict=True)
+    return torch.cat(scales), torch.cat(zeros)
 
 
-def _find_scales(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype) -> Tensor:
+def _find_grids(
+    weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     groups = weights.unflatten(1, (-1, scheme.group))
     weighting = importance.view(1, -1, scheme.group)
+    best = least = None
+    for scales, zeros in _candidates(groups, scheme, dtype):
+        spread, offset = scales.unsqueeze(-1), zeros.unsqueeze(-1)
+        error = to_grid(groups, spread, offset, scheme.bits)
+        error = error.sub_(offset).mul_(spread).sub_(groups).square_().mul_(weighting).sum(-1)
+        if best is None or least is None:
+            best, least = (scales, zeros), error
+            continue
+        better = error < least
+        best = torch.where(better, scales, best[0]), torch.where(better, zeros, best[1])
+        least = torch.where(better, error, least)
+    assert best is not None
+    return best
+
+
+def _candidates(
+    groups: Tensor, scheme: Scheme, dtype: torch.dtype
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield scales and zero points to be tried, both (rows, groups)."""
+    half = 1 << (scheme.bits - 1)
     place = groups.abs().argmax(-1, keepdim=True)
-    longest = groups.gather(-1, place).squeeze(-1) / -(1 << (scheme.bits - 1))
-    best = torch.zeros_like(longest)
-    least = torch.full_like(longest, torch.inf)
+    longest = groups.gather(-1, place).squeeze(-1) / -half
+    none = torch.zeros_like(longest)
+    low, high = groups.amin(-1).clamp_max(0), groups.amax(-1).clamp_min(0)
     for reach in _REACHES:
         for sign in (1, -1):
-            scales = stored_scales(longest * (sign * reach), dtype)
-            spread = scales.unsqueeze(-1)
-            error = to_grid(groups, spread, scheme.bits).mul_(spread).sub_(groups)
-            error = error.square_().mul_(weighting).sum(-1)
-            better = error < least
-            best = torch.where(better, scales, best)
-            least = torch.where(better, error, least)
-    return best
+            yield stored_scales(longest * (sign * reach), dtype), none
+        if scheme.zero_points:
+            scales = stored_scales((high - low) * reach / (2 * half - 1), dtype)
+            zeros = -half - low * reach / scales
+            yield scales, zeros.round_().clamp_(-half, half - 1)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.calibration.unstacking import Stack
+
 
 @dataclass(frozen=True)
 class Group:
@@ -23,13 +25,40 @@ class Group:
     norm: str | None = None
 
 
-def groups_of(layer: nn.Module, run: Callable[[], Any]) -> list[Group]:
+@dataclass(frozen=True)
+class Stage:
+    """Groups that do not read each other's answers.
+
+    Args:
+        groups: One, or those of all experts.
+        routed: Whether a router chooses the tokens of each.
+    """
+
+    groups: tuple[Group, ...]
+    routed: bool = False
+
+    @property
+    def linears(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(name for group in self.groups for name in group.linears)
+
+
+def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
     """Find the linear layers of a layer, those with the same input together, in the order of their calls.
 
     Args:
         layer: Loaded.
         run: Runs it.
     """
+    names = {id(module): name for name, module in layer.named_modules()}
+    stacks = {
+        id(linear): stack
+        for module in layer.modules()
+        for stack in vars(module).values()
+        if isinstance(stack, Stack)
+        for expert in stack.experts
+        for linear in expert
+    }
     found: dict[Any, list[str]] = {}
     made: dict[Any, str] = {}
     kept: list[Tensor] = []  # so that no two have one address
@@ -38,30 +67,33 @@ def groups_of(layer: nn.Module, run: Callable[[], Any]) -> list[Group]:
         kept.append(tensor)
         return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
-    def note_input(name: str) -> Callable[..., None]:
-        def note(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            names = found.setdefault(identity(arguments[0]), [])
-            if not any(name in one for one in found.values()):
-                names.append(name)
+    def note_input(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if id(module) in stacks:
+            found.setdefault(stacks[id(module)], [])
+            return
+        called = found.setdefault(identity(arguments[0]), [])
+        if not any(names[id(module)] in one for one in found.values()):
+            called.append(names[id(module)])
 
-        return note
+    def note_output(module: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            made[identity(output)] = names[id(module)]
 
-    def note_output(name: str) -> Callable[..., None]:
-        def note(_: nn.Module, __: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                made[identity(output)] = name
-
-        return note
-
-    with ExitStack() as stack:
-        for name, module in layer.named_modules():
+    with ExitStack() as hooks:
+        for module in layer.modules():
             if type(module) is nn.Linear:
-                hook = module.register_forward_pre_hook(note_input(name))
-                stack.callback(hook.remove)
+                hooks.callback(module.register_forward_pre_hook(note_input).remove)
             elif _is_norm(module):
-                stack.callback(module.register_forward_hook(note_output(name)).remove)
+                hooks.callback(module.register_forward_hook(note_output).remove)
         run()
-    return [Group(tuple(names), made.get(place)) for place, names in found.items() if names]
+    stages: list[Stage] = []
+    for place, called in found.items():
+        if isinstance(place, Stack):
+            experts = (tuple(names[id(one)] for one in expert) for expert in place.experts)
+            stages.append(Stage(tuple(map(Group, experts)), routed=True))
+        elif called:
+            stages.append(Stage((Group(tuple(called), made.get(place)),)))
+    return stages
 
 
 def _is_norm(module: nn.Module) -> bool:

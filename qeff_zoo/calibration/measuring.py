@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qeff_zoo.calibration.budget import Unit, cheapest, choose, squared_errors
 from qeff_zoo.calibration.grids import Scheme
-from qeff_zoo.calibration.inputs import groups_of, linear_of, moments, set_weights, weights_of
+from qeff_zoo.calibration.inputs import linear_of, moments, set_weights, stages_of, weights_of
 from qeff_zoo.calibration.subject import Subject
 
 
@@ -68,8 +68,8 @@ class Measured:
                 for one in varied:
                     one.hidden = self._passed(number, one.hidden)
                 run = partial(streamed.run, number, 0, hidden[0])
-                for group in groups_of(streamed.layers[number], run):
-                    names = [f"{prefix}.{name}" for name in group.linears]
+                for stage in stages_of(streamed.layers[number], run):
+                    names = [f"{prefix}.{name}" for name in stage.linears]
                     names = [name for name in names if name in self.subject.sources]
                     self._called.update(names)
                     if self.subject.wishes.budget is not None and names:

@@ -5,10 +5,12 @@ The error of a matrix is `sum((weights - values) @ hessian * (weights - values))
 moments (columns, columns): the squared difference of its outputs.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from qeff_zoo.calibration.grids import Rounded, Scheme, find_scales, stored_scales, to_grid
+from qeff_zoo.calibration.grids import Rounded, Scheme, find_grids, stored_scales, to_grid
 
 _DAMPING = 0.01  # of the mean of the diagonal
 _BLOCK = 128  # columns whose updates are put off
@@ -37,9 +39,9 @@ def nearest(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dt
         scheme: How it is to be stored.
         dtype: That scales are stored in.
     """
-    scales = find_scales(weights, importance, scheme, dtype)
-    spread = scales.repeat_interleave(scheme.group, 1)
-    return Rounded(scheme, to_grid(weights, spread, scheme.bits), scales)
+    scales, zeros = find_grids(weights, importance, scheme, dtype)
+    spread, offset = (one.repeat_interleave(scheme.group, 1) for one in (scales, zeros))
+    return Rounded(scheme, to_grid(weights, spread, offset, scheme.bits), scales, zeros)
 
 
 def gptq(weights: Tensor, hessian: Tensor, scheme: Scheme, dtype: torch.dtype) -> Rounded:
@@ -63,8 +65,8 @@ def gptq(weights: Tensor, hessian: Tensor, scheme: Scheme, dtype: torch.dtype) -
         errors = [error_of(piece, one.values, hessian) for one in (plain, found)]
         start = plain if errors[0] < errors[1] else found
         pieces.append(_descend(piece, hessian, start, dtype))
-    integers, scales = zip(*((one.integers, one.scales) for one in pieces), strict=True)
-    return Rounded(scheme, torch.cat(integers), torch.cat(scales))
+    parts = zip(*((one.integers, one.scales, one.zeros) for one in pieces), strict=True)
+    return Rounded(scheme, *map(torch.cat, parts))
 
 
 def compensating(weights: Tensor, hessian: Tensor, crossed: Tensor) -> Tensor:
@@ -90,19 +92,20 @@ def damped(hessian: Tensor) -> Tensor:
 def _compensated(weights: Tensor, order: Tensor, upper: Tensor, start: Rounded) -> Rounded:
     """Round column by column, the most important first, on fixed grids (GPTQ, https://arxiv.org/abs/2210.17323)."""
     left = weights[:, order].contiguous()
-    scales = start.scales.repeat_interleave(start.scheme.group, 1)[:, order]
+    scales, zeros = (start.spread(one)[:, order] for one in (start.scales, start.zeros))
     integers = torch.empty_like(left)
     for first in range(0, left.shape[1], _BLOCK):
         last = min(first + _BLOCK, left.shape[1])
         errors = torch.empty(len(left), last - first)
         for column in range(first, last):
-            scale = scales[:, column]
-            integers[:, column] = to_grid(left[:, column], scale, start.scheme.bits)
-            error = (left[:, column] - integers[:, column] * scale) / upper[column, column]
+            scale, zero = scales[:, column], zeros[:, column]
+            integers[:, column] = to_grid(left[:, column], scale, zero, start.scheme.bits)
+            value = (integers[:, column] - zero) * scale
+            error = (left[:, column] - value) / upper[column, column]
             left[:, column:last] -= error[:, None] * upper[column, column:last]
             errors[:, column - first] = error
         left[:, last:] -= errors @ upper[first:last, last:]
-    return Rounded(start.scheme, integers[:, order.argsort()].contiguous(), start.scales)
+    return replace(start, integers=integers[:, order.argsort()].contiguous())
 
 
 def _descend(weights: Tensor, hessian: Tensor, start: Rounded, dtype: torch.dtype) -> Rounded:
@@ -117,7 +120,8 @@ def _descend(weights: Tensor, hessian: Tensor, start: Rounded, dtype: torch.dtyp
         for group, first in enumerate(range(0, weights.shape[1], scheme.group)):
             columns = slice(first, first + scheme.group)
             within = hessian[columns, columns]
-            mine, here = integers[:, columns], pull[:, columns].clone()
+            mine = integers[:, columns] - start.zeros[:, group, None]
+            here = pull[:, columns].clone()
             slope = (here * mine).sum(1)
             curve = ((mine @ within) * mine).sum(1)
             step = torch.where(curve > 0, slope / curve, torch.zeros(()))
@@ -128,7 +132,7 @@ def _descend(weights: Tensor, hessian: Tensor, start: Rounded, dtype: torch.dtyp
             moved = mine * step[:, None]
             here -= moved @ within
             for column in range(mine.shape[1]):
-                was = mine[:, column]
+                was = integers[:, first + column]
                 wanted = was + here[:, column] / (diagonal[first + column] * scale)
                 now = wanted.round_().clamp_(-half, half - 1)
                 move = (now - was) * scale
@@ -140,4 +144,4 @@ def _descend(weights: Tensor, hessian: Tensor, start: Rounded, dtype: torch.dtyp
             changed = changed or bool(moved.any())
         if not changed:
             break
-    return Rounded(scheme, integers, scales)
+    return replace(start, integers=integers, scales=scales)

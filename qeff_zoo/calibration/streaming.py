@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.calibration.unstacking import unstack
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.export.loader import build_meta
@@ -53,10 +54,14 @@ class Streamed:
         if not any(".pooler." in f".{name}" for name in checkpoint.logical):
             self.model.pooler = None  # embedders leave it out
         bound = bind(self.model, checkpoint.logical)
-        self.expressions = bound.expressions
+        self.expressions = dict(bound.expressions)
         #: What the checkpoint stores again although it is tied.
         self.doubled = list(bound.doubled.values())
         self.path, self.layers = self._chain()
+        if hasattr(self.model, "set_experts_implementation"):
+            self.model.set_experts_implementation("eager")  # an expert after the other
+        #: Names of the linear layers that experts were taken apart into.
+        self.unstacked = unstack(self.model, self.expressions, checkpoint.tensors, f"{self.path}.")
         self._values: dict[str, Tensor] = {}
         #: By layer and text.
         self._calls: list[list[Call]] = []

@@ -85,10 +85,10 @@ class Subject:
         """Return the schemes that matrices may have; 8 bits need few scales."""
         size = self.wishes.group_size
         if self.wishes.budget is None:
-            return [Scheme(self.wishes.bits, size)]
+            return [Scheme(self.wishes.bits, size, self.wishes.zero_points)]
         columns = [self.checkpoint.stored[self.sources[name]].shape[1] for name in names]
         wide = (one for one in (128, 64, 32) if one >= size and not any(n % one for n in columns))
-        return [Scheme(4, size), Scheme(8, next(wide, size))]
+        return [Scheme(4, size, self.wishes.zero_points), Scheme(8, next(wide, size))]
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is computed."""
@@ -133,6 +133,11 @@ class Subject:
             else 8 * self.checkpoint.stored[name].nbytes
             for name, weights in self.matrices().items()
         )
+
+    def called(self, name: str) -> str:
+        """Return the name of a linear layer; of an expert's, which has none in the model, that in the checkpoint."""
+        source = self.streamed.expressions.get(f"{name}.weight")
+        return str(source).removesuffix(".weight") if name in self.streamed.unstacked else name
 
     def weights(self, name: str) -> int:
         """Return the number of a module's weights."""

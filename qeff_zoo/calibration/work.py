@@ -5,8 +5,9 @@ A group is rounded for the inputs that the layers before it, rounded, now give i
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 from qeff_zoo.calibration import folding
 from qeff_zoo.calibration.asked import FOLDING, NEAREST, VERSION, Matrix, Quantized
 from qeff_zoo.calibration.inputs import (
-    Group,
-    groups_of,
+    Stage,
     inputs_of,
     linear_of,
     moments,
     set_weights,
+    stages_of,
     weights_of,
 )
 from qeff_zoo.calibration.measuring import Measured
@@ -36,6 +37,8 @@ from qeff_zoo.calibration.writing import (
     torch_dtype,
 )
 from qeff_zoo.weights.quantization import FLOATS
+
+_REMEMBERED = 512 << 20  # bytes of second moments at a time
 
 
 @dataclass
@@ -108,50 +111,84 @@ class Work:
             self.subject.streamed.layers[number],
             partial(self.subject.streamed.run, number),
         )
-        groups = groups_of(layer, partial(run, 0, hidden[0]))
+        stages = stages_of(layer, partial(run, 0, hidden[0]))
         if self.subject.wishes.method == FOLDING:
-            self._fold(layer, prefix, groups, run, hidden)
-        was = weights_of(layer, (name for group in groups for name in group.linears))
+            self._fold(layer, prefix, stages, run, hidden)
+        was = weights_of(layer, (name for stage in stages for name in stage.linears))
         now = dict(was)
-        for group in groups:
-            names = [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
-            if not names:
-                continue
-            hessian, crossed = torch.zeros(2, *[was[names[0]].shape[1]] * 2)
-            with inputs_of(linear_of(layer, names[0])) as inputs:
-                for text in range(len(hidden)):
-                    seen = []
-                    for weights, states in ((now, hidden), (was, floats)):
-                        set_weights(layer, weights)
-                        run(text, states[text])
-                        seen.append(torch.cat([hessian[:0], *inputs]))
-                        inputs.clear()
-                    rounded, plain = seen
-                    hessian.addmm_(rounded.T, rounded)
-                    # Tokens that a router sends elsewhere once it is given other states are not compared.
-                    same = plain.shape == rounded.shape
-                    crossed.addmm_((plain if same else rounded).T, rounded)
-            for name in names:
-                wanted = was[name]
-                if self.subject.wishes.method != NEAREST:
-                    wanted = compensating(wanted, hessian, crossed)
-                now[name] = self._round(f"{prefix}.{name}", wanted, hessian)
+        for stage in stages:
+            for part in _parts(stage, {name: one.shape[1] for name, one in was.items()}):
+                self._stage(layer, prefix, part, run, (now, hidden), (was, floats))
         set_weights(layer, was)
         before = [run(text, one) for text, one in enumerate(floats)]
         set_weights(layer, now)
         return [run(text, one) for text, one in enumerate(hidden)], before
 
+    def _stage(
+        self,
+        layer: nn.Module,
+        prefix: str,
+        stage: Stage,
+        run: Callable[[int, Tensor], Tensor],
+        rounded: tuple[dict[str, Tensor], Sequence[Tensor]],
+        plain: tuple[dict[str, Tensor], Sequence[Tensor]],
+    ) -> None:
+        """Quantize groups of a layer.
+
+        Args:
+            layer: Loaded.
+            prefix: Its name.
+            stage: The groups.
+            run: Runs it on the states of a text.
+            rounded: Its weights and the states of each text as they are now; the weights are changed.
+            plain: As they were.
+        """
+        now, was = rounded[0], plain[0]
+        chosen = [
+            [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
+            for group in stage.groups
+        ]
+        chosen = [names for names in chosen if names]
+        sizes = [was[names[0]].shape[1] for names in chosen]
+        hessians, crossed = ([torch.zeros(size, size) for size in sizes] for _ in range(2))
+        with ExitStack() as stack:
+            inputs = [stack.enter_context(inputs_of(linear_of(layer, n[0]))) for n in chosen]
+            for text in range(len(rounded[1])):
+                seen: list[list[Tensor]] = []
+                for weights, states in (rounded,) if stage.routed else (rounded, plain):
+                    set_weights(layer, weights)
+                    run(text, states[text])
+                    seen.append(
+                        [
+                            torch.cat([one[:0], *of])
+                            for one, of in zip(hessians, inputs, strict=True)
+                        ]
+                    )
+                    for of in inputs:
+                        of.clear()
+                for number, found in enumerate(seen[0]):
+                    hessians[number].addmm_(found.T, found)
+                    # Tokens that a router sends elsewhere once it is given other states are not compared.
+                    same = seen[-1][number].shape == found.shape
+                    crossed[number].addmm_((seen[-1][number] if same else found).T, found)
+        for names, hessian, cross in zip(chosen, hessians, crossed, strict=True):
+            for name in names:
+                wanted = was[name]
+                if self.subject.wishes.method != NEAREST and not stage.routed:
+                    wanted = compensating(wanted, hessian, cross)
+                now[name] = self._round(f"{prefix}.{name}", wanted, hessian)
+
     def _fold(
         self,
         layer: nn.Module,
         prefix: str,
-        groups: Sequence[Group],
+        stages: Sequence[Stage],
         run: Callable[[int, Tensor], Tensor],
         hidden: Sequence[Tensor],
     ) -> None:
         """Fold scales into what makes the inputs of groups, where that helps."""
         earlier: list[str] = []
-        for group in groups:
+        for group in (stage.groups[0] for stage in stages if not stage.routed):
             schemes = [self.schemes.get(f"{prefix}.{name}") for name in group.linears]
             scheme = schemes[0]
             if scheme is not None and scheme.bits == 4 and None not in schemes:
@@ -189,9 +226,10 @@ class Work:
         errors = [error_of(weights, one.values, hessian) / whole for one in (found, plain)]
         self.matrices.append(
             Matrix(
-                name=name,
+                name=self.subject.called(name),
                 bits=scheme.bits,
                 group=scheme.group,
+                zero_points=scheme.zero_points,
                 error=errors[0],
                 nearest_error=errors[1],
             )
@@ -265,13 +303,14 @@ class Work:
 
     def config(self) -> dict[str, Any]:
         """Return `quantization_config`."""
-        return quantization_config(self.schemes, self._floats())
+        schemes = {self.subject.called(name): scheme for name, scheme in self.schemes.items()}
+        return quantization_config(schemes, self._floats())
 
     def _floats(self) -> list[str]:
         """Return the linear layers that stay floats."""
         modules = self.subject.streamed.model.named_modules()
         return [
-            name
+            self.subject.called(name)
             for name, module in modules
             if isinstance(module, nn.Linear) and name not in self.schemes
         ]
@@ -292,3 +331,16 @@ class Work:
             folded=self.folded,
             floats=self._floats(),
         )
+
+
+def _parts(stage: Stage, columns: Mapping[str, int]) -> Iterator[Stage]:
+    """Cut a stage so that what is remembered of the inputs of each part fits in little memory.
+
+    Args:
+        stage: Of a layer.
+        columns: Of each matrix.
+    """
+    size = columns[stage.linears[0]] ** 2 * 8  # two matrices of float32
+    step = max(1, _REMEMBERED // size)
+    for first in range(0, len(stage.groups), step):
+        yield replace(stage, groups=stage.groups[first : first + step])

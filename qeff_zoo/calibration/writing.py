@@ -3,6 +3,7 @@
 
 weight_packed (rows, columns * bits / 32) int32, the first column in the lowest bits, integers moved to 0 … 2**bits - 1
 weight_scale  (rows, columns / group), weight_shape (2,) int64
+weight_zero_point  (rows * bits / 32, columns / group) int32, where there are zero points: packed and moved likewise
 """
 
 import json
@@ -62,7 +63,10 @@ def planned_matrix(path: str, info: TensorInfo, scheme: Scheme) -> dict[str, Pla
         scheme: How it will be stored.
     """
     rows, columns = info.shape
+    words = -(-rows * scheme.bits // 32)
+    zeros = {f"{path}.weight_zero_point": Planned("I32", (words, columns // scheme.group))}
     return {
+        **(zeros if scheme.zero_points else {}),
         f"{path}.weight_packed": Planned("I32", (rows, columns * scheme.bits // 32)),
         f"{path}.weight_scale": Planned(scale_dtype(info), (rows, columns // scheme.group)),
         f"{path}.weight_shape": Planned("I64", (2,)),
@@ -146,7 +150,12 @@ class Writer:
             found: What it became.
         """
         bits = found.scheme.bits
-        moved = (found.integers + (1 << (bits - 1))).to(torch.uint8).numpy()
+        half = 1 << (bits - 1)
+        moved = (found.integers + half).to(torch.uint8).numpy()
+        if found.scheme.zero_points:
+            zeros = (found.zeros + half).to(torch.uint8).numpy().T
+            zeros = np.pad(zeros, [(0, 0), (0, -zeros.shape[1] % (32 // bits))])
+            self.put(f"{path}.weight_zero_point", pack(zeros, bits).view("<u4").T)
         self.put(f"{path}.weight_packed", pack(moved, bits))
         name = f"{path}.weight_scale"
         self.put(name, to_bytes(found.scales, self._planned[name].dtype))
@@ -187,7 +196,7 @@ def quantization_config(schemes: Mapping[str, Scheme], ignored: list[str]) -> di
                 "observer": "minmax",
                 "observer_kwargs": {},
                 "strategy": "group",
-                "symmetric": True,
+                "symmetric": not scheme.zero_points,
                 "type": "int",
             },
         }

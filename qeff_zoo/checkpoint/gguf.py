@@ -178,7 +178,7 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
         UnsupportedModelError: They do not say all that a configuration does, or something that none says.
     """
     metadata, tensors = header.metadata, header.tensors
-    architecture = str(metadata.get("general.architecture"))[:64]
+    architecture = gguf_names.architecture_of(name, metadata)
     kind, alone = next(
         (
             (kind, one.alone)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import choices_of, saying_warnings
+from qeff_zoo.cli.reading import choices_of, saying_warnings, source_of
 from qeff_zoo.cli.signing import signer
 from qeff_zoo.errors import CompileError
 
@@ -20,11 +20,6 @@ def _request(arguments: argparse.Namespace) -> Any:
     from qeff_zoo.choices import Request
 
     return Request(**choices_of(arguments))
-
-
-def source_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what says which checkpoint is meant, beside its name."""
-    return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
 
 
 def plan_command(arguments: argparse.Namespace) -> None:

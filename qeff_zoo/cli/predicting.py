@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qeff_zoo.arguments.building import PREDICTED
-from qeff_zoo.cli.building import reporter, source_of
+from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import read_text
+from qeff_zoo.cli.reading import read_text, source_of
 from qeff_zoo.errors import GenerationError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_json
-from qeff_zoo.cli.reading import choices_of
+from qeff_zoo.cli.reading import choices_of, source_of
 from qeff_zoo.errors import ResolutionError, ZooError
 
 if TYPE_CHECKING:
@@ -68,20 +68,18 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
     found = resolve.resolve(
         model,
         choices_of(arguments),
-        revision=arguments.revision,
         key=arguments.key,
         remote=arguments.remote,
         adapters=True,
         store=puller.store,
+        **source_of(arguments),
     )
     if found.verdict == resolve.BUILD and arguments.or_build:
         from qeff_zoo import pipeline
         from qeff_zoo.choices import Request
 
         request = Request(**choices_of(arguments))
-        built = pipeline.build(
-            model, request, revision=arguments.revision, reporter=puller.reporter
-        )
+        built = pipeline.build(model, request, reporter=puller.reporter, **source_of(arguments))
         return Pulled(package=built.package, hit=False, bytes_transferred=0, source=None)
     try:
         resolve.require(found)

@@ -3,6 +3,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from qeff_zoo.cli.building import reporter
@@ -27,6 +28,7 @@ def quantize_command(arguments: argparse.Namespace) -> None:
             group_size=arguments.group_size,
             budget=arguments.budget,
             method=arguments.method,
+            zero_points=arguments.zero_points,
             embeddings=arguments.embeddings,
             tokens=arguments.calibration_tokens,
         ),
@@ -44,12 +46,17 @@ def quantize_command(arguments: argparse.Namespace) -> None:
 def _summary(found: "Quantized") -> str:
     """Say what became of the matrices, of a format each, and of the answers."""
     rows = []
-    for bits, group in sorted({(one.bits, one.group) for one in found.matrices}):
-        these = [one for one in found.matrices if (one.bits, one.group) == (bits, group)]
+    kinds = Counter((one.bits, one.group, one.zero_points) for one in found.matrices)
+    for bits, group, zero_points in sorted(kinds):
+        kind = bits, group, zero_points
+        these = [one for one in found.matrices if (one.bits, one.group, one.zero_points) == kind]
         error = sum(one.error for one in these) / len(these)
         nearest = sum(one.nearest_error for one in these) / len(these)
         rows.append(
-            [f"int{bits} in groups of {group}", len(these), f"{error:.2g}", f"{nearest:.2g}"]
+            [
+                f"int{bits} in groups of {group}{', zero points' if zero_points else ''}",
+                *(len(these), f"{error:.2g}", f"{nearest:.2g}"),
+            ]
         )
     if found.floats:
         rows.append(["floats", len(found.floats), "0", "0"])

@@ -44,8 +44,21 @@ def saying_warnings() -> Iterator[None]:
         print(warning.message, file=sys.stderr)
 
 
+def source_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what says which checkpoint is meant, beside its name."""
+    return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
+
+
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what was asked of a build or of a package, by the fields of `qeff_zoo.choices.Request`."""
+    if arguments.activations is not None:
+        raise PlanError(
+            [
+                f"--activations is {arguments.activations!r}, but how activations are rounded is not chosen: products "
+                "of integers round their left sides to int8 block by block, and schemes that a checkpoint stores are "
+                "not applied (the record says which). Leave it out; `--weights fp32` rounds nothing."
+            ]
+        )
     given = {name: getattr(arguments, name) for name in CHOICES}
     if arguments.enable_qnn is not None:
         said = {"target": "qnn-aic", "qnn_config": arguments.enable_qnn}

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import choices_of
+from qeff_zoo.cli.reading import choices_of, source_of
 from qeff_zoo.cli.signing import signer
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def resolve_command(arguments: argparse.Namespace) -> int:
     resolution = resolve(
         arguments.model,
         choices_of(arguments),
-        revision=arguments.revision,
         key=arguments.key,
         remote=arguments.remote,
         adapters=True,
+        **source_of(arguments),
     )
     if arguments.json:
         print_json(_facts(resolution))

@@ -162,6 +162,31 @@ _MOST_EXPERTS = 10_000
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 
+def architecture_of(name: str, metadata: Mapping[str, Any]) -> str:
+    """Return what llama.cpp calls the architecture of a model.
+
+    Args:
+        name: Of the file, for messages.
+        metadata: Of the file.
+
+    Raises:
+        UnsupportedModelError: The file is no model's.
+    """
+    architecture = str(metadata.get("general.architecture"))[:64]
+    kind = "mmproj" if architecture == "clip" else str(metadata.get("general.type", "model"))[:64]
+    if kind == "mmproj":
+        raise UnsupportedModelError(
+            f"{name!r} is a GGUF file of type 'mmproj', a vision or sound projector. Expected the language model's own "
+            "file. Give that one for texts; for pictures build the checkpoint of safetensors, which has them as well."
+        )
+    if kind != "model":
+        raise UnsupportedModelError(
+            f"{name!r} is a GGUF file of type {kind!r}. Expected the language model's own file. Give that one; an "
+            "adapter is loaded as peft saves it."
+        )
+    return architecture
+
+
 def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout:
     """Find how a file's model is stored.
 
@@ -174,13 +199,7 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
         CheckpointError: The configuration is of another architecture than the file.
         UnsupportedModelError: The file is no model's, or nobody has said how it is stored.
     """
-    architecture = str(metadata.get("general.architecture"))[:64]
-    kind = str(metadata.get("general.type", "model"))[:64]
-    if architecture == "clip" or kind != "model":
-        raise UnsupportedModelError(
-            f"{name!r} is a GGUF file of type {'mmproj' if architecture == 'clip' else kind!r}: a vision projector or "
-            "an adapter. Expected the language model's own file. Give that one."
-        )
+    architecture = architecture_of(name, metadata)
     layout = layouts().get(model_type)
     if layout is None:
         raise UnsupportedModelError(

@@ -64,7 +64,7 @@ _GROUPS = ("target", "task", "quantization", "shape")
 _SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
 #: Said first, without their name. What follows from other axes, or is so nearly always, is not said; nor is a file.
 _FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
-_UNSAID = ("task", "method", "continuous_batching", "comp_ctx_lengths", "qnn_config")
+_UNSAID = ("task", "method", "continuous_batching", "comp_ctx_lengths", "qnn_config", "gguf_file")
 _LONGEST = 96
 
 
@@ -191,6 +191,8 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         axes["adapter"] = adapter_axis(merged)
     # Of the target's lowering: nobody asks for another than the newest.
     axes.pop("revision", None)
+    if file := manifest.get("weights", {}).get("gguf_file"):
+        axes["gguf_file"] = file  # one of several that a repository may have
     return axes
 
 

@@ -3,6 +3,7 @@
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,8 @@ class SpeechSeq2SeqSession:
         self.features = features.find(settings)
         self.tokenizer = Tokenizer.find(folder)
         self.tokens = SpeechTokens.read(folder)
+        #: Seconds to the first token of the last call.
+        self.first_token_s = 0.0
         self._in_use = threading.Lock()
 
     @property
@@ -154,7 +157,39 @@ class SpeechSeq2SeqSession:
         alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
         given: Any = [sounds] if alone else sounds
         read = (read_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
-        recordings = (self._recording(samples, chosen, prompt) for samples in read)
+        return self._all((self._recording(samples, chosen, prompt) for samples in read), listen)
+
+    def write_down(
+        self,
+        features: Sequence[Array],
+        *,
+        choices: SpeechChoices = _USUAL,
+        listen: Callable[[int, Segment], None] | None = None,
+        **more: Any,
+    ) -> list[Transcription]:
+        """Write down what is said in recordings of which the features are known.
+
+        Args:
+            features: Of each, (frames, bins).
+            choices: As of `transcribe`, and so the others.
+            listen: Told of segments.
+            **more: Fields of `choices` in place of those.
+
+        Raises:
+            GenerationError: As of `transcribe`, or they are of another shape.
+        """
+        chosen = replace(choices, **more)
+        prompt = self._prepared(chosen)
+        if wrong := [one.shape for one in features if one.shape[1:] != (self.input_bins,)]:
+            raise GenerationError(
+                f"Features have shape {wrong[0]}; expected (frames, {self.input_bins}). Compute them with the "
+                "checkpoint's own feature extractor."
+            )
+        return self._all((self._begun(one, chosen, prompt) for one in features), listen)
+
+    def _all(
+        self, recordings: Iterable[Recording], listen: Callable[[int, Segment], None] | None
+    ) -> list[Transcription]:
         found: dict[int, Transcription] = {}
         with self._exclusively():
             for one, segments in self._steps(recordings):
@@ -223,12 +258,23 @@ class SpeechSeq2SeqSession:
     def _recording(
         self, samples: Array, choices: SpeechChoices, prompt: Sequence[int]
     ) -> Recording:
-        assert self.tokenizer is not None
         least = self.frames * self.features.step
         padded = np.pad(samples, (0, max(0, least - len(samples))))
+        found = self.features.compute(padded)
+        return self._begun(found, choices, prompt, len(samples) / self.rate)
+
+    def _begun(
+        self,
+        found: Array,
+        choices: SpeechChoices,
+        prompt: Sequence[int],
+        seconds: float | None = None,
+    ) -> Recording:
+        """Return a recording of which the features are known; by default as long as they are."""
+        assert self.tokenizer is not None
         recording = Recording(
-            self.features.compute(padded),
-            seconds=len(samples) / self.rate,
+            found,
+            seconds=len(found) * self.features.step / self.rate if seconds is None else seconds,
             frames=self.frames,
             choices=choices,
             tokens=self.tokens,
@@ -253,6 +299,7 @@ class SpeechSeq2SeqSession:
         waiting = (self._first(*one) for one in enumerate(recordings))
         begun: deque[_Waiting] = deque()  # those whose next window is to be read; they come first
         rows: dict[int, _Row] = {}
+        asked, self.first_token_s = time.perf_counter(), 0.0
         while True:
             fresh: dict[int, _Waiting] = {}
             for row in (row for row in range(self.decoder.sizes.rows) if row not in rows):
@@ -263,7 +310,9 @@ class SpeechSeq2SeqSession:
                 rows |= self._begin(fresh)
             if not rows:
                 return
-            for row in self._decode(rows):
+            ended = self._decode(rows)
+            self.first_token_s = self.first_token_s or time.perf_counter() - asked
+            for row in ended:
                 one = rows.pop(row)
                 yield one, one.recording.end(one.window)
                 if not one.recording.ended:

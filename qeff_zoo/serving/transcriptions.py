@@ -5,7 +5,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -105,10 +105,13 @@ class SpeechQueue:
         if self._closing:
             raise shutting_down()
         loop = asyncio.get_running_loop()
-        fresh: asyncio.Queue[Segment | Transcription | Exception] = asyncio.Queue()
+        fresh: asyncio.Queue[Segment | Transcription | BaseException] = asyncio.Queue()
 
-        def tell(item: Segment | Transcription | Exception) -> None:
+        def tell(item: Segment | Transcription | BaseException) -> None:
             loop.call_soon_threadsafe(fresh.put_nowait, item)
+
+        def ended(work: Future[Transcription]) -> None:
+            tell(work.exception() or work.result())  # whatever went wrong is for who waits
 
         def heard(_: int, segment: Segment) -> None:
             if job.left.is_set() or self._closing:
@@ -118,10 +121,10 @@ class SpeechQueue:
 
         self._active += 1
         try:
-            self._worker.submit(self._do, job, heard, tell)
+            self._worker.submit(self._do, job, heard).add_done_callback(ended)
             while True:
                 item = await fresh.get()
-                if isinstance(item, Exception):
+                if isinstance(item, BaseException):
                     self._failed += 1
                     raise item
                 yield item
@@ -132,16 +135,10 @@ class SpeechQueue:
             job.left.set()
             self._active -= 1
 
-    def _do(
-        self,
-        job: _Job,
-        heard: Callable[[int, Segment], None],
-        tell: Callable[[Segment | Transcription | Exception], None],
-    ) -> None:
-        """Write down a recording, in the worker's thread; whatever goes wrong is told to who waits."""
+    def _do(self, job: _Job, heard: Callable[[int, Segment], None]) -> Transcription:
+        """Write down a recording, in the worker's thread."""
         if job.left.is_set() or self._closing:
-            tell(shutting_down())
-            return
+            raise shutting_down()
         self._running = 1
         try:
             if isinstance(self.session, SpeechSeq2SeqSession):
@@ -150,11 +147,9 @@ class SpeechQueue:
                 (found,) = self.session.transcribe(job.sound)
                 for segment in found.segments:
                     heard(0, segment)
-            tell(found)
-        except (ApiError, GenerationError, MediaError) as error:
-            tell(error)
         finally:
             self._running = 0
+        return found
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""

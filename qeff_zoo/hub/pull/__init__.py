@@ -6,8 +6,9 @@ In: what a user asks for, or where a package is. Out: the store's package, and w
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
+from qeff_zoo.checkpoint import Place
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import resolve, seen, trust
@@ -163,20 +164,20 @@ def pull(
     reference: str,
     wishes: Mapping[str, Any] | None = None,
     *,
-    revision: str | None = None,
     key: str | None = None,
     remote: str | None = None,
     puller: Puller | None = None,
+    **place: Unpack[Place],
 ) -> Pulled:
     """Find the package to use for a model, and bring it here.
 
     Args:
         reference: Model id, Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
         wishes: What the package must be; see `qeff_zoo.hub.resolve.resolve`.
-        revision: Of the checkpoint.
         key: Name of the one package that will do.
         remote: URL or `org/repo` of the only remote to ask.
         puller: Says where to; None for the store that `QEFF_HOME` names.
+        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.open_checkpoint`.
 
     Raises:
         ResolutionError: There is no such package.
@@ -185,9 +186,7 @@ def pull(
         StoreError: There is no room for it.
     """
     puller = puller or Puller(Store())
-    found = resolve.resolve(
-        reference, wishes, revision=revision, key=key, remote=remote, store=puller.store
-    )
+    found = resolve.resolve(reference, wishes, key=key, remote=remote, store=puller.store, **place)
     return bring(found, puller)
 
 

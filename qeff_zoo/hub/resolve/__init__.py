@@ -9,9 +9,10 @@ has the id as its name. Later remotes are not asked, so that nobody there can of
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from qeff_zoo import registry
+from qeff_zoo.checkpoint import Place
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import (
     AdapterError,
@@ -106,22 +107,23 @@ def resolve(
     reference: str,
     wishes: Mapping[str, Any] | None = None,
     *,
-    revision: str | None = None,
     key: str | None = None,
     remote: str | None = None,
     store: Store | None = None,
     adapters: bool = False,
+    **place: Unpack[Place],
 ) -> Resolution:
     """Decide what to do for a model.
 
     Args:
-        reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
+        reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), URL of a remote, folder of
+            a checkpoint, or GGUF file.
         wishes: Fields of `qeff_zoo.choices.Request`, and any other axis by its name; None for what is left to us.
-        revision: Of the checkpoint: commit, tag or branch.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
         store: Where packages of this machine are; None for the one `QEFF_HOME` names.
         adapters: Take the folder or the repository of an adapter for a package of its base that it can be loaded into.
+        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.open_checkpoint`.
 
     Raises:
         ResolutionError: The reference names several models, the key several packages, or the revision is not known.
@@ -135,16 +137,19 @@ def resolve(
     """
     asked = {name: value for name, value in (wishes or {}).items() if value is not None}
     if adapters and remote is None and (one := _adapter_of(reference, store or Store())):
-        given = resolve(one.model, {**one.wishes, **asked}, revision=revision, key=key, store=store)
+        given = resolve(one.model, {**one.wishes, **asked}, key=key, store=store, **place)
         note = f"{reference} is an adapter of {one.model}: load it into this package."
         return replace(given, notes=(note, *given.notes))
-    found = lookup.look_up(reference, store or Store(), remote=remote, key=key)
+    found = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
+    revision = place.get("revision")
     _require_one(key, found.candidates)
     commit = lookup.commit_of(found.model, revision) if revision else None
     model_type = found.candidates[0].entry.model_type if found.candidates else None
     wanted = _wanted(asked, model_type, commit, key)
+    if file := place.get("gguf_file"):
+        wanted = replace(wanted, axes={**wanted.axes, "gguf_file": file})
     candidates = tuple(decide(found.candidates, wanted, found.notices, installed))
-    verdict, problems = _verdict(found, candidates, asked, wanted)
+    verdict, problems = _verdict(found, candidates, asked, wanted, place)
     return Resolution(
         verdict=verdict,
         model=found.model,
@@ -177,6 +182,7 @@ def _verdict(
     candidates: tuple[Candidate, ...],
     asked: Mapping[str, Any],
     wanted: Wanted,
+    place: Place,
 ) -> tuple[str, list[str]]:
     if candidates and not candidates[0].refused:
         return (USE_WITH_WARNING if candidates[0].warnings else USE), []
@@ -186,7 +192,7 @@ def _verdict(
         return FAIL, [found.absent]
     if wanted.key is not None:
         return FAIL, [_unkeyed(wanted.key, candidates)]
-    problems = _obstacles(found.checkpoint, asked, wanted.revision)
+    problems = _obstacles(found.checkpoint, asked, {**place, "revision": wanted.revision})
     return (FAIL if problems else BUILD), problems
 
 
@@ -273,15 +279,13 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
     return {"task": recipe.task, **chosen, **asdict(recipe.shapes[profile])}
 
 
-def _obstacles(
-    checkpoint: str | None, wishes: Mapping[str, Any], revision: str | None
-) -> list[str]:
+def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) -> list[str]:
     """Say why no package can be built of a model; nothing if one can.
 
     Args:
         checkpoint: Model id or folder; None if it is not known.
         wishes: What is asked of the package.
-        revision: Of the checkpoint.
+        place: Which checkpoint of that name is meant.
     """
     if checkpoint is None:
         return ["What to build is not known. Give a model id in place of a URL."]
@@ -292,7 +296,7 @@ def _obstacles(
     if unknown := sorted(wishes.keys() - CHOICES.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
-        opened = open_checkpoint(checkpoint, revision=revision, need_weights=False)
+        opened = open_checkpoint(checkpoint, need_weights=False, **place)
         request = Request(**wishes)
         plan.resolve(with_adapters(opened, request.adapter), request, plan.NO_WEIGHTS)
     except PlanError as error:

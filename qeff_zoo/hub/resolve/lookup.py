@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint import Place, open_checkpoint
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import Entry, Notice
@@ -81,13 +81,19 @@ class _Claim:
 
 
 def look_up(
-    reference: str, store: Store, *, remote: str | None = None, key: str | None = None
+    reference: str,
+    store: Store,
+    *,
+    place: Place | None = None,
+    remote: str | None = None,
+    key: str | None = None,
 ) -> Found:
     """Look a model up in the store and the remotes.
 
     Args:
         reference: Model id, repository of packages, URL of a remote, or folder of a checkpoint.
         store: Of this machine.
+        place: Which checkpoint of that name is meant.
         remote: URL or `org/repo` of the only remote to ask for that model; None for those of the settings.
         key: Of the one package that is meant; says which model, where a remote has several.
 
@@ -108,7 +114,11 @@ def look_up(
         Candidate(entry=entry, remote=url, distrusted="" if entry.signed else unsigned)
         for entry in claim.entries
     )
-    fits = _is_of_folder(claim.folder, store) if claim.folder else _is_of_model(claim.model)
+    fits = (
+        _is_of_folder(claim.folder, store, place or {})
+        if claim.folder
+        else _is_of_model(claim.model)
+    )
     found = _merged(_in_store(store, fits, url), there)
     if remote is not None or is_url(reference) or claim.model != reference:
         # A remote was named: what it has alone.
@@ -282,9 +292,9 @@ def _is_of_model(model: str) -> Callable[[Manifest], bool]:
     return lambda manifest: model == source_in(manifest).get("model_id", manifest["name"])
 
 
-def _is_of_folder(folder: str, store: Store) -> Callable[[Manifest], bool]:
+def _is_of_folder(folder: str, store: Store, place: Place) -> Callable[[Manifest], bool]:
     """Tell packages of a checkpoint by its content: what is in a folder changes, and its name does not."""
-    checkpoint = open_checkpoint(folder)
+    checkpoint = open_checkpoint(folder, **place)
     content = {
         "weights": checkpoint.weights_digest(store.file_digest),
         "companions": checkpoint.companions_digest(),

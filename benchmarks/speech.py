@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claim: a package of Whisper writes down the same text as CTranslate2, and takes at most 1.1 times as long.
+
+Builds packages of a checkpoint in each storage, opens each, and faster-whisper with the model that the checkpoint was
+converted from, in a process of its own, and lets them take turns at one recording. Judged is CPU time on one thread,
+since others on the machine disturb it less. Prints JSON.
+
+    python benchmarks/speech.py CHECKPOINT [--recording FILE] [--peer PYTHON FOLDER] [--repeat 3]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from measuring import machine
+
+from qeff_zoo import build
+
+_PACKAGES = ("qeff-zoo", "onnxruntime")
+_MOST = 1.1
+_RECORDING = Path(__file__).parents[1] / "examples" / "speech.wav"
+_COPIES, _PAUSE = 4, 1.0  # of the recording, and seconds between
+_PEER = """
+import sys, time, json
+import numpy as np
+from faster_whisper import WhisperModel
+model = WhisperModel(sys.argv[1], device="cpu", compute_type=sys.argv[2], cpu_threads=1)
+for line in sys.stdin:
+    samples = np.load(line.strip())
+    cpu, wall, texts = time.process_time(), time.perf_counter(), []
+    found, _ = model.transcribe(
+        samples, language="en", beam_size=1, temperature=0.0, condition_on_previous_text=False,
+        compression_ratio_threshold=None, log_prob_threshold=None, no_speech_threshold=None,
+    )
+    for segment in found:  # which is when it is computed
+        texts.append(segment.text.strip())
+    print(json.dumps({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "text": " ".join(texts)}))
+    sys.stdout.flush()
+"""
+
+
+def main() -> None:
+    """Measure what was asked for and print the figures."""
+    if sys.argv[1:2] == ["serve"]:
+        serve(sys.argv[2])
+        return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("checkpoint")
+    parser.add_argument("--recording", type=Path, default=_RECORDING)
+    parser.add_argument("--peer", nargs=2, metavar=("PYTHON", "FOLDER"))
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="turns of each")
+    arguments = parser.parse_args()
+    facts = machine(_PACKAGES)
+    with tempfile.TemporaryDirectory() as name:
+        recording = Path(name, "recording.npy")
+        seconds = write(arguments.recording, recording)
+        processes = {
+            f"qeff-zoo {weights}": start([sys.executable, __file__, "serve", str(package.path)])
+            for weights in ("fp32", "int8")
+            for package in [build(arguments.checkpoint, weights=weights, validate=False)]
+        }
+        if arguments.peer:
+            python, folder = arguments.peer
+            for kind in ("float32", "int8"):
+                command = [python, "-c", _PEER, folder, kind]
+                processes[f"CTranslate2 {kind}"] = start(command)
+        turns = [
+            {who: ask(process, recording) for who, process in processes.items()}
+            for _ in range(arguments.repeat + 1)
+        ][1:]
+    answer = {"machine": facts, "seconds of sound": round(seconds, 1), **judged(turns, seconds)}
+    json.dump(answer, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+def write(source: Path, target: Path) -> float:
+    """Write several copies of a recording as an array; return how many seconds it has."""
+    import numpy as np
+
+    from qeff_zoo.media.sound import read_sound
+
+    rate = 16_000
+    one = np.concatenate([read_sound(source, rate), np.zeros(int(_PAUSE * rate), np.float32)])
+    np.save(target, np.tile(one, _COPIES))
+    return _COPIES * len(one) / rate
+
+
+def serve(package: str) -> None:
+    """Write down each recording that is named on stdin; answer by what it took, in seconds, and the text."""
+    import numpy as np
+
+    from qeff_zoo import load
+
+    session: Any = load(package, threads=1)
+    for line in sys.stdin:
+        samples = np.load(line.strip())
+        cpu, wall = time.process_time(), time.perf_counter()
+        (found,) = session.transcribe(samples, timestamps=True)
+        took = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+        sys.stdout.write(json.dumps({**took, "text": found.text}) + "\n")
+        sys.stdout.flush()
+
+
+def start(command: list[str]) -> "subprocess.Popen[str]":
+    """Start a process that answers lines."""
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def ask(process: "subprocess.Popen[str]", recording: Path) -> dict[str, Any]:
+    """Let a process write down a recording."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{recording}\n")
+    process.stdin.flush()
+    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return answer
+
+
+def judged(turns: list[dict[str, dict[str, Any]]], seconds: float) -> dict[str, Any]:
+    """Return medians, ratios of one turn each, and whether the claim holds."""
+    medians = {
+        who: {
+            "cpu s": round(statistics.median(turn[who]["cpu"] for turn in turns), 3),
+            "of the sound's length": round(
+                statistics.median(turn[who]["cpu"] for turn in turns) / seconds, 4
+            ),
+        }
+        for who in turns[0]
+    }
+    found: dict[str, Any] = {"median": medians}
+    if peers := [who for who in turns[0] if who.startswith("CTranslate2")]:
+        pairs = zip(("qeff-zoo fp32", "qeff-zoo int8"), peers, strict=True)
+        found["ratio"] = {
+            ours: round(statistics.median(t[ours]["cpu"] / t[theirs]["cpu"] for t in turns), 3)
+            for ours, theirs in pairs
+        }
+        found["limit"] = _MOST
+        found["holds"] = {who: ratio <= _MOST for who, ratio in found["ratio"].items()}
+        same = turns[0]["qeff-zoo fp32"]["text"] == turns[0]["CTranslate2 float32"]["text"]
+        found["same text in float32"] = same
+    found["text"] = {who: turns[0][who]["text"] for who in turns[0]}
+    return found
+
+
+if __name__ == "__main__":
+    main()
