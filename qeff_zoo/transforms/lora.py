@@ -108,7 +108,13 @@ def _adapt(module: Any, site: Site, given: _Given) -> None:
     plain = module.forward
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        return torch.ops.qeff_zoo.lora(plain(x), x, *given.matrices[site], given.ids)  # type: ignore[no-any-return]
+        y = plain(x)
+        if not isinstance(y, Tensor):
+            raise ExportError(
+                f"Cannot let adapters change {site.module!r}: it makes a {type(y).__name__}; expected numbers, as a "
+                "linear layer makes them. Name other layers with --lora-targets."
+            )
+        return torch.ops.qeff_zoo.lora(y, x, *given.matrices[site], given.ids)  # type: ignore[no-any-return]
 
     give(module, forward)
 
