@@ -18,12 +18,14 @@ from qeff_zoo import QEFFAutoModelForImageTextToText
 
 def make_llava(folder: Path) -> str:
     """Write a checkpoint as transformers does, with a tokenizer of ten words, a chat template and a processor."""
+    import torch
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
     from transformers import LlavaForConditionalGeneration as Llava
 
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4}
+    torch.manual_seed(0)
     sees = CLIPVisionConfig(num_attention_heads=2, image_size=28, patch_size=14, **sizes)
-    says = LlamaConfig(num_attention_heads=2, vocab_size=16, **sizes)
+    says = LlamaConfig(num_attention_heads=2, vocab_size=10, **sizes)
     Llava(LlavaConfig(vision_config=sees, text_config=says, image_token_index=9)).save_pretrained(
         folder
     )

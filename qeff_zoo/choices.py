@@ -102,6 +102,16 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         of="decoder",
         sharing="any",
     )
+    prefill_only: bool | None = choice(
+        "shape.prefill_only",
+        "run prompts alone, for `serve --role prefill`: another package decodes",
+        of="decoder",
+    )
+    decode_only: bool | None = choice(
+        "shape.decode_only",
+        "run one token of a row a call, for `serve --role decode`: another package runs prompts",
+        of="decoder",
+    )
     pooling: str | None = choice(
         "task.pooling",
         f"{_either(POOLINGS)} (default: as the checkpoint says)",

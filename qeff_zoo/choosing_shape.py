@@ -54,6 +54,7 @@ def choose_shape(
         _fit_context(positions, few, choices)
         _fit_compute_contexts(recipe, choices)
         _fit_speculation(choices)
+        _check_apart(recipe, choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
 
@@ -137,6 +138,32 @@ def _fit_speculation(choices: Chosen) -> None:
         tuple(sorted({*drafted})),
         choices.why["num_speculative_tokens"],
     )
+
+
+def _check_apart(recipe: Recipe, choices: Chosen) -> None:
+    """Refuse a package for prompts alone, or for answers alone, that is to do what the other does."""
+    others = {
+        "prefill_only": ("num_speculative_tokens", "comp_ctx_lengths_decode"),
+        "decode_only": ("prefill_seq_len", "comp_ctx_lengths_prefill"),
+    }
+    if all(choices.value[name] for name in others):
+        choices.problems.append(
+            "--prefill-only and --decode-only exclude each other: without them a package does both. Give one, or none."
+        )
+    for name, foreign in others.items():
+        if not choices.value[name]:
+            continue
+        if any(tasks.find(one.task).before for one in tasks.components_of(recipe)):
+            choices.problems.append(
+                f"{CHOICES[name].flag} is for models of texts alone: pictures and sounds are not handed over. Leave it "
+                "out."
+            )
+        for one in foreign:
+            if choices.value[one] not in (0, 1, ()) and choices.by_user(one):
+                choices.problems.append(
+                    f"{CHOICES[one].flag} is about calls that a package of {CHOICES[name].flag} has not. Leave one of "
+                    "them out."
+                )
 
 
 def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:

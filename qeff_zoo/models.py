@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoints are known, and what was run with each: the files of `validated_models/` -> a status per model id.
 
-`ORG/NAME.json` is evidence of a checkpoint, `_tiny/MODEL_TYPE.json` of a recipe's tiny models, both written by
-`validate --record`; `declared.json` lists checkpoints that have none of their own.
+`ORG/NAME.json` is evidence of a checkpoint, `_tiny/MODEL_TYPE.json` of a recipe's tiny models, `_targets/TARGET.json`
+of the tiny models of all recipes on another target; all are written by `validate --record`. `declared.json` lists
+checkpoints that have no evidence of their own.
 """
 
 import json
@@ -11,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo import registry
+from qeff_zoo import registry, targets
 from qeff_zoo.formats import methods_of
 from qeff_zoo.identity import digest
-from qeff_zoo.plan import spec_of
+from qeff_zoo.plan import EXPORTER_REVISION, spec_of
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.tasks import tasks_of
 
@@ -23,7 +24,10 @@ STATUSES = ("declared", "tiny", "predicted", "checkpoint", "simulated", "device"
 _BESIDE = Path(__file__).parent / "validated_models"
 #: Installed beside this file; in a checkout beside the package.
 FOLDER = _BESIDE if _BESIDE.is_dir() else _BESIDE.parent.parent / "validated_models"
-_DECLARED, _TINY = "declared.json", "_tiny"
+_DECLARED, _TINY, _TARGETS = "declared.json", "_tiny", "_targets"
+
+#: What a compiler made of tiny models, the worst first, and how that is said of a graph that is made otherwise now.
+_OLDER = {"refused": "was refused", "differs": "differed", "agrees": "agreed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,42 @@ def agreeing_tasks(recipe: Recipe, folder: Path = FOLDER) -> frozenset[str]:
     return frozenset(
         name for name, task in found["tasks"].items() if task["verdict"] == "validated"
     )
+
+
+def target_evidence(target: str, folder: Path = FOLDER) -> Path:
+    """Return where it is kept what became of tiny models on a target.
+
+    Args:
+        target: Its name.
+        folder: As `validated_models/`.
+    """
+    return folder / _TARGETS / f"{target}.json"
+
+
+def made_of(recipe: Recipe, target: str) -> dict[str, Any]:
+    """Return what a target's verdict is of: a recipe, and the revisions of what makes programs of it."""
+    return {
+        "recipe": recipe_digest(recipe),
+        "exporter": EXPORTER_REVISION,
+        "target": targets.find(target).revision,
+    }
+
+
+def verdict(recipe: Recipe, target: str, folder: Path = FOLDER) -> str:
+    """Return what became of a recipe's tiny models on a target, in the past tense where that is to be tried again.
+
+    Args:
+        recipe: As it is for its own task.
+        target: Its name.
+        folder: As `validated_models/`.
+    """
+    path = target_evidence(target, folder)
+    known = json.loads(path.read_bytes())["models"] if path.is_file() else {}
+    named = (f"{recipe.model_type}-{tiny.name}" for tiny in recipe.tiny)
+    found = [known[name] for name in named if name in known]
+    worst = next((name for name in _OLDER if name in {one["verdict"] for one in found}), "")
+    current = all(one.get("made_of") == made_of(recipe, target) for one in found)
+    return worst if current else _OLDER[worst]
 
 
 def _read_evidence(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Model]:

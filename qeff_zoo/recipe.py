@@ -24,6 +24,8 @@ class Shape:
         comp_ctx_lengths_prefill: See `qeff_zoo.tasks.compute_contexts`.
         comp_ctx_lengths_decode: See `qeff_zoo.tasks.compute_contexts`.
         num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
+        prefill_only: Whether there are calls for prompts alone, whose states another package goes on from.
+        decode_only: Whether there are calls for one token of a row alone, and for drafted ones.
     """
 
     prefill_seq_len: int = 0
@@ -34,6 +36,13 @@ class Shape:
     comp_ctx_lengths_prefill: tuple[int, ...] = ()
     comp_ctx_lengths_decode: tuple[int, ...] = ()
     num_speculative_tokens: tuple[int, ...] = ()
+    prefill_only: bool = False
+    decode_only: bool = False
+
+    @property
+    def apart(self) -> bool:
+        """Whether prompts run in one package, and answers in another."""
+        return self.prefill_only or self.decode_only
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import onnxruntime
 from qeff_zoo.manifest_entries import tensor_entry
 from qeff_zoo.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.package.programs import CompiledProgram
+from qeff_zoo.passes import narrowing
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.states import states_of
 from qeff_zoo.targets import Lowered
@@ -66,6 +67,7 @@ def write_graphs(
     for one in specializations:
         model = ir.load(folder / "lowered.onnx")
         static.bind(model, {symbol: int(size) for symbol, size in one["symbols"].items()})
+        assert not narrowing.narrow(model)
         shapes = [value.shape for node in model.graph for value in node.outputs if value.shape]
         assert all(shape.is_static() for shape in shapes)
         ir.save(model, folder / f"{one['name']}.onnx")

@@ -492,11 +492,19 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK") as caught:
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
     (said,) = [str(one.message) for one in caught]
+    assert caught[0].filename == __file__
     assert "knows it: num_cores=14, mos=2, num_devices=2, -io-encrypt=yes. target='qaic'" in said
     with pytest.warns(UserWarning, match="is left out: a package of target 'ort' runs on the CPU"):
         llama.generate(prompts=["a"], device_id=[0], generation_len=1)
     with pytest.raises(GenerationError, match="There are no prompts"):
         llama.generate()
+
+
+def test_prefill_only_has_three_values() -> None:
+    found = [
+        translation.translate({"prefill_only": value}, ()).choices for value in (True, False, None)
+    ]
+    assert found == [{"prefill_only": True}, {"decode_only": True}, {}]
 
 
 # --- what means nothing here ---------------------------------------------------------------------
@@ -506,7 +514,7 @@ def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -
     ("choices", "problem"),
     [
         ({"num_speculative_tokens": "many"}, "expected one value or a list"),
-        ({"prefill_only": True}, "one package has both Prefill and Decode"),
+        ({"prefill_only": "yes"}, "expected True or False"),
         ({"kv_cache_batch_size": 8}, "share their states by themselves"),
         ({"full_batch_size": 4}, "without continuous batching"),
         ({"specializations": []}, "Use prefill_seq_len, ctx_len and batch_size"),

@@ -134,6 +134,30 @@ def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "agrees"),
+        ({"verdict": "refused"}, "refused"),
+        ({"made_of": {"target": 1}}, "agreed"),
+        ({"made_of": {"exporter": 1}, "verdict": "differs"}, "differed"),
+        ({"made_of": {"recipe": "of another digest"}}, "agreed"),
+    ],
+    ids=["now", "refused", "older target", "older exporter", "older recipe"],
+)
+def test_a_verdict_of_an_older_graph_is_told_apart(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    llama = registry.find_recipe("llama")
+    now = models.made_of(llama, "qnn-htp")
+    found = {"verdict": "agrees", **change, "made_of": {**now, **change.get("made_of", {})}}
+    path = models.target_evidence("qnn-htp", tmp_path)
+    path.parent.mkdir()
+    path.write_text(json.dumps({"models": {f"llama-{llama.tiny[0].name}": found}}))
+    assert models.verdict(llama, "qnn-htp", tmp_path) == said
+    assert models.verdict(registry.find_recipe("bert"), "qnn-htp", tmp_path) == ""
+
+
 def test_what_validate_records_is_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:

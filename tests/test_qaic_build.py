@@ -70,11 +70,11 @@ def compiler_environment(tmp_path: Path) -> dict[str, str]:
     return {sdk.COMPILER_VARIABLE: str(compiler(tmp_path / "sdk"))}
 
 
-def program(**options: Any) -> ProgramPlan:
+def program(*, apart: bool = False, **options: Any) -> ProgramPlan:
     return ProgramPlan(
         role="decoder",
         task="text-generation",
-        shape=Shape(prefill_seq_len=16, ctx_len=64),
+        shape=Shape(prefill_seq_len=16, ctx_len=64, prefill_only=apart),
         variant={},
         specializations=[],
         weights=FLOAT32,
@@ -103,6 +103,13 @@ def test_the_command_is_in_the_order_of_qefficient() -> None:
     ]  # fmt: skip
     pipelined = command.arguments(program(num_devices=4, mdp_num_partitions=2), "graph")
     assert pipelined[2:4] == ["-m=model.onnx", "-mdp-load-partition-config=mdp_partitions.json"]
+
+
+@pytest.mark.parametrize("chosen", [None, True])
+def test_states_that_are_handed_over_are_inputs_and_outputs(chosen: bool | None) -> None:
+    words = command.arguments(program(apart=True, split_retained_state_io=chosen), "graph")
+    assert words.count("-split-retained-state-io") == 1
+    assert "-split-retained-state-io" not in command.arguments(program(), "graph")
 
 
 def test_several_programs_have_files_of_their_own() -> None:

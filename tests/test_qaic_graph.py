@@ -9,6 +9,7 @@ import copy
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from test_recipes import LATENT, grouped
 from qeff_zoo.formats.encoded import Integers
 from qeff_zoo.numerics import FLOAT16, FLOAT32, Format
 from qeff_zoo.passes.layers import layers_of
+from qeff_zoo.recipe import Shape
 from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import states_of
 from qeff_zoo.targets import Lowered
@@ -40,6 +42,7 @@ from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write
 
+SHAPE = Shape(ctx_len=parity.CTX_LEN)
 MEAN = (("pooling", "mean"), ("normalize", False))
 #: Those whose graphs are compared: of every kind of state and every transform one or more, see `parity.is_traced`.
 DECODERS = parity.names_of("text-generation") if parity.EVERY else parity.CROSSED
@@ -51,10 +54,14 @@ REFUSED = {
 
 
 @cache
-def lowered(name: str, variant: Variant = PLAIN, weights: Format = FLOAT32) -> Lowered:
+def lowered(
+    name: str,
+    variant: Variant = PLAIN,
+    weights: Format = FLOAT32,
+    shape: Shape = SHAPE,
+) -> Lowered:
     subject = parity.subject(name)
     graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
-    shape = SimpleNamespace(ctx_len=parity.CTX_LEN)
     program = SimpleNamespace(shape=shape, storage=lambda encoded: Storage(weights, encoded))
     return lowering.lower(graph, program)
 
@@ -234,6 +241,20 @@ def test_what_is_not_made_zero_shows(name: str) -> None:
 
 
 # --- as the compiler takes it --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [parity.STATES["growing"], parity.STATES["recurrent"]])
+def test_states_that_are_handed_over_have_the_names_that_vllm_qaic_knows(name: str) -> None:
+    plain, apart = (
+        lowered(name, shape=replace(SHAPE, decode_only=apart)).model.graph
+        for apart in (False, True)
+    )
+    names = [state.name for state in states_of(plain.inputs)]
+    found = states_of(apart.inputs)
+    assert [state.name for state in found] == [f"{one}_vllmKvCache" for one in names]
+    outputs = {value.name for value in apart.outputs}
+    assert outputs == {"logits", *(f"{one}_vllmKvCache_RetainedState" for one in names)}
+
 
 FORMS = [
     *((name, variant) for name in DECODERS for variant in (PLAIN, CONTINUOUS)),

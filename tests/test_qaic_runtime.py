@@ -19,15 +19,17 @@ from fixtures_builds import Models
 from fixtures_serving import complete, connect, running
 from hypothesis import given
 from hypothesis import strategies as st
+from test_handoff import serving
 from toy_qpc import package_of, toy, toy_answer, toy_package
 
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import GenerationError, PackageError, SettingsError
+from qeff_zoo.errors import GenerationError, HandoffError, PackageError, SettingsError
 from qeff_zoo.package import Package
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime import EmbeddingSession, Engine, Sampling, TextGenerationSession
+from qeff_zoo.runtime.handoff import Prefills, terms_of
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 from qeff_zoo.targets.qaic.session import Buffer, open_program
 from qeff_zoo.tasks import text_generation
@@ -117,6 +119,48 @@ def test_bfloat16_is_the_nearest_number(values: list[float]) -> None:
     given_ = np.array(values, np.float32)
     found = buffer.read(buffer.write(given_), given_.shape)
     assert found.tolist() == torch.tensor(given_).bfloat16().float().tolist()
+
+
+@pytest.mark.parametrize("name", ["rows", "slots"])
+def test_cards_that_run_prompts_hand_over_to_cards_that_decode(name: str, tmp_path: Path) -> None:
+    states = ("past_key.0", "recurrent_state.1")
+    precise = {f"{one}{end}": "float16" for one in states for end in ("", "_RetainedState")}
+    first, second = (
+        session_of(
+            toy_package(
+                tmp_path / half,
+                sizes={**SIZES[name], half: True},
+                custom_io=precise,
+                options={"split-retained-state-io": True, "aic-num-cores": 8},
+            )
+        )
+        for half in ("prefill_only", "decode_only")
+    )
+    with serving(first) as address, Engine(second, prefills=Prefills(second, [address])) as engine:
+        handles = [
+            engine.submit(second.request(prompt, generation_len=LENGTH, ignore_eos=True))
+            for prompt in PROMPTS
+        ]
+        assert [one.result(60).token_ids for one in handles] == [
+            toy_answer(prompt, LENGTH) for prompt in PROMPTS
+        ]
+        assert engine.stats().handed_over == len(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("precision", "listed"), [("mxint8", True), ("float16", False)], ids=["mxint8", "hidden"]
+)
+def test_states_that_nobody_can_read_are_not_handed_over(
+    precision: str, listed: bool, tmp_path: Path
+) -> None:
+    custom_io = dict.fromkeys(("past_key.0", "past_key.0_RetainedState"), precision)
+    options = {"split-retained-state-io": listed}
+    sizes = {"prefill_only": True}
+    package = toy_package(tmp_path / "p", sizes=sizes, custom_io=custom_io, options=options)
+    session = session_of(package)
+    assert session.generate([[5]], generation_len=1)[0].token_ids == toy_answer([5], 1)
+    with pytest.raises(HandoffError, match="without --mxint8-kv-cache"):
+        terms_of(session)
 
 
 def test_a_draw_does_not_depend_on_what_runs_beside_it(tmp_path: Path) -> None:

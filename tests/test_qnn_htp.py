@@ -189,8 +189,8 @@ def _gather_nd(tape: Tape, data: ir.Value) -> ir.Value:
 
 def _pad(tape: Tape, x: ir.Value) -> ir.Value:
     pads = tape.op("Constant", [], {"value_ints": [0, 1, 2, 0]})
-    hidden = tape.op("Constant", [], {"value_float": -np.inf})
-    pads.const_value, hidden.const_value = ir.tensor([0, 1, 2, 0]), ir.tensor(np.float32(-np.inf))
+    hidden = tape.op("Constant", [], {"value_float": -1.0})
+    pads.const_value, hidden.const_value = ir.tensor([0, 1, 2, 0]), ir.tensor(np.float32(-1.0))
     made = tape.op("Pad", [x, pads, hidden])
     made.type, made.shape = x.type, ir.Shape([4, 4])
     return made

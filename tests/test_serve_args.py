@@ -28,13 +28,24 @@ def program(role: str, dtype: str = "mxint8", path: str = "") -> dict[str, Any]:
     )
 
 
-def shapes(*seq_lens: int, slots: int = 0, batch_size: int = 1) -> list[dict[str, Any]]:
-    """List specializations of a decoder, one for each sequence length."""
+def shapes(
+    *seq_lens: int, slots: int = 0, batch_size: int = 1, logits: int = 1
+) -> list[dict[str, Any]]:
+    """List specializations of a decoder, one for each sequence length; that of `logits` tokens returns so many."""
     common = {"ctx_len": "4096", **({"full_batch_size": str(slots)} if slots else {})}
+    kept = {
+        length: {"num_logits_to_keep": str(logits if length == logits else 1)}
+        for length in seq_lens
+    }
     return [
         {
             "name": f"seq-{length}",
-            "symbols": {"seq_len": str(length), "batch_size": str(batch_size), **common},
+            "symbols": {
+                "seq_len": str(length),
+                "batch_size": str(batch_size),
+                **common,
+                **(kept[length] if logits > 1 else {}),
+            },
         }
         for length in seq_lens
     ]
@@ -113,13 +124,13 @@ def test_flags_that_were_not_compiled_in(tmp_path: Path) -> None:
         tmp_path / "package",
         program("decoder", "float16", "qpc"),
         weights={"storage": "fp16", "tensors": 12},
-        specializations=shapes(32, 1),
+        specializations=shapes(128, 32, 1),  # two widths of prompts: nothing is drafted
     )
     (command,) = serve_args(package).commands
     assert command.environment == {"VLLM_QAIC_QPC_PATH": str(package.path / "qpc")}
     found = options(command)
     assert not {"--quantization", "--kv-cache-dtype", "--speculative-config"} & found.keys()
-    assert (found["--max-num-seqs"], found["--long-prefill-token-threshold"]) == ("1", "32")
+    assert (found["--max-num-seqs"], found["--long-prefill-token-threshold"]) == ("1", "128")
     assert found["--additional-config"] == {"override_qaic_config": {"device_group": [0]}}
 
 
@@ -190,7 +201,7 @@ def test_drafts_of_a_second_model(tmp_path: Path) -> None:
         tmp_path / "package",
         program("target"),
         program("draft"),
-        specializations=shapes(128, 4, 1, slots=4),
+        specializations=shapes(128, 4, 1, slots=4, logits=4),
         spec=made_from(SOURCE, draft={"model_id": "org/tinier"}),
     )
     (command,) = serve_args(package).commands
@@ -225,9 +236,45 @@ def test_drafts_that_nobody_makes_or_checks(
         serve_args(package)
 
 
+def half(folder: Path, kind: str, source: dict[str, Any] = SOURCE) -> Package:
+    """Make a package for prompts alone, or for answers alone."""
+    spec = made_from(source)
+    spec["shape"][f"{kind}_only"] = True
+    sizes = shapes(*((128,) if kind == "prefill" else (1,)), slots=16)
+    return compiled(folder, program("decoder"), specializations=sizes, spec=spec)
+
+
+def test_packages_for_prompts_and_for_answers_are_served_together(tmp_path: Path) -> None:
+    prefill, decode = half(tmp_path / "p", "prefill"), half(tmp_path / "d", "decode")
+    found = serve_args(prefill, decode)
+    assert found.qpc_paths == {
+        "lang_prefill_qpc_path": str(prefill.path / "qpc/decoder"),
+        "lang_decode_qpc_path": str(decode.path / "qpc/decoder"),
+    }
+    (command,) = found.commands
+    asked = options(command)
+    assert command.arguments[:3] == ("python", "-m", "qaic_disagg")
+    assert (asked["--prefill-max-num-seqs"], asked["--decode-max-num-seqs"]) == ("1", "16")
+    assert (asked["--prefill-device-group"], asked["--decode-device-group"]) == ("0", "1")
+    assert asked["--prefill-override-qaic-config"]["prefill_seq_len"] == 128
+    assert asked["--decode-override-qaic-config"]["prefill_seq_len"] == 1
+
+
+def test_halves_that_are_no_pair_are_refused(tmp_path: Path) -> None:
+    prefill, decode = half(tmp_path / "p", "prefill"), half(tmp_path / "d", "decode")
+    for pair in ((prefill,), (decode,), (decode, prefill), (prefill, prefill)):
+        with pytest.raises(PackageError, match="serve-args PREFILL DECODE"):
+            serve_args(*pair)
+    other = half(tmp_path / "o", "decode", {**SOURCE, "weights": f"sha256:{'f' * 64}"})
+    with pytest.raises(PackageError, match="is of another checkpoint than"):
+        serve_args(prefill, other)
+
+
 def test_drafts_from_the_text_itself(tmp_path: Path) -> None:
     package = compiled(
-        tmp_path / "package", program("decoder"), specializations=shapes(128, 6, 1, slots=2)
+        tmp_path / "package",
+        program("decoder"),
+        specializations=shapes(128, 6, 1, slots=2, logits=6),
     )
     (command,) = serve_args(package).commands
     assert command.environment == {

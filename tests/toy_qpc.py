@@ -154,10 +154,12 @@ def toy_package(folder: Path, *, sizes: Mapping[str, Any], **choices: Any) -> Pa
     """
     shape = Shape(**{"ctx_len": 64, "prefill_seq_len": 8, **sizes})
     slots, contexts = bool(shape.full_batch_size), bool(shape.comp_ctx_lengths_decode)
+    told = {name: True for name in ("prefill_only", "decode_only") if sizes.get(name)}
     model = toy(folder.with_suffix(".onnx"), slots=slots, contexts=contexts)
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"vocab_size": VOCAB}))
-    return package_of(folder, model, text_generation.TASK.specializations(shape), **choices)
+    specializations = text_generation.TASK.specializations(shape)
+    return package_of(folder, model, specializations, shape=told, **choices)
 
 
 def package_of(
@@ -170,6 +172,7 @@ def package_of(
     custom_io: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    shape: Mapping[str, Any] | None = None,
 ) -> Package:
     """Make a folder a package of target `qaic`, with a stub QPC of an ONNX file.
 
@@ -182,6 +185,7 @@ def package_of(
         custom_io: Precisions by name.
         flags: Of the compiler, as the manifest has them.
         options: The same, as the compiler was called.
+        shape: What the spec says of it besides.
     """
     graph = onnx.load(model, load_external_data=False).graph
     inputs, outputs = (
@@ -216,7 +220,9 @@ def package_of(
         ],
     }
     target = {"name": "qaic", "needs": {}}
-    return write_manifest(folder, draft(target=target, task=task, programs=[entry]), {})
+    made = draft(target=target, task=task, programs=[entry])
+    made["spec"]["shape"] |= shape or {}
+    return write_manifest(folder, made, {})
 
 
 def _axes(value: onnx.ValueInfoProto) -> list[int | str]:

@@ -220,6 +220,12 @@ def _add_serve_args(commands: Any) -> None:
         "print what vllm-qaic needs to serve a package of target qaic or qnn-aic",
     )
     add_package(parser)
+    parser.add_argument(
+        "decode_package",
+        nargs="?",
+        metavar="DECODE_PACKAGE",
+        help="the package of --decode-only, beside one of --prefill-only",
+    )
 
 
 #: The functions that add each command.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """QEfficient's classes: a checkpoint and arguments as QEfficient documents them in, packages and answers out."""
 
+import inspect
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.prepared import PREPARED, SCRIPT, manifest_of
 
 _M = TypeVar("_M", bound="Model")
+_OURS = "qeff_zoo.auto."
 
 
 class Model:
@@ -183,7 +185,7 @@ class Model:
             warnings.warn(
                 f"There is no Cloud AI SDK here: {self.model_name!r} is built for target {chosen!r} and runs on the "
                 f"CPU.{without} target={card!r} leaves what an SDK compiles.",
-                stacklevel=4,
+                stacklevel=_outside(),
             )
         return Request(**{**self._loaded, **fields})
 
@@ -217,6 +219,14 @@ class Model:
             with on_devices(self.package, device_ids):
                 self._session = load(self.package)
         return self._session
+
+
+def _outside() -> int:
+    """Return the `stacklevel` at which a warning of the caller's names the line of the user's."""
+    level, frame = 1, inspect.currentframe()
+    while (frame := frame and frame.f_back) and frame.f_globals["__name__"].startswith(_OURS):
+        level += 1
+    return level
 
 
 def _not_named(model: object) -> PlanError:

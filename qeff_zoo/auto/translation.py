@@ -46,7 +46,6 @@ class Foreign:
 
 _OFF = (None, False)
 _EITHER = (None, False, True)
-_ONE_GRAPH = Foreign(_OFF, "Leave it out: one package has both Prefill and Decode.")
 _FOLLOWS = Foreign((None, True), "Leave it out: it follows from the other choices.")
 _PARTITIONS = Foreign((None,), "Use num_devices and mdp_num_partitions, which write that file.")
 _CHECKED = Foreign(
@@ -109,17 +108,20 @@ EXPORTING: Mapping[str, Foreign] = MappingProxyType(
         "offload_pt_weights": _ALWAYS,
         "dynamo": _ALWAYS,  # it always is
         "use_onnx_subfunctions": Foreign(_OFF, "Give it to `compile`."),
-        "prefill_only": _ONE_GRAPH,
+        "prefill_only": _ALWAYS,  # one graph runs prompts and decodes; `compile` chooses
         "enable_chunking": _ALWAYS,  # prompts always run in chunks
-        "retain_full_kv": _ONE_GRAPH,
+        "retain_full_kv": _ALWAYS,  # states of both are laid out alike
         "moe_prefill_packed_chunk_size": Foreign((None, 256), "Leave it out."),
-        "kv_cache_prefix": Foreign((None,), "Leave it out: states are called past_key.N."),
+        "kv_cache_prefix": Foreign(
+            (None, "vllmKvCache"),
+            "Leave it out: with prefill_only, states are called past_key.N_vllmKvCache on a card.",
+        ),
     }
 )
 #: Arguments of `compile`, beside the choices of a build.
 COMPILING: Mapping[str, Foreign] = MappingProxyType(
     {
-        **{name: one for name, one in EXPORTING.items() if name not in _ALIASES},
+        **{name: one for name, one in EXPORTING.items() if name not in {*_ALIASES, *CHOICES}},
         "onnx_path": Foreign((None,), "Use qeff_zoo.auto.compile, which takes one."),
         "specializations": Foreign((None,), "Use prefill_seq_len, ctx_len and batch_size."),
         "mdp_ts_json_path": _PARTITIONS,
@@ -246,6 +248,8 @@ def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
         choice = CHOICES.get(_ALIASES.get(name, name))
         if name == "device_group":
             choice, value = CHOICES["num_devices"], len(value) if value else None
+        if name == "prefill_only" and value is False:  # None is for both
+            choice, value = CHOICES["decode_only"], True
         if name in COMPILING:
             problems += _problems("compile", {name: value}, COMPILING)
         elif value is None or value is False:

@@ -303,7 +303,8 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.api import find_package
     from qeff_zoo.targets.qaic.serve_args import serve_args
 
-    needed = serve_args(find_package(arguments.package))
+    decode = find_package(arguments.decode_package) if arguments.decode_package else None
+    needed = serve_args(find_package(arguments.package), decode)
     if arguments.json:
         print_json(needed.as_dict())
     else:

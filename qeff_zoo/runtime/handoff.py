@@ -54,7 +54,8 @@ def terms_of(session: TextGenerationSession) -> dict[str, str]:
     if not session.decoder.movable:
         raise HandoffError(
             f"Package {str(session.folder)!r} runs on a device that keeps its states; expected states that can be read "
-            "and written. Hand over between packages for target 'ort'."
+            "and written. Hand over between packages for target 'ort', or for 'qaic' between one of --prefill-only and "
+            "one of --decode-only, without --mxint8-kv-cache."
         )
     manifest = read_json(session.folder / "manifest.json")
     numerics = [program["numerics"] for program in manifest["programs"]]

@@ -21,6 +21,7 @@ class DecoderSizes:
             where a call finds by itself what it has to read.
         comp_ctx_lengths_decode: The same for decode calls.
         num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
+        decodes: Whether it was specialized for decode calls, and not for prompts alone.
     """
 
     prefill_seq_len: int
@@ -30,6 +31,7 @@ class DecoderSizes:
     comp_ctx_lengths_prefill: tuple[int, ...] = ()
     comp_ctx_lengths_decode: tuple[int, ...] = ()
     num_speculative_tokens: tuple[int, ...] = ()
+    decodes: bool = True
 
     @property
     def rows(self) -> int:
@@ -42,10 +44,10 @@ class DecoderSizes:
 
     @classmethod
     def read(cls, specializations: Specializations) -> "DecoderSizes":
-        """Read the specializations `Prefill` and `Decode`; without the former, decoding prefills."""
+        """Read the specializations `Prefill` and `Decode`; without the former, decoding prefills token by token."""
         decodes = _of_kind(specializations, "Decode")
         prefills = _of_kind(specializations, "Prefill") or decodes
-        first = decodes[0] if decodes else {}
+        first = next(iter(decodes or prefills), {})
         decode = _required(first, "Decode", ("batch_size", "seq_len", "ctx_len"))
         slots = decode.get("full_batch_size")
         return cls(
@@ -58,6 +60,7 @@ class DecoderSizes:
             num_speculative_tokens=tuple(
                 sorted({int(one.get("num_logits_to_keep", 1)) - 1 for one in decodes} - {0})
             ),
+            decodes=bool(decodes),
         )
 
 

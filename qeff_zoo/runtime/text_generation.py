@@ -409,7 +409,14 @@ class TextGenerationSession:
                 "Encode the prompt with the package's own tokenizer."
             )
         room = ctx_len - len(tokens)
-        return room if generation_len is None else min(room, generation_len)
+        limit = room if generation_len is None else min(room, generation_len)
+        if limit > 1 and not self.decoder.sizes.decodes:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} runs prompts alone (--prefill-only) and cannot generate {limit:,} "
+                "tokens; expected one. Serve it with `serve --role prefill`, and ask the server of a package that "
+                "decodes."
+            )
+        return limit
 
 
 def _passing_on(stream: Stream | None, number: int) -> Callable[[Delta | None], None] | None:

@@ -180,6 +180,11 @@ def serve(
 def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQueue | SpeechQueue]:
     """Open what answers requests."""
     if isinstance(session, TextGenerationSession):
+        if not session.decoder.sizes.decodes:
+            raise ServingError(
+                f"Package {str(session.folder)!r} runs prompts alone (--prefill-only); expected --role prefill, or a "
+                "package that decodes. Serve it with --role prefill, for a server of such a package."
+            )
         asked, key = choices.prefill_from, choices.api_key
         prefills = Prefills(session, asked, api_key=key) if asked else None
         with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:

@@ -59,7 +59,10 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def _specializations(shape: Shape) -> list[dict[str, Any]]:
-    """Prefill, then decode of one token and of each number of drafted ones; all once for every compute context."""
+    """Prefill, then decode of one token and of each number of drafted ones; all once for every compute context.
+
+    Of a package for one of the two alone, those.
+    """
     slots = shape.full_batch_size
     common = {"ctx_len": shape.ctx_len, **({"full_batch_size": slots} if slots else {})}
     prefill = {
@@ -75,6 +78,10 @@ def _specializations(shape: Shape) -> list[dict[str, Any]]:
         {**decode, "seq_len": count + 1, "num_logits_to_keep": count + 1} for count in drafted
     ]
     prefills, decodes = shape.comp_ctx_lengths_prefill, shape.comp_ctx_lengths_decode
+    if shape.prefill_only:
+        return named("Prefill", _seeing([prefill], prefills))
+    if shape.decode_only:
+        return named("Decode", _seeing([decode, *checks], decodes))
     if prefill == decode:  # one program, which prefills too
         return named("Decode", _seeing([decode, *checks], tuple(sorted({*prefills, *decodes}))))
     return [

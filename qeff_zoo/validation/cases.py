@@ -186,7 +186,7 @@ def decoder_stages(
 
 def _long(sizes: DecoderSizes, window_rows: int, longest: int) -> Iterator[Stage]:
     """Go beyond the rows that windows keep, by a chunk and by decoding; then to the end of the context."""
-    steps = max(1, min(_STEPS, sizes.ctx_len // 4))
+    steps = _steps(sizes)
     beyond = min(window_rows + sizes.prefill_seq_len // 2 + 1, sizes.ctx_len)
     if window_rows and window_rows < beyond <= _LONGEST:
         script = _Script(sizes).prefill({0: (0, beyond)})
@@ -220,8 +220,8 @@ def _speculative(sizes: DecoderSizes, count: int) -> Stage:
 
 def _stages(sizes: DecoderSizes) -> list[Stage]:
     width, rows = sizes.prefill_seq_len, min(sizes.rows, _ROWS)
-    steps = max(1, min(_STEPS, sizes.ctx_len // 4))
-    room = sizes.ctx_len - steps  # prompts that leave room to decode
+    steps = _steps(sizes)
+    room = sizes.ctx_len - max(1, steps)  # prompts that leave room to decode
     short = min(max(1, width // 2), room)
     stages = [_prefill(sizes, rows)]
     longer = min(width + width // 2 + 1, room)
@@ -232,12 +232,19 @@ def _stages(sizes: DecoderSizes) -> list[Stage]:
         uneven = {row: (row, lengths[row]) for row in range(rows)}
     else:
         uneven = {0: (1, short)}
-    stages.append(_Script(sizes).prefill(uneven, padded=True).decode(1).stage("padded_batch"))
+    padded = _Script(sizes).prefill(uneven, padded=True).decode(min(1, steps))
+    stages.append(padded.stage("padded_batch"))
     prompts = {row: (row, min(short + row, room)) for row in range(rows)}
-    stages.append(_Script(sizes).prefill(prompts).decode(steps).stage("decode"))
+    if steps:
+        stages.append(_Script(sizes).prefill(prompts).decode(steps).stage("decode"))
     if rows > 1 and sizes.ctx_len >= _LEAST_CONTINUOUS:
-        stages.append(_continuous(sizes, short, max(1, steps // 2)))
+        stages.append(_continuous(sizes, short, steps and max(1, steps // 2)))
     return stages
+
+
+def _steps(sizes: DecoderSizes) -> int:
+    """Return how many decode calls follow each other; none of a package for prompts alone."""
+    return max(1, min(_STEPS, sizes.ctx_len // 4)) if sizes.decodes else 0
 
 
 def _prefill(sizes: DecoderSizes, rows: int) -> Stage:

@@ -228,7 +228,7 @@ def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: b
         level="tiny",
         checks=[] if refused else checks,
         reported=reported,
-        recorded=records.write_on_target(target, found) if record else None,
+        recorded=records.write_on_target(recipe, target, found) if record else None,
     )
 
 

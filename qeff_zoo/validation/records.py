@@ -13,7 +13,7 @@ import numpy as np
 from qeff_zoo import targets
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import CompileError
-from qeff_zoo.models import recipe_digest, tiny_evidence
+from qeff_zoo.models import made_of, recipe_digest, target_evidence, tiny_evidence
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, base_name, source_in
 from qeff_zoo.recipe import Recipe
@@ -123,19 +123,24 @@ OnTarget: TypeAlias = Record | CompileError
 
 
 def write_on_target(
-    target: str, found: Mapping[str, OnTarget], folder: Path = Path("validated_models")
+    recipe: Recipe,
+    target: str,
+    found: Mapping[str, OnTarget],
+    folder: Path = Path("validated_models"),
 ) -> Path:
     """Write what came of tiny models on a target to `_targets/TARGET.json`, beside those of other recipes.
 
     Args:
+        recipe: As it is for its own task.
         target: Its name.
         found: By name of the tiny model.
         folder: Of all records.
     """
-    path = folder / "_targets" / f"{target}.json"
+    path = target_evidence(target, folder)
     kept = json.loads(path.read_bytes())["models"] if path.is_file() else {}
     versions = dict(targets.find(target).resolve({}, {}).toolchain)
-    made = {name: {**_verdict(one), "versions": versions} for name, one in found.items()}
+    of = {"made_of": made_of(recipe, target), "versions": versions}
+    made = {name: {**_verdict(one), **of} for name, one in found.items()}
     return _write(path, {"target": target, "models": {**kept, **made}})
 
 

@@ -102,7 +102,8 @@ def call_once(package: Package) -> None:
     elif isinstance(session, SpeechSeq2SeqSession):
         session.generate(np.zeros((session.frames, session.input_bins), np.float32), [0], 1)
     else:
-        session.decoder.decode({0: Piece([0], 0)})
+        call = session.decoder.decode if session.decoder.sizes.decodes else session.decoder.prefill
+        call({0: Piece([0], 0)})
 
 
 def _window_rows(program: CompiledProgram) -> int:
@@ -192,10 +193,11 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
     if sights[0] is not None:  # to the end of its last picture
         prompt = sequences[0][: int(sights[0].places[-1]) + 1]
+    length = _GREEDY_LENGTH if decoder.sizes.decodes else 1
     if windows:
-        greedy = session.generate(windows[0], prompt, _GREEDY_LENGTH)
+        greedy = session.generate(windows[0], prompt, length)
     else:
-        request = TextGenerationSession.request(session, prompt, generation_len=_GREEDY_LENGTH)
+        request = TextGenerationSession.request(session, prompt, generation_len=length)
         if sights[0] is not None:
             request = replace(request, sights=session.sights(prompt, pictures[0]))
         greedy = session.generate([request])[0].token_ids

@@ -4,7 +4,8 @@
 Faithful where a driver can go wrong: a program is loaded, then activated, then executed; methods return statuses; a
 call has a buffer for every binding, of exactly the bytes of an allowed shape, and an empty one for states and for
 outputs that nobody wants; states are the activated program's own, begin as garbage, and have the precision that was
-compiled; nothing runs before somebody waits for it.
+compiled; nothing runs before somebody waits for it. Slices of states are whole states, from the first slot and
+position: what other offsets mean, public code does not agree about.
 
 Its QPC is a folder whose programqpc.bin begins "NO QPC", then JSON: `model`, the path of an ONNX file;
 `specializations`, a name and integers by symbol for each; `custom_io`, precisions by name; `pairs`, output by input of
@@ -14,6 +15,7 @@ nobody sees them.
 
 import enum
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,15 @@ class Program:
         self.active = True
         return QStatus.QS_SUCCESS
 
+    def createSlicingSpecHandle(self, text: str) -> tuple[QStatus, Any]:
+        """Take which states are sliced: patterns of names, sizes of values, and where each axis begins."""
+        specs = json.loads(text)["BufferSpecs"]
+        for spec in specs:
+            starts = [one["start"] for one in spec["DimSpecs"]]
+            if starts[:1] != ["batch_index"] or spec["ElemSize"] not in (1, 2, 4):
+                return _status(QStatus.QS_INVAL, f"no slices: {spec}"), None
+        return QStatus.QS_SUCCESS, specs
+
     def deactivate(self) -> QStatus:
         if not self.active:
             return _status(QStatus.QS_INVAL, "not active")
@@ -234,13 +245,29 @@ class ExecObj:
         self.buffers: list[bytes] | None = None
         self.queued = False
         self._answer: list[QBuffer] | None = None
+        self._sliced: dict[int, Any] = {}
+
+    def setDataWithSlices(
+        self, slices: list[tuple[int, Any]], specs: Any, parameters: list[tuple[str, int]]
+    ) -> tuple[QStatus, Any]:
+        """Take arrays for outputs that are states, which stay beside what `setData` is given for the next call."""
+        if any(offset for _, offset in parameters):
+            return _status(QStatus.QS_INVAL, f"offsets {parameters}"), None
+        for index, array in slices:
+            name, way, precision, _ = self.program.qpc.bindings[index]
+            fits = [spec for spec in specs if re.fullmatch(spec["Name"], name)]
+            size = np.dtype(_BUFFERS[_KINDS[precision]]).itemsize
+            if way != 1 or not any(spec["ElemSize"] == size == array.itemsize for spec in fits):
+                return _status(QStatus.QS_INVAL, f"no slices of {name}"), None
+        self._sliced = dict(slices)
+        return QStatus.QS_SUCCESS, specs
 
     def setData(self, buffers: list[Any], dims: BufferDimensionsVecRef | None = None) -> QStatus:
         """Take QBuffers and their (size, shape), or (index, array) pairs, whose outputs are written in place."""
         count = len(self.program.qpc.bindings)
         self._in_place: dict[int, Any] = {}
         if dims is None:
-            self._in_place = dict(buffers)
+            self._in_place, self._sliced = {**self._sliced, **dict(buffers)}, {}
             arrays = [self._in_place.get(index, np.array([])) for index in range(count)]
             buffers = [QBuffer(array.tobytes()) for array in arrays]
             dims = BufferDimensionsVecRef([(one.itemsize, list(one.shape)) for one in arrays])

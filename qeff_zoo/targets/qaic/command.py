@@ -66,6 +66,8 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
     stages, devices = options.get("mdp_num_partitions", 1), options["num_devices"]
     partitions = [f"-mdp-load-partition-config={files.partitions}"]
     decodes = bool(program.shape.ctx_len)
+    if program.shape.apart:  # else nobody could hand states over
+        options = {**options, "split_retained_state_io": True}
     return [
         "-aic-hw",
         f"-aic-hw-version={options['aic_hw_version']}",

@@ -77,6 +77,8 @@ def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
+    if program.shape.apart:
+        states.name_for_handover(model.graph)
     ways["weights"] = weights.stored_ways()
     layers.name_nodes(model)
     return Lowered(

@@ -8,7 +8,7 @@ vllm_qaic/model_loader/qaic.py reads them at 0123c3cf; its qaic_disagg takes pre
     decoder                    vllm serve
     decoder, draft             vllm serve, with the draft model beside the model that checks its tokens
     vision_encoder, decoder    vllm serve for each
-    prefill, decode            qaic_disagg; a vision_encoder may be with them
+    prefill, decode            qaic_disagg; a vision_encoder may be with them. They may be packages of their own
     encoder                    vllm serve, as a pooling model
 """
 
@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.package import Package
@@ -75,22 +76,19 @@ class ServeArgs:
         return asdict(self)
 
 
-def serve_args(package: Package) -> ServeArgs:
-    """Say how vllm-qaic serves a package.
+def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
+    """Say how vllm-qaic serves a package, or one that runs prompts alone beside one that decodes alone.
 
     Args:
         package: Of one of `TARGETS`.
+        decode: Beside a package of --prefill-only, that of --decode-only.
 
     Raises:
         PackageError: It is of another target, or compiled in a way that vllm-qaic does not run.
     """
-    if package.target not in TARGETS:
-        raise refused(
-            package,
-            f"is for target {package.target!r}; expected {' or '.join(map(repr, TARGETS))}, which vllm-qaic serves. "
-            f"Run `qeff-zoo serve {shlex.quote(str(package.path))}`.",
-        )
-    folders = _program_folders(package)
+    if decode is not None or _is_for(package, "prefill") or _is_for(package, "decode"):
+        return _serve_pair(package, decode)
+    folders = _folders_of(package)
     arrange = _ARRANGEMENTS.get(frozenset(folders))
     if arrange is None:
         known = "; ".join(", ".join(sorted(roles)) for roles in _ARRANGEMENTS)
@@ -99,12 +97,45 @@ def serve_args(package: Package) -> ServeArgs:
             f"has the programs {', '.join(sorted(folders))}, which vllm-qaic does not serve together; expected one of: "
             f"{known}. Build it in one of these ways.",
         )
-    paths = {_PATH_NAMES[role]: folder for role, folder in folders.items()}
-    return ServeArgs(paths, tuple(arrange(Compiled(package, folders))))
+    return ServeArgs(_qpc_paths(folders), tuple(arrange(Compiled(package, folders))))
 
 
-def _program_folders(package: Package) -> dict[str, str]:
-    """Find the folder of each role's QPC."""
+def _serve_pair(prefill: Package, decode: Package | None) -> ServeArgs:
+    if decode is None or not (_is_for(prefill, "prefill") and _is_for(decode, "decode")):
+        raise refused(
+            prefill,
+            "and what is named beside it are no pair; expected a package of --prefill-only, and one of --decode-only "
+            "of the same model. Run `qeff-zoo serve-args PREFILL DECODE`.",
+        )
+    if source_in(prefill.manifest) != source_in(decode.manifest):
+        raise refused(
+            prefill,
+            f"is of another checkpoint than {str(decode.path)!r}; expected the same. Build both of one.",
+        )
+    halves = {"prefill": prefill, "decode": decode}
+    folders = {half: _folders_of(package)["decoder"] for half, package in halves.items()}
+    compiled = {half: Compiled(package, folders) for half, package in halves.items()}
+    return ServeArgs(_qpc_paths(folders), tuple(_disaggregated(compiled["prefill"], compiled)))
+
+
+def _is_for(package: Package, half: str) -> bool:
+    """Tell whether a package was built for prompts alone ("prefill"), or for answers alone ("decode")."""
+    shape = package.manifest["spec"].get("shape", {})
+    return bool(shape.get(f"{half}_only"))
+
+
+def _folders_of(package: Package) -> dict[str, str]:
+    """Find the folder of each role's QPC.
+
+    Raises:
+        PackageError: It is of another target, or has no QPC.
+    """
+    if package.target not in TARGETS:
+        raise refused(
+            package,
+            f"is for target {package.target!r}; expected {' or '.join(map(repr, TARGETS))}, which vllm-qaic serves. "
+            f"Run `qeff-zoo serve {shlex.quote(str(package.path))}`.",
+        )
     listed = {file["path"] for file in package.manifest["files"]}
     folders = {}
     for program in package.manifest["programs"]:
@@ -116,6 +147,10 @@ def _program_folders(package: Package) -> dict[str, str]:
         role = _OTHER_NAMES.get(program["role"], program["role"])
         folders[role] = str(package.path / folder)
     return folders
+
+
+def _qpc_paths(folders: Mapping[str, str]) -> dict[str, str]:
+    return {_PATH_NAMES[role]: folder for role, folder in folders.items()}
 
 
 def _serve(
@@ -195,20 +230,30 @@ def _vision(compiled: Compiled) -> Iterator[Command]:
         )
 
 
-def _disaggregated(compiled: Compiled) -> Iterator[Command]:
-    """Run prompts on one group of devices and answers on another; qaic_disagg starts the processes."""
-    stages = [("prefill", "prefill", 9900, 1), ("decode", "decode", 9800, compiled.slots)]
+def _disaggregated(
+    compiled: Compiled, packages: Mapping[str, Compiled] = MappingProxyType({})
+) -> Iterator[Command]:
+    """Run prompts on one group of devices and answers on another; qaic_disagg starts the processes.
+
+    Args:
+        compiled: Has the programs of all stages that no other package has.
+        packages: By role.
+    """
+    slots = packages.get("decode", compiled).slots
+    stages = [("prefill", "prefill", 9900, 1), ("decode", "decode", 9800, slots)]
     if "vision_encoder" in compiled.folders:
         stages.insert(0, ("encode", "vision_encoder", 9700, 1))
-    flags = ["--max-model-len", str(compiled.largest("ctx_len"))]
+    contexts = [one.largest("ctx_len") for one in (compiled, *packages.values())]
+    flags = ["--max-model-len", str(min(contexts))]
     first = 0
     for stage, role, port, requests in stages:
-        devices = compiled.devices(after=first)
+        one = packages.get(role, compiled)
+        devices = one.devices(after=first)
         first = devices[-1] + 1
-        config = compiled.config(qpc_path=compiled.folders[role])
+        config = one.config(qpc_path=one.folders[role])
         del config["device_group"]  # has a flag of its own
         if stage != "encode":
-            config["prefill_seq_len"] = compiled.largest("seq_len") if stage == "prefill" else 1
+            config["prefill_seq_len"] = one.largest("seq_len") if stage == "prefill" else 1
         flags += [f"--{stage}-port", str(port)]
         flags += [f"--{stage}-device-group", ",".join(map(str, devices))]
         flags += [f"--{stage}-max-num-seqs", str(requests)]

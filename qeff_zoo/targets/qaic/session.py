@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on Cloud AI 100 cards, through the SDK's `qaicrt`: calls in, answers out.
 
-States stay on the cards: where a QPC lists them at all, they are given as empty buffers. A card takes the shapes that
-its QPC was compiled for and no others, see `qeff_zoo.runtime.fixed_shapes`. None of this has run on a card: the order
+States stay on the cards: where a QPC lists them at all, they are given as empty buffers; but where prompts run on
+other cards than answers, each call is given them and returns them, whole. A card takes the shapes that its QPC was
+compiled for and no others, see `qeff_zoo.runtime.fixed_shapes`. None of this has run on a card: the order
 of calls and the meaning of buffers are those of the sessions of QEfficient and vllm-qaic.
 """
 
@@ -20,6 +21,7 @@ from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
+from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
 from qeff_zoo.targets.qaic import cards
 
@@ -72,7 +74,15 @@ def open_program(
         )
     axes = {one["name"]: tuple(one["shape"]) for one in (*program.inputs, *program.outputs)}
     sdk = cards.sdk()
-    return QaicProgram(folder, program, axes, cards.choose(sdk[0], program.flags), sdk)
+    shape = package.manifest["spec"].get("shape", {})
+    return QaicProgram(
+        folder,
+        program,
+        axes,
+        cards.choose(sdk[0], program.flags),
+        sdk,
+        hands_over=bool(shape.get("prefill_only") or shape.get("decode_only")),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,14 +124,12 @@ class QaicProgram:
         axes: Of its inputs and outputs besides states: a size or a symbol each.
         devices: Ids of the cards.
         sdk: The modules `qaicrt` and `QAicApi_pb2`.
+        hands_over: Whether its states go to another program, or come from one.
 
     Raises:
-        GenerationError: A card refused.
+        GenerationError: A card refused, or there is no memory for the states.
         PackageError: The QPC is of another program.
     """
-
-    #: The cards keep the states.
-    memory = None
 
     def __init__(
         self,
@@ -130,6 +138,8 @@ class QaicProgram:
         axes: Mapping[str, tuple[int | str, ...]],
         devices: Sequence[int],
         sdk: tuple[Any, Any],
+        *,
+        hands_over: bool = False,
     ) -> None:
         self._rt, api = sdk
         self._folder, self._devices = folder, devices
@@ -148,12 +158,24 @@ class QaicProgram:
         self._require(axes.keys(), read, {one.name for one in found})
         # Of every call, in their order; those without a buffer are states, or nobody asks for them.
         self._names = [one.name for one in found]
-        self._buffers = {
-            one.name: _buffer(api, one.name, one.type) for one in found if one.name in axes
+        returned = {state.output: state.name for state in self.states if hands_over}
+        wanted = {*axes, *returned, *returned.values()}
+        buffers = {
+            one.name: _buffer(api, one.name, one.type) for one in found if one.name in wanted
         }
+        self._returned = returned if _readable(returned, buffers) else {}
+        self._buffers = {
+            name: one for name, one in buffers.items() if name in axes or self._returned
+        }
+        dtypes = {name: self._buffers[name].dtype for name in self._returned.values()}
+        #: None where the cards keep the states.
+        self.memory: Mapping[str, Array] | None = (
+            new_states(self.states, dtypes, self.specializations) if dtypes else None
+        )
         tensors = {
             name: Tensor(dtype=buffer.tensor_dtype, shape=axes[name])
             for name, buffer in self._buffers.items()
+            if name in axes
         }
         # Slots are found here, of the rows of a call.
         given = {name: tensor for name, tensor in tensors.items() if name in read}
@@ -186,6 +208,7 @@ class QaicProgram:
         (execution,) = self._active
         call = self._shapes.fit(inputs, rows)
         shapes = dict(zip(self._names, self._sizes[call.index], strict=True))
+        given = {**call.inputs, **(self.memory or {})}
         data, dims = [], []
         for name in self._names:
             content, size, shape = b"", 1, _SKIPPED
@@ -193,9 +216,7 @@ class QaicProgram:
                 buffer, shape = self._buffers[name], shapes[name]
                 size = buffer.dtype.itemsize
                 content = (
-                    bytes(math.prod(shape) * size)
-                    if name in self.outputs
-                    else buffer.write(call.inputs[name])
+                    buffer.write(given[name]) if name in given else bytes(math.prod(shape) * size)
                 )
             data.append(self._rt.QBuffer(content))
             dims.append((size, shape))
@@ -211,6 +232,9 @@ class QaicProgram:
             if name in self.outputs:
                 output = self._buffers[name].read(answer, shapes[name])
                 made[name] = call.answer(output, self.outputs[name].shape)
+            elif self.memory is not None and name in self._returned:
+                state = self.memory[self._returned[name]]
+                state[...] = self._buffers[name].read(answer, shapes[name])
         return made
 
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
@@ -289,6 +313,12 @@ def _buffer(api: Any, name: str, kind: int) -> Buffer:
         )
     known = types[kind]
     return Buffer(dtype=np.dtype(_DTYPES[known]), is_bfloat16=known == "BFLOAT16_TYPE")
+
+
+def _readable(returned: Mapping[str, str], buffers: Mapping[str, Buffer]) -> bool:
+    """Tell whether states are listed, and are floats: of MXINT8 nobody says how it lies in a buffer."""
+    every = [buffers.get(name) for name in (*returned, *returned.values())]
+    return all(one is not None and one.dtype.kind == "f" for one in every)
 
 
 def _deactivate(active: list[Any], program: Any) -> None:

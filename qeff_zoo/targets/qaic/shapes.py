@@ -10,6 +10,8 @@ from typing import Any
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 
+_SYMBOLS = ("batch_size", "full_batch_size", "seq_len", "ctx_len", "num_logits_to_keep")
+
 
 class Compiled:
     """What a package was compiled for, in vllm-qaic's words.
@@ -28,7 +30,7 @@ class Compiled:
         symbols = [entry["symbols"] for entry in every]
         self._sizes = {
             name: sorted({int(entry[name]) for entry in symbols if name in entry})
-            for name in ("batch_size", "full_batch_size", "seq_len", "ctx_len")
+            for name in _SYMBOLS
         }
         states = [state for program in manifest["programs"] for state in program["states"]]
         self.mxint8_kv_cache = any(state["dtype"] == "mxint8" for state in states)
@@ -46,8 +48,8 @@ class Compiled:
 
     @property
     def num_speculative_tokens(self) -> int:
-        """Draft tokens that one decode call checks."""
-        return max(self.seq_lens[:-1], default=1) - 1
+        """Draft tokens that one decode call checks: it returns logits after each of them and of the token before."""
+        return max(self._sizes["num_logits_to_keep"], default=1) - 1
 
     @property
     def slots(self) -> int:

@@ -14,6 +14,7 @@ With slots, an idle row may have -1 for its token and slot as well as for its po
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 from onnx_ir.tape import Tape
@@ -22,6 +23,8 @@ from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.states import State, state_of
 from qeff_zoo.targets.qaic import ops
 
+#: In the names of states that one program hands to another, by which vllm-qaic knows them.
+_HANDED_OVER = "_vllmKvCache"
 _READS = {"SlotRead", "ContextRead"}
 _MOST_AXES = 4  # of what the compiler's ops take
 _SAME = {"Cast", "CastLike", "Identity"}
@@ -44,6 +47,19 @@ def lower(graph: ir.Graph) -> Counter[str]:
         lowering.lower(past, state)
     lowering.finish()
     return Counter(state.kind for _, state in states)
+
+
+def name_for_handover(graph: ir.Graph) -> None:
+    """Name every state as vllm-qaic expects of programs that run prompts or decode alone, in place.
+
+    Args:
+        graph: Lowered.
+    """
+    outputs = {value.name: value for value in graph.outputs}
+    for value in graph.inputs:
+        if (state := state_of(value)) is not None:
+            named = replace(state, name=f"{state.name}{_HANDED_OVER}")
+            value.name, outputs[state.output].name = named.name, named.output
 
 
 class _Lowering:

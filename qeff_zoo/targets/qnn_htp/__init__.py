@@ -29,7 +29,7 @@ class HtpTarget:
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "qnn-htp"
-    revision: int = 2
+    revision: int = 3
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "simulated"
     no_adapters: str = "its compiler takes weights as constants alone"

@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-_LARGEST = 65504.0  # of float16
 _VANISHES = -40.0  # exp of it is nothing beside 1, in float32 as well
 
 _IN_ROWS = 3  # axes of (1, rows, columns)
@@ -90,12 +89,12 @@ def _exp(tape: Tape, node: ir.Node) -> ir.Value:
 
 
 def _pad(tape: Tape, node: ir.Node) -> ir.Value | None:
-    """Lay what is padded with beside what is padded: HTP's Pad makes 0 of what is no number in float16."""
+    """Lay what is padded with beside what is padded: HTP's Pad takes 0 for any number."""
     x, pads, value, axes = (*node.inputs, None, None)[:4]
     known, number = ir.convenience.get_const_tensor(pads) if pads else None, _number(value)
     assert x is not None
     assert x.shape is not None
-    if number is None or abs(number) <= _LARGEST or known is None or axes is not None:
+    if not number or known is None or axes is not None:
         return None
     padded, sizes = x, [int(size) for size in x.shape.numpy()]
     before, after = known.numpy().reshape(2, -1).tolist()

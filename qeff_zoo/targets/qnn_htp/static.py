@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxscript.optimizer
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.passes import parts, sequences
+from qeff_zoo.passes import narrowing, parts, sequences
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.passes.parts import Array
 from qeff_zoo.semantic import domains
@@ -94,6 +94,7 @@ def bind(model: ir.Model, symbols: Mapping[str, int]) -> None:
     _fold(model.graph)
     recurrence.expand(model.graph)
     _simplify(model)
+    narrowing.narrow(model)
     rewrites.rewrite(model.graph)
     onnx_passes.RemoveUnusedNodesPass()(model)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
