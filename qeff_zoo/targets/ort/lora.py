@@ -16,17 +16,23 @@ def lower(graph: ir.Graph) -> int:
     tape = Tape()
     most = tape.op("ReduceMax", [ids], {"keepdims": 0})
     some = tape.op("Greater", [most, tape.op("Constant", [], {"value_int": 0})])
-    slots = tape.op("Squeeze", [ids, tape.op("Constant", [], {"value_ints": [1]})])
+    one = tape.op("Constant", [], {"value_ints": [1]})
+    slots = tape.op("Squeeze", [ids, one])
+    # Rows of one adapter share its matrices, which are then copied once.
+    alike = tape.op("Equal", [most, tape.op("ReduceMin", [ids], {"keepdims": 0})])
+    count = tape.op("Where", [alike, one, tape.op("Shape", [slots])])
+    start = tape.op("Constant", [], {"value_ints": [0]})
+    used = tape.op("Slice", [slots, start, count])
     graph.insert_before(graph[0], [*tape.nodes])
     for site in sites:
-        nodes = _adapted(site, some, slots)
+        nodes = _adapted(site, some, slots, used)
         ir.convenience.replace_nodes_and_values(
             graph, site, [site], nodes, site.outputs, nodes[-1].outputs
         )
     return len(sites)
 
 
-def _adapted(site: ir.Node, some: ir.Value, slots: ir.Value) -> list[ir.Node]:
+def _adapted(site: ir.Node, some: ir.Value, slots: ir.Value, used: ir.Value) -> list[ir.Node]:
     """Return what adds the product of a site's matrices where some row has an adapter."""
     y, x, a, b, _ = site.inputs
     before, adding, same = Tape(), Tape(), Tape()
@@ -37,8 +43,8 @@ def _adapted(site: ir.Node, some: ir.Value, slots: ir.Value) -> list[ir.Node]:
         place = before.op("Concat", sizes, {"axis": 0})
         shape = before.op("Shape", [y])
         x = adding.op("Reshape", [x, place])
-    # By the adapters of rows: (rows, in, rank) and (rows, rank, out).
-    down, up = (adding.op("Gather", [one, slots], {"axis": 0}) for one in (a, b))
+    # By the adapters of rows: (rows, in, rank) and (rows, rank, out), of one row where all have the same.
+    down, up = (adding.op("Gather", [one, used], {"axis": 0}) for one in (a, b))
     product = adding.op("MatMul", [adding.op("MatMul", [x, down]), up])
     adding.op("Add", [y, product if by_row else adding.op("Reshape", [product, shape])])
     same.op("Identity", [y])
