@@ -224,7 +224,7 @@ class Model:
 def _outside() -> int:
     """Return the `stacklevel` at which a warning of the caller's names the line of the user's."""
     level, frame = 1, inspect.currentframe()
-    while (frame := frame and frame.f_back) and frame.f_globals.get("__name__", "").startswith(_OURS):
+    while (frame := frame and frame.f_back) and _OURS in frame.f_globals.get("__name__", ""):
         level += 1
     return level
 
