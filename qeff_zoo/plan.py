@@ -134,7 +134,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     choose_merged(checkpoint, request, choices)
     others = choose_adapters(target, len(served), request, choices)
     others |= _choose_rope_factors(checkpoint, request, shape, choices)
-    options = _choose_options(target, recipe, request, choices)
+    usual = recipe.compile_flags.get(target.name, {})
+    options = choose_options(target, usual, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
     _check_programs(recipe, target, choices)
     _check_applicable(served, target, request, choices)
@@ -307,15 +308,20 @@ def _choose_target(request: Request, choices: Chosen) -> targets.Target:
     return targets.find(choices.value["target"] if known else CHOICES["target"].default)
 
 
-def _choose_options(
-    target: targets.Target, recipe: Recipe, request: Request, choices: Chosen
+def choose_options(
+    target: targets.Target, usual: Mapping[str, Any], request: Request, choices: Chosen
 ) -> dict[str, Any]:
     """Choose what is for this target alone: as asked, else as the recipe says; refuse what is for another.
+
+    Args:
+        target: That is compiled for.
+        usual: What the recipe says, by name.
+        request: As asked.
+        choices: Are set, and told what is wrong.
 
     Returns:
         By name, without those that are off.
     """
-    usual = recipe.compile_flags.get(target.name, {})
     options = {}
     for name, one in CHOICES.items():
         asked = getattr(request, name)

@@ -386,15 +386,21 @@ def test_only_a_graph_of_ours_is_compiled(
             auto.compile(foreign, tmp_path / "qpc", num_cores=16)
 
 
-def of_qefficient(path: Path) -> Path:
-    """Write a graph as QEfficient exports them: its names of inputs, its functions, its metadata."""
+def of_qefficient(path: Path, *, rows: str = "batch_size", logits: bool = False) -> Path:
+    """Write a graph as QEfficient exports them: its names of inputs, its functions, its metadata.
+
+    Args:
+        path: Of its file.
+        rows: Size of the cache's first axis.
+        logits: Whether it is told how many logits are kept.
+    """
     cache = onnx.helper.make_function(
         "com.qualcomm.cloud", "CtxScatter", ["data", "index", "updates"], ["output"],
         [onnx.helper.make_node("ScatterND", ["data", "index", "updates"], ["output"])],
         [onnx.helper.make_opsetid("", 17)],
     )  # fmt: skip
     real, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    shape = ["batch_size", 2, "ctx_len", 8]
+    shape = [rows, 2, "ctx_len", 8]
     inputs = [
         onnx.helper.make_tensor_value_info("past_key.0", real, shape),
         onnx.helper.make_tensor_value_info("position_ids", whole, ["batch_size", "seq_len", 3]),
@@ -402,8 +408,12 @@ def of_qefficient(path: Path) -> Path:
     ]
     outputs = [onnx.helper.make_tensor_value_info("past_key.0_RetainedState", real, shape)]
     node = onnx.helper.make_node(
-        "CtxScatter", [one.name for one in inputs], [outputs[0].name], domain="com.qualcomm.cloud"
-    )
+        "CtxScatter", [one.name for one in inputs], [outputs[0].name], "write",
+        domain="com.qualcomm.cloud",
+    )  # fmt: skip
+    if logits:
+        kept = ("num_logits_to_keep", whole, ["num_logits_to_keep", 1])
+        inputs.append(onnx.helper.make_tensor_value_info(*kept))
     graph = onnx.helper.make_graph([node], "main_graph", inputs, outputs)
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.qualcomm.cloud", 1)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, functions=[cache])
@@ -411,23 +421,95 @@ def of_qefficient(path: Path) -> Path:
     return path
 
 
-def test_a_graph_of_qefficients_is_refused_as_that(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_graph_of_qefficients_is_compiled_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside QEfficient's own files, or moved elsewhere; and nothing else is taken for one."""
-    folder = tmp_path / "LlamaForCausalLM-0123456789abcdef"
+    """Beside QEfficient's own files, or moved elsewhere."""
+    folder, qpc = tmp_path / "LlamaForCausalLM-0123456789abcdef", tmp_path / "qpc"
     folder.mkdir()
+    (folder / "hashed_export_params.json").write_text("{}")
     graph = of_qefficient(folder / "LlamaForCausalLM.onnx")
-    for moved in (False, True):
-        (folder / "hashed_export_params.json").write_text("{}")
-        if moved:
-            graph = graph.rename(tmp_path / "model.onnx")
-        with pytest.raises(CompileError, match=r"QEfficient exported it.*qeff-cloud-export"):
-            auto.compile(graph, tmp_path / "qpc", num_cores=16)
-    words = ["--qpc_path", str(tmp_path / "qpc"), "--num_cores", "16", "--device_group", "[0]"]
-    code, out, said = run(["compile", "--onnx-path", str(graph), *words], capsys)
+    sizes = {
+        "num_cores": 14,
+        "batch_size": 2,
+        "prompt_len": 16,
+        "ctx_len": 64,
+        "device_group": [0, 1],
+    }
+    with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
+        assert auto.compile(graph, qpc, **sizes) == str(qpc)
+    assert json.loads((qpc / "specializations.json").read_text())["specializations"] == [
+        {"name": "Prefill", "symbols": {"batch_size": "2", "seq_len": "16", "ctx_len": "64"}},
+        {"name": "Decode", "symbols": {"batch_size": "2", "seq_len": "1", "ctx_len": "64"}},
+    ]
+    script = (qpc / "compile.sh").read_text()
+    assert f"-m={graph} -retained-state -convert-to-fp16 -aic-num-cores=14" in script
+
+    monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
+    made = auto.compile(graph, qpc, **sizes)
+    program = Path(made, "programqpc.bin")
+    assert made == str(qpc / "qpcs")
+    assert program.read_bytes().startswith(b"NO QPC")
+    written = program.stat().st_mtime_ns
+    assert auto.compile(graph, qpc, **sizes) == made
+    assert program.stat().st_mtime_ns == written
+    with pytest.raises(CompileError, match="holds something else"):
+        auto.compile(graph, qpc, **{**sizes, "ctx_len": 128})
+    (program.parent / "compiled.json").write_text("{}")
+    with pytest.raises(CompileError, match="was not compiled from what lies beside it"):
+        auto.compile(graph, qpc, **sizes)
+
+    moved = graph.rename(tmp_path / "model.onnx")
+    words = ["--onnx-path", str(moved), "--qpc_path", str(tmp_path / "other"), "--mxfp6"]
+    code, out, said = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
     assert (code, out) == (1, "")
-    assert "QEfficient exported it" in said
+    assert "-mxfp6-matmul, and no product has a constant on its right" in said
+    del words[-1]
+    code, out, _ = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
+    assert (code, out) == (1, "")  # what failed left its choices there
+    words[3] = str(tmp_path / "third")
+    code, out, _ = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
+    assert (code, out) == (0, f"{words[3]}/qpcs\n")
+
+
+@pytest.mark.parametrize(
+    ("choices", "problem"),
+    [
+        ({"full_batch_size": 4}, "its sizes are batch_size, ctx_len, seq_len, and those that were chosen"),
+        ({"num_speculative_tokens": 3}, "its sizes are batch_size, ctx_len"),
+        ({"weights": "int8"}, "weights is 'int8', which QEfficient's graph has settled"),
+        ({"target": "ort"}, "whose operators only target 'qaic' has"),
+        ({"mxint8": True}, "rows of 8, which are no blocks of MXINT8"),
+        ({"num_cores": 99}, "expected at most 16"),
+        ({"ctx_len": 0}, "expected at least"),
+    ],
+)  # fmt: skip
+def test_what_a_graph_of_qefficients_cannot_be_is_refused(
+    choices: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    graph = of_qefficient(tmp_path / "model.onnx")
+    with pytest.raises((CompileError, PlanError), match=problem):
+        auto.compile(graph, tmp_path / "qpc", **{"num_cores": 16, **choices})
+    assert not (tmp_path / "qpc").exists()
+
+
+def test_slots_and_drafts_of_qefficients_graphs(tmp_path: Path) -> None:
+    graph = of_qefficient(tmp_path / "model.onnx", rows="full_batch_size", logits=True)
+    sizes = {"full_batch_size": 4, "num_speculative_tokens": 3, "ctx_len": 64}
+    with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
+        auto.compile(graph, tmp_path / "qpc", **sizes)
+    same = {"ctx_len": "64", "full_batch_size": "4"}
+    assert json.loads((tmp_path / "qpc" / "specializations.json").read_text()) == {
+        "specializations": [
+            {"name": "Prefill", "symbols": {"batch_size": "1", "seq_len": "32", "num_logits_to_keep": "1", **same}},
+            {"name": "Decode", "symbols": {"batch_size": "4", "seq_len": "4", "num_logits_to_keep": "4", **same}},
+        ]
+    }  # fmt: skip
+    with pytest.raises(PlanError, match="expected one number"):
+        auto.compile(graph, tmp_path / "other", **{**sizes, "num_speculative_tokens": [3, 5]})
+
+
+def test_nothing_else_is_taken_for_a_graph_of_qefficients(tmp_path: Path) -> None:
     for name, content in (("empty.onnx", b""), ("other.onnx", b"\x08\x0aother")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(CompileError, match="json beside it says"):

@@ -12,6 +12,7 @@ from qeff_zoo.auto import exported, translation
 from qeff_zoo.auto.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute, on_devices, prompts_of
 from qeff_zoo.auto.models import Model
+from qeff_zoo.auto.theirs import compile_theirs
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import CompileError, GenerationError, PlanError
 from qeff_zoo.package import Package
@@ -77,11 +78,11 @@ def compile(
     target: str | None = None,
     **compiler_options: Any,
 ) -> str:
-    """Build a package of an exported graph's model.
+    """Build a package of an exported graph's model; of a graph that QEfficient exported, a QPC for its runtime.
 
     Args:
-        onnx_path: By `export`, of this machine, with its checkpoint where it was.
-        qpc_path: Folder in which the package is put, as `qpcs`.
+        onnx_path: By `export`, of this machine, with its checkpoint where it was; or by QEfficient's.
+        qpc_path: Folder in which the package or the QPC is put, as `qpcs`.
         num_cores: Of each card.
         device_group: Cards that the model is sliced over.
         batch_size: Prompts answered at a time, without continuous batching.
@@ -93,19 +94,20 @@ def compile(
         **compiler_options: As there.
 
     Returns:
-        Path of `qpcs`.
+        Path of `qpcs`; of QEfficient's graph, where there is no SDK, the folder of the script that makes it.
 
     Raises:
-        CompileError: The graph is not one of ours, or not as it was exported.
+        CompileError: The graph is neither's, or not as it was exported.
     """
     path = Path(onnx_path)
     note = exported.find(path.parent)
     if note is None and exported.is_foreign(path):
-        raise CompileError(
-            f"Cannot compile {str(onnx_path)!r}: QEfficient exported it, and its graph does not say which tensors of a "
-            "checkpoint its weights are, so that no package of it could be compared with Hugging Face's model. "
-            "Expected a graph by `export` of qeff_zoo.auto. Export the model: qeff-cloud-export --model_name MODEL."
-        )
+        given = {
+            "prefill_seq_len": prompt_len, "ctx_len": ctx_len, "batch_size": batch_size,
+            "full_batch_size": full_batch_size, "num_cores": num_cores, "device_group": device_group,
+            "mos": None if mos == -1 else mos,
+        }  # fmt: skip
+        return compile_theirs(path, Path(qpc_path), target, given | compiler_options)
     if note is None or (note.graph, note.task) != (path.name, TEXT_GENERATION):
         raise CompileError(
             f"Cannot compile {str(onnx_path)!r}: no {exported.NOTE} beside it says which model it is of, or the graph "

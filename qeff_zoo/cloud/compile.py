@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qeff-cloud-compile`: an exported graph in, the folder of its model's package out."""
+"""`qeff-cloud-compile`: an exported graph in, the folder of its model's package out; of QEfficient's, of its QPC."""
 
 import argparse
 import sys
@@ -44,9 +44,9 @@ def _compile(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = flags.command("compile", "Build a package of an exported graph's model.")
-    text = "by qeff-cloud-export, where that wrote it"
+    text = "by qeff-cloud-export, where that wrote it; or by QEfficient, for a card alone"
     flags.add(parser, "onnx_path", required=True, metavar="FILE", help=text)
-    text = "folder in which the package is put, as `qpcs`"
+    text = "folder in which the package or the QPC is put, as `qpcs`"
     flags.add(parser, "qpc_path", required=True, metavar="DIR", help=text)
     flags.add_sizes(parser)
     flags.add_compiler(parser, mos=-1, device_group=True)

@@ -4,8 +4,10 @@
 In: what was planned. Out: arguments in QEfficient's order, with paths relative to the folder that they are used in.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
+from typing import Any
 
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.targets.qaic.options import flags_of
@@ -62,16 +64,29 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
         program: As it was planned.
         name: Of the program.
     """
-    files, options = Files(name), program.flags
-    stages, devices = options.get("mdp_num_partitions", 1), options["num_devices"]
-    partitions = [f"-mdp-load-partition-config={files.partitions}"]
-    decodes = bool(program.shape.ctx_len)
+    options = program.flags
     if program.shape.apart:  # else nobody could hand states over
         options = {**options, "split_retained_state_io": True}
+    return told(Files(name), options, decodes=bool(program.shape.ctx_len))
+
+
+def told(
+    files: Files, options: Mapping[str, Any], *, decodes: bool, model: str | None = None
+) -> list[str]:
+    """Return what qaic-compile is told, but for the folder of its QPC.
+
+    Args:
+        files: That it reads.
+        options: Of the target, by name, without those that are off.
+        decodes: Whether states are retained.
+        model: Path of the graph, where that is not one of the files.
+    """
+    stages, devices = options.get("mdp_num_partitions", 1), options["num_devices"]
+    partitions = [f"-mdp-load-partition-config={files.partitions}"]
     return [
         "-aic-hw",
         f"-aic-hw-version={options['aic_hw_version']}",
-        f"-m={files.model}",
+        f"-m={model or files.model}",
         *(partitions if stages > 1 else ()),
         *(["-retained-state"] if decodes else ()),
         "-convert-to-fp16",

@@ -6,7 +6,7 @@ In: what was planned and the names of a graph. Out: the content of each file, in
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -50,10 +50,23 @@ def custom_io(states: Sequence[State], types: Mapping[str, str]) -> str:
     Raises:
         CompileError: A state has no blocks of MXINT8.
     """
+    return io_list(((state, (state.name, state.output)) for state in states), types)
+
+
+def io_list(states: Iterable[tuple[State, Sequence[str]]], types: Mapping[str, str]) -> str:
+    """Write the same of states that are called something else.
+
+    Args:
+        states: Each with the names of its input and its output.
+        types: By kind of state.
+
+    Raises:
+        CompileError: A state has no blocks of MXINT8.
+    """
     return "".join(
         f" - IOName: {name}\n   Precision: {precision_of(state, types)}\n\n"
-        for state in states
-        for name in (state.name, state.output)
+        for state, names in states
+        for name in names
     )
 
 

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph that QEfficient exported, compiled as it is, for QEfficient's own runtime.
+
+In: the graph, sizes and flags. Out: a folder with what qaic-compile reads, the script that calls it, and, where the SDK
+is, its QPC. That is no package: the graph does not say which tensors of a checkpoint its weights are, so nobody can
+compare its answers with Hugging Face's model.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.staging import settle, staged_beside
+from qeff_zoo.errors import CompileError
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
+from qeff_zoo.prepared import NOTE, PROGRAM, SUMS
+from qeff_zoo.states import State, StateKind
+from qeff_zoo.targets.qaic import configs, driver, sdk
+from qeff_zoo.targets.qaic.command import COMPILER, Files, told
+from qeff_zoo.targets.qaic.preparing import write_script
+
+#: What an output that holds a state is called, after the state.
+_SUFFIXES = ("_RetainedState", "_InternalRetainedState")
+#: Folder of the QPC, as QEfficient calls it.
+_QPC = "qpcs"
+
+
+def compile_foreign(
+    graph: Path, folder: Path, sizes: Mapping[str, int], options: Mapping[str, Any]
+) -> Path:
+    """Write what the compiler reads, and compile where it is; what was made of the same is found.
+
+    Args:
+        graph: Of a model that generates text, its weights beside it.
+        folder: That holds nothing yet, or what came of the same graph and choices.
+        sizes: `prefill_seq_len`, `ctx_len`, `batch_size`, and `full_batch_size` or `num_speculative_tokens` if chosen.
+        options: Of the target, by name, without those that are off.
+
+    Returns:
+        Folder of the QPC; the given one where there is no compiler.
+
+    Raises:
+        CompileError: The graph has sizes or states that nobody chose, the folder is taken, or the compiler refuses.
+    """
+    import onnx_ir as ir
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = ir.load(graph)
+    except (OSError, ValueError, DecodeError) as error:
+        raise CompileError(
+            f"Cannot read {str(graph)!r}: {error}. Expected an ONNX graph. Export it again."
+        ) from error
+    content = dict(_configs(model, graph, sizes, options))
+    sums = [(hashlib.sha256(text.encode()).hexdigest(), name) for name, text in content.items()]
+    sums.append((sha256_file(graph), str(graph.resolve())))
+    content[SUMS] = "".join(f"{digest}  {name}\n" for digest, name in sums)
+    if not _is_there(folder, content):
+        with staged_beside(folder) as made:
+            for name, text in content.items():
+                (made / name).write_text(text, encoding="utf-8")
+            arguments = told(Files("graph"), options, decodes=True, model=str(graph.resolve()))
+            write_script(driver.script(COMPILER, [_QPC], [["compile", _QPC, *arguments]]), made)
+            settle(made)
+            made.rename(folder)
+    if (folder / _QPC / PROGRAM).is_file():
+        _check(folder, content[SUMS])
+        return folder / _QPC
+    if sdk.compiler() is None:
+        return folder
+    driver.run(folder)
+    return folder / _QPC
+
+
+def _configs(
+    model: Any, graph: Path, sizes: Mapping[str, int], options: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield name and content of each file that the compiler reads."""
+    files, states = Files("graph"), _states(model, graph)
+    yield files.specializations, configs.specializations(_specializations(model, graph, sizes))
+    types = configs.state_types(options)
+    named = ((state, (state.name, output)) for state, output in states)
+    yield files.custom_io, configs.io_list(named, types)
+    devices, cores = options["num_devices"], options["num_cores"]
+    if (stages := options.get("mdp_num_partitions", 1)) > 1:
+        nodes = configs.nodes_of(model)
+        yield files.partitions, configs.pipelined(nodes, stages, devices, cores)
+    elif devices > 1:
+        yield files.partitions, configs.sliced(devices, cores)
+    if patterns := options.get("node_precision_info"):
+        outputs = configs.matching_outputs(model, patterns)
+        yield files.node_precision, configs.node_precision(outputs)
+
+
+def _states(model: Any, graph: Path) -> list[tuple[State, str]]:
+    """Return each retained state of the graph, and the name of its output."""
+    outputs = {value.name for value in model.graph.outputs}
+    found = []
+    for value in model.graph.inputs:
+        output = next((value.name + end for end in _SUFFIXES if value.name + end in outputs), None)
+        if output is not None:
+            axes = tuple(_axis(axis) for axis in value.shape)
+            kind: StateKind = "growing" if "ctx_len" in axes else "window"
+            found.append((State(name=value.name, kind=kind, layer=0, axes=axes), output))
+    if not found:
+        raise CompileError(
+            f"Cannot compile {str(graph)!r}: it retains no state, so it generates no text. Expected inputs such as "
+            "past_key.0, with an output past_key.0_RetainedState each. Export a model that does."
+        )
+    return found
+
+
+def _axis(axis: Any) -> int | str:
+    return axis if isinstance(axis, int) else str(axis.value)
+
+
+def _specializations(model: Any, graph: Path, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return prefill and decode, with the sizes that the graph has."""
+    axes = {_axis(axis) for value in model.graph.inputs for axis in value.shape}
+    symbols = {axis for axis in axes if isinstance(axis, str)}
+    slots, drafted = sizes.get("full_batch_size"), sizes.get("num_speculative_tokens")
+    decoded = (drafted or 0) + 1
+    known = {"seq_len", "ctx_len", "batch_size"}
+    known |= {"full_batch_size"} if slots else set()
+    known |= {"num_logits_to_keep"} if drafted else set()
+    chosen = {"full_batch_size"} if slots else set()
+    chosen |= {"num_logits_to_keep"} if drafted else set()
+    if symbols - known or chosen - symbols:
+        raise CompileError(
+            f"Cannot compile {str(graph)!r}: its sizes are {', '.join(sorted(symbols))}, and those that were chosen "
+            f"are {', '.join(sorted(known))}. Expected the same. Give full_batch_size for a graph of continuous "
+            "batching and num_speculative_tokens for one that checks drafts, or export the model by qeff-cloud-export."
+        )
+    calls = {
+        "Prefill": {
+            "batch_size": 1 if slots else sizes["batch_size"],
+            "seq_len": sizes["prefill_seq_len"],
+            "num_logits_to_keep": 1,
+        },
+        "Decode": {
+            "batch_size": slots or sizes["batch_size"],
+            "seq_len": decoded,
+            "num_logits_to_keep": decoded,
+        },
+    }
+    same = {"ctx_len": sizes["ctx_len"], "full_batch_size": slots}
+    return [
+        {"name": name, "symbols": {one: str(n) for one, n in (own | same).items() if one in known}}
+        for name, own in calls.items()
+    ]
+
+
+def _is_there(folder: Path, content: Mapping[str, str]) -> bool:
+    """Tell whether a folder has just this; refuse one that has anything else."""
+    try:
+        if (folder / SUMS).read_text(encoding="utf-8") == content[SUMS]:
+            return True
+        taken = True
+    except (OSError, ValueError):
+        taken = folder.is_dir() and any(folder.iterdir())
+    if taken:
+        raise CompileError(
+            f"{str(folder)!r} holds something else; expected a folder that is new, or what came of the same graph "
+            "and choices. Name another --qpc_path, or remove it."
+        )
+    return False
+
+
+def _check(folder: Path, sums: str) -> None:
+    """Refuse a QPC that was not made of what lies beside it."""
+    try:
+        with (folder / _QPC / NOTE).open("rb") as file:
+            of = parse(file.read(MANIFEST_LIMIT))["sums"]
+    except (OSError, ValueError, KeyError, TypeError):
+        of = None
+    if of != hashlib.sha256(sums.encode()).hexdigest():
+        raise CompileError(
+            f"{str(folder / _QPC)!r} was not compiled from what lies beside it; expected the script's own QPC. Remove "
+            "it, and compile again."
+        )
