@@ -208,7 +208,7 @@ def test_integers_stay_that_the_compiler_takes(kind: dict[str, Any], way: str) -
     graph = SimpleNamespace(
         model=subject.graph(CONTINUOUS), bindings=subject.bindings, encoded=encoded
     )
-    shape = SimpleNamespace(ctx_len=parity.CTX_LEN)
+    shape = SimpleNamespace(ctx_len=parity.CTX_LEN, apart=False)
     program = SimpleNamespace(shape=shape, storage=lambda encoded: Storage(FLOAT16, encoded))
     made = lowering.lower(graph, program)
     assert made.ways["weights"] == {way: len(encoded)}

@@ -43,7 +43,7 @@ from qeff_zoo.weights import expressions
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
 KNOWN_TASKS = {
     *("text-generation", "feature-extraction", "image-feature-extraction"),
-    *("automatic-speech-recognition", "image-text-to-text"),
+    *("automatic-speech-recognition", "speech-seq2seq", "image-text-to-text"),
 }
 
 
@@ -135,7 +135,7 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
         assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
         assert shape.seq_lens[0] >= 1
         assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
-    elif find(recipe.task).reads == "sound":
+    elif recipe.task == "automatic-speech-recognition":
         assert shape.seq_lens == tuple(sorted(set(shape.seq_lens)))
         assert (shape.prefill_seq_len, shape.ctx_len, shape.full_batch_size) == (0, 0, None)
     elif find(recipe.task).reads == "image":
