@@ -19,7 +19,7 @@ from qeff_zoo.prepared import NOTE, PROGRAM, SUMS
 from qeff_zoo.states import State, StateKind
 from qeff_zoo.targets.qaic import configs, driver, sdk
 from qeff_zoo.targets.qaic.command import COMPILER, Files, told
-from qeff_zoo.targets.qaic.preparing import write_script
+from qeff_zoo.targets.qaic.preparing import chosen_configs, write_script
 
 #: What an output that holds a state is called, after the state.
 _SUFFIXES = ("_RetainedState", "_InternalRetainedState")
@@ -83,15 +83,7 @@ def _configs(
     types = configs.state_types(options)
     named = ((state, (state.name, output)) for state, output in states)
     yield files.custom_io, configs.io_list(named, types)
-    devices, cores = options["num_devices"], options["num_cores"]
-    if (stages := options.get("mdp_num_partitions", 1)) > 1:
-        nodes = configs.nodes_of(model)
-        yield files.partitions, configs.pipelined(nodes, stages, devices, cores)
-    elif devices > 1:
-        yield files.partitions, configs.sliced(devices, cores)
-    if patterns := options.get("node_precision_info"):
-        outputs = configs.matching_outputs(model, patterns)
-        yield files.node_precision, configs.node_precision(outputs)
+    yield from chosen_configs(options, model, files)
 
 
 def _states(model: Any, graph: Path) -> list[tuple[State, str]]:

@@ -57,6 +57,22 @@ def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[s
     yield files.specializations, configs.specializations(program.specializations)
     if states := float_states(model):
         yield files.custom_io, configs.custom_io(states, configs.state_types(options))
+    yield from chosen_configs(options, model, files)
+
+
+def chosen_configs(
+    options: Mapping[str, Any], model: Any, files: Files
+) -> Iterator[tuple[str, str]]:
+    """Yield path and content of the configs that were asked for: of devices, and of nodes in float32.
+
+    Args:
+        options: Of the target, by name.
+        model: An `onnx_ir.Model` whose nodes have names.
+        files: Of its program.
+
+    Raises:
+        CompileError: A choice cannot be kept with this graph.
+    """
     devices, cores = options["num_devices"], options["num_cores"]
     stages = options.get("mdp_num_partitions", 1)
     if stages > 1:
