@@ -453,8 +453,13 @@ def test_a_graph_of_qefficients_is_compiled_as_it_is(
     written = program.stat().st_mtime_ns
     assert auto.compile(graph, qpc, **sizes) == made
     assert program.stat().st_mtime_ns == written
-    with pytest.raises(CompileError, match="holds something else"):
-        auto.compile(graph, qpc, **{**sizes, "ctx_len": 128})
+    for other in (
+        {"ctx_len": 128},
+        {"mxfp6": True},
+        {"num_cores": 16},
+    ):  # what is a file, and what is a flag
+        with pytest.raises(CompileError, match="holds something else"):
+            auto.compile(graph, qpc, **{**sizes, **other})
     (program.parent / "compiled.json").write_text("{}")
     with pytest.raises(CompileError, match="was not compiled from what lies beside it"):
         auto.compile(graph, qpc, **sizes)
@@ -465,8 +470,9 @@ def test_a_graph_of_qefficients_is_compiled_as_it_is(
     assert (code, out) == (1, "")
     assert "-mxfp6-matmul, and no product has a constant on its right" in said
     del words[-1]
-    code, out, _ = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
-    assert (code, out) == (1, "")  # what failed left its choices there
+    code, out, said = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
+    assert (code, out) == (1, "")
+    assert "holds something else" in said  # what failed left its choices there
     words[3] = str(tmp_path / "third")
     code, out, _ = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
     assert (code, out) == (0, f"{words[3]}/qpcs\n")

@@ -21,7 +21,7 @@ LOG = "compile.log"
 _TAIL, _LITTLE_ROOM = 20, 1 << 20  # lines of a log; bytes of a disk that is full
 
 _SCRIPT = Template(r"""#!/usr/bin/env bash
-# Compiles what lies here for Cloud AI 100. Then make the package where qeff-zoo is: qeff-zoo adopt FOLDER FOLDER/qpc
+# Compiles what lies here for Cloud AI 100. $after
 set -euo pipefail
 
 fail() { echo "$script: $$*" >&2; exit 1; }
@@ -53,7 +53,12 @@ $commands
 """)
 
 
-def script(compiler: str, qpcs: Sequence[str], commands: Sequence[Sequence[str]]) -> str:
+_ADOPT = "Then make the package where qeff-zoo is: qeff-zoo adopt FOLDER FOLDER/qpc"
+
+
+def script(
+    compiler: str, qpcs: Sequence[str], commands: Sequence[Sequence[str]], *, after: str = _ADOPT
+) -> str:
     """Write the script that compiles every program of a folder, wherever the SDK is.
 
     Args:
@@ -62,10 +67,12 @@ def script(compiler: str, qpcs: Sequence[str], commands: Sequence[Sequence[str]]
             `logged`.
         qpcs: Folders that must not be there yet.
         commands: `compile`, the folder of a QPC, and what the compiler is told; or a command that `compiler` defines.
+        after: What to do with what comes of it.
     """
     lines = [shlex.join(words) for words in (*(("vacant", qpc) for qpc in qpcs), *commands)]
     return _SCRIPT.substitute(
         compiler=compiler.strip(),
+        after=after,
         script=SCRIPT,
         program=PROGRAM,
         log=LOG,

@@ -15,7 +15,7 @@ from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.staging import settle, staged_beside
 from qeff_zoo.errors import CompileError
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
-from qeff_zoo.prepared import NOTE, PROGRAM, SUMS
+from qeff_zoo.prepared import NOTE, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.states import State, StateKind
 from qeff_zoo.targets.qaic import configs, driver, sdk
 from qeff_zoo.targets.qaic.command import COMPILER, Files, told
@@ -25,6 +25,7 @@ from qeff_zoo.targets.qaic.preparing import chosen_configs, write_script
 _SUFFIXES = ("_RetainedState", "_InternalRetainedState")
 #: Folder of the QPC, as QEfficient calls it.
 _QPC = "qpcs"
+_AFTER = f"QEfficient's runtime takes what comes of it, {_QPC}."
 
 
 def compile_foreign(
@@ -54,15 +55,17 @@ def compile_foreign(
             f"Cannot read {str(graph)!r}: {error}. Expected an ONNX graph. Export it again."
         ) from error
     content = dict(_configs(model, graph, sizes, options))
+    arguments = told(Files("graph"), options, decodes=True, model=str(graph.resolve()))
+    commands = [["compile", _QPC, *arguments]]
+    content[SCRIPT] = driver.script(COMPILER, [_QPC], commands, after=_AFTER)
     sums = [(hashlib.sha256(text.encode()).hexdigest(), name) for name, text in content.items()]
     sums.append((sha256_file(graph), str(graph.resolve())))
     content[SUMS] = "".join(f"{digest}  {name}\n" for digest, name in sums)
     if not _is_there(folder, content):
         with staged_beside(folder) as made:
-            for name, text in content.items():
-                (made / name).write_text(text, encoding="utf-8")
-            arguments = told(Files("graph"), options, decodes=True, model=str(graph.resolve()))
-            write_script(driver.script(COMPILER, [_QPC], [["compile", _QPC, *arguments]]), made)
+            write_script(content[SCRIPT], made)
+            for name in content.keys() - {SCRIPT}:
+                (made / name).write_text(content[name], encoding="utf-8")
             settle(made)
             made.rename(folder)
     if (folder / _QPC / PROGRAM).is_file():
@@ -114,11 +117,9 @@ def _specializations(model: Any, graph: Path, sizes: Mapping[str, int]) -> list[
     symbols = {axis for axis in axes if isinstance(axis, str)}
     slots, drafted = sizes.get("full_batch_size"), sizes.get("num_speculative_tokens")
     decoded = (drafted or 0) + 1
-    known = {"seq_len", "ctx_len", "batch_size"}
-    known |= {"full_batch_size"} if slots else set()
-    known |= {"num_logits_to_keep"} if drafted else set()
     chosen = {"full_batch_size"} if slots else set()
     chosen |= {"num_logits_to_keep"} if drafted else set()
+    known = {"seq_len", "ctx_len", "batch_size"} | chosen
     if symbols - known or chosen - symbols:
         raise CompileError(
             f"Cannot compile {str(graph)!r}: its sizes are {', '.join(sorted(symbols))}, and those that were chosen "
