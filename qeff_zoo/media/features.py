@@ -7,6 +7,7 @@ In: the settings in a package's preprocessor_config.json. Out: a `Features`, whi
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import PackageError
+from qeff_zoo.runtime.tokenizer import read_json
 
 Array: TypeAlias = NDArray[Any]
 
@@ -48,6 +50,21 @@ class Features:
     def samples(self, inputs: int) -> int:
         """Return how many samples become so many inputs, at most."""
         return (inputs - 1) * self.step + self.least + self.step - 1
+
+
+def load_features(folder: Path) -> Features:
+    """Return what the files of a package say.
+
+    Args:
+        folder: With preprocessor_config.json, or processor_config.json that has its content as `feature_extractor`.
+
+    Raises:
+        PackageError: They are damaged, or of an extractor that is not known here.
+    """
+    settings = read_json(folder / "preprocessor_config.json")
+    return find(
+        settings or read_json(folder / "processor_config.json").get("feature_extractor", {})
+    )
 
 
 def find(settings: Mapping[str, Any]) -> Features:

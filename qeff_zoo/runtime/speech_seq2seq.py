@@ -24,7 +24,7 @@ from qeff_zoo.runtime.sizes import batch_sizes
 from qeff_zoo.runtime.speech_results import Segment, Transcription
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording, SpeechChoices, Window
-from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 _USUAL = SpeechChoices()
@@ -73,11 +73,7 @@ class SpeechSeq2SeqSession:
         #: Values of a frame of features, and frames of a window.
         self.input_bins, self.frames = int(tensor.shape[1]), int(tensor.shape[2])
         self._together = max(batch_sizes(encoder.specializations))
-        settings = read_json(folder / "preprocessor_config.json")
-        settings = settings or read_json(folder / "processor_config.json").get(
-            "feature_extractor", {}
-        )
-        self.features = features.find(settings)
+        self.features = features.load_features(folder)
         self.tokenizer = Tokenizer.find(folder)
         self.tokens = SpeechTokens.read(folder)
         #: Seconds to the first token of the last call.

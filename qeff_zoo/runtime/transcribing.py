@@ -64,11 +64,7 @@ class LabelledSpeechSession:
         self.folder, self._program = folder, program
         self.sizes = EncoderSizes.read(program.specializations)
         self.config = read_json(folder / "config.json")
-        settings = read_json(folder / "preprocessor_config.json")
-        settings = settings or read_json(folder / "processor_config.json").get(
-            "feature_extractor", {}
-        )
-        self.features = features.find(settings)
+        self.features = features.load_features(folder)
         self.labels = labels_of_frames.find(folder)
         #: Of the graph: samples, or frames of features.
         self.input_name = next(name for name in _INPUTS if name in program.inputs)
