@@ -12,6 +12,7 @@ from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
+from qeff_zoo.runtime.writing_rules import WritingRules
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
 
@@ -29,6 +30,8 @@ class Request:
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
         sights: Its pictures, if it has any.
+        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins.
+        rules: Which tokens may come next in that.
     """
 
     prompt: tuple[int, ...]
@@ -39,6 +42,13 @@ class Request:
     text: str | None = None
     adapter: str | None = None
     sights: Sights | None = None
+    source: tuple[int, ...] = ()
+    rules: WritingRules | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that were given."""
+        return len(self.source or self.prompt)
 
 
 @dataclass(frozen=True)
@@ -123,8 +133,14 @@ class Answer:
         Args:
             logits: (vocab,), after the newest token.
         """
+        rules, answer = self.request.rules, self.token_ids
+        scores = (
+            logits
+            if rules is None
+            else rules.allowed(logits, self.request.source, answer, limit=self.request.limit)
+        )
         try:
-            token = self._sampler.next(logits)
+            token = self._sampler.next(scores)
         except GenerationError as error:
             self.fail(error)
             return

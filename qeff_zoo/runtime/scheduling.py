@@ -25,6 +25,7 @@ from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Drafter, Speculation
 
 
@@ -114,7 +115,8 @@ class _Seat:
             tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
-        return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
+        request, slot = self.answer.request, self.answer.adapter.slot
+        return Piece(tokens, self.done, request.sights, slot, len(request.source))
 
     def draft(self, most: int) -> list[int]:
         """Guess what comes after the newest token, which is still to run.
@@ -136,6 +138,7 @@ class Scheduler:
         decoder: Runs the calls.
         prefixes: Remembers prompts.
         speculation: How answers are drafted; None where they are not.
+        sources: Reads the texts that answers are written of; None where there are none.
     """
 
     def __init__(
@@ -143,8 +146,10 @@ class Scheduler:
         decoder: Decoder,
         prefixes: PrefixCache,
         speculation: Speculation | None = None,
+        sources: Sources | None = None,
     ) -> None:
         self._decoder, self._prefixes, self._speculation = decoder, prefixes, speculation
+        self._sources = sources
         self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
         self._seats: list[_Seat] = []  # in the order of joining
         self._shortest_next = False
@@ -236,7 +241,8 @@ class Scheduler:
             rows[group] += 1
             if not group.waiting:
                 self._groups.remove(group)
-        joined.sort(key=lambda one: len(one[0].request.prompt))
+        joined.sort(key=lambda one: one[0].request.prompt_tokens)
+        self._read({row: one[0].request.source for row, one in zip(free, joined, strict=False)})
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
             keys = self._prefixes.keys(request.prompt, request.sights, answer.adapter.digest)
@@ -244,6 +250,14 @@ class Scheduler:
             seat = _Seat(answer, group, row, keys, drafter)
             self._seats.append(seat)
             self._take_over(seat)
+
+    def _read(self, texts: Mapping[int, Sequence[int]]) -> None:
+        """Read the texts that are to be written of, each into its row; after that row was lost, again."""
+        if self._sources and texts:
+            begun = time.perf_counter()
+            self._sources.read(texts)
+            self.timings.prefill_seconds += time.perf_counter() - begun
+            self.timings.prefill_tokens += sum(map(len, texts.values()))
 
     def _take_over(self, seat: _Seat) -> None:
         """Go on from what another process computed of a prompt; later than that, all is computed here."""

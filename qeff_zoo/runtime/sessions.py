@@ -16,6 +16,7 @@ from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import LOOKUP, Lookup
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
+from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
@@ -25,6 +26,7 @@ from qeff_zoo.tasks import NAMES, TEXT_GENERATION, find
 Session: TypeAlias = (
     TextGenerationSession
     | ImageTextToTextSession
+    | Text2TextSession
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
@@ -81,7 +83,7 @@ def open_session(
             f"expected one for {TEXT_GENERATION}. Leave speculation out."
         )
     choices: dict[str, Any] = {}
-    if prefix_cache_bytes is not None and task.role == "decoder" and task.reads != "sound":
+    if prefix_cache_bytes is not None and "encoder" not in task.parts and task.role == "decoder":
         choices = {"prefix_cache_bytes": prefix_cache_bytes}
     if task.reads == "image":
         named = package.manifest["spec"]["recipe"].get("image_processor")
