@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.grammar import Guide
 from qeff_zoo.runtime.program import Array
 
 _SEEDS = 1 << 64
@@ -94,10 +95,15 @@ class Sampler:
     Args:
         sampling: How.
         prompt: Token ids that come before.
+        guide: Says which tokens may come next; None where all may.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
-        self._sampling = sampling
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int], guide: Guide | None = None
+    ) -> None:
+        self._sampling, self._guide = sampling, guide
+        #: Whether the guide lets nothing follow.
+        self.complete = False
         seed = None if sampling.seed is None else sampling.seed % _SEEDS
         self._random = np.random.default_rng(seed) if sampling.temperature else None
         self._counts: dict[int, int] = {}  # of the answer's tokens
@@ -110,15 +116,19 @@ class Sampler:
             logits: (vocab,), float32; left as they are.
 
         Raises:
-            GenerationError: The model computes nonsense.
+            GenerationError: The model computes nonsense, or no token may come next.
         """
         token = likeliest(logits)
         scores = self._penalized(logits)
+        if self._guide is not None:
+            scores = np.where(self._guide.allowed(), scores, np.float32(-np.inf))
         if self._random is not None:
             token = self._draw(scores)
         elif scores is not logits:
             token = int(scores.argmax())
         self._counts[token] = self._counts.get(token, 0) + 1
+        if self._guide is not None:
+            self.complete = self._guide.take(token)
         return token
 
     def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
@@ -158,6 +168,8 @@ class Sampler:
     def _draw(self, scores: Array) -> int:
         asked = self._sampling
         tokens = largest(scores, asked.top_k or len(scores))
+        if self._guide is not None:  # else rounding might choose one whose share is 0
+            tokens = tokens[np.isfinite(scores[tokens])]
         kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
