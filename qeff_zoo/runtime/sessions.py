@@ -59,7 +59,7 @@ def open_session(
         acceptance: Of drafts of a model, which tokens count: those that the request draws as well, so that a seed
             gives the same answer; or "ratio" for more of them, of the same distribution.
         observe: Told of every call, its choices of experts and keys included.
-        lean: For a few calls: copy no weights to make calls faster.
+        lean: For one call that shows that it can be made: what it returns may mean nothing.
         opening: Opens what runs in place of the package's program; None for that itself.
 
     Raises:
