@@ -76,6 +76,16 @@ def _add_speculate(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_acceptance(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--acceptance",
+        choices=["draw", "ratio"],
+        default="draw",
+        help="which tokens of a draft package count where answers are drawn at random: those that the request draws "
+        "too (default), so that a seed gives the same answer as without drafts; or more of them, by min(1, p/q)",
+    )
+
+
 def _add_run(commands: Any) -> None:
     parser = command(commands, "run", "run a package on prompts, texts or recordings")
     add_package(parser)
@@ -131,6 +141,7 @@ def _add_run(commands: Any) -> None:
     _add_sampling(parser)
     _add_grammar(parser)
     _add_speculate(parser)
+    _add_acceptance(parser)
     add_threads(parser)
 
 
@@ -169,6 +180,7 @@ def _add_serve(commands: Any) -> None:
         help="fetch pictures for clients from these hosts, at public addresses (default: from none)",
     )
     _add_speculate(parser)
+    _add_acceptance(parser)
     add_threads(parser)
     parser.add_argument(
         "--max-queue",

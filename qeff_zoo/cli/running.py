@@ -43,7 +43,7 @@ def run_command(arguments: argparse.Namespace) -> None:
         )
     given = _given(package.task, prompts, arguments.image)
     refuse_adapter(package.task, arguments)
-    session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
+    session = open_session(package, threads=arguments.threads, **_speculation(arguments))
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
@@ -91,6 +91,11 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
         )
     session.adapters.load(name, source)
     return name
+
+
+def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what was asked of drafts."""
+    return {"speculate": _drafts(arguments), "acceptance": arguments.acceptance}
 
 
 def _drafts(arguments: argparse.Namespace) -> Any:
@@ -295,7 +300,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
             package,
             threads=arguments.threads,
             prefix_cache_bytes=arguments.prefix_cache_bytes,
-            speculate=_drafts(arguments),
+            **_speculation(arguments),
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")

@@ -3,13 +3,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
+from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
@@ -122,14 +123,15 @@ class Answer:
         """Whether nothing more comes."""
         return self.finish_reason is not None or self.error is not None
 
-    def extend(self, logits: Array) -> None:
+    def extend(self, logits: Array, guess: Drawn | None = None) -> None:
         """Choose the next token, or fail where a logit is not a number.
 
         Args:
             logits: (vocab,), after the newest token.
+            guess: What a drafter drew, which counts with a chance; None for nothing.
         """
         try:
-            token = self._sampler.next(logits)
+            token = self._sampler.next_of(logits, guess) if guess else self._sampler.next(logits)
         except GenerationError as error:
             self.fail(error)
             return
@@ -152,21 +154,22 @@ class Answer:
             reason = "stop"
         self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
 
-    def extend_as(self, draft: Sequence[int], logits: Array) -> int:
+    def extend_as(self, draft: Sequence[int | Drawn], logits: Array) -> int:
         """Choose next tokens for as long as they are as drafted, and the one after those.
 
         Args:
-            draft: Token ids; none for one token alone.
+            draft: Token ids, or how they were drawn; none for one token alone.
             logits: (tokens drafted + 1, vocab), after the newest token and after each drafted one.
 
         Returns:
             How many tokens were as drafted.
         """
         accepted = 0
-        self.extend(logits[0])
-        while not self.ended and accepted < len(draft) and self.token_ids[-1] == draft[accepted]:
+        for guess, after in zip_longest(draft, logits):
+            self.extend(after, guess if isinstance(guess, Drawn) else None)
+            if guess is None or self.ended or self.token_ids[-1] != token_of(guess):
+                break
             accepted += 1
-            self.extend(logits[accepted])
         self.drafted_tokens += len(draft)
         self.accepted_tokens += accepted
         return accepted
