@@ -27,7 +27,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError, PlanError
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import Engine, Sampling, Text2TextSession
+from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession
 from qeff_zoo.runtime.translation import Languages
 from qeff_zoo.runtime.writing_rules import WritingRules
 from qeff_zoo.tasks import TEXT2TEXT, crossing, for_task, tasks_of
@@ -291,6 +291,7 @@ REFUSED: Mapping[str, tuple[Any, dict[str, Any], str]] = {
     "tokens of another model": ([300], {}, "Token id 300 is not of this model"),
     "no tokens": ([], {}, "cannot be read"),
     "a language that it does not know": ("w5", {"language": "xx"}, "one of eng_Latn, fra_Latn"),
+    "a form of the answer": ("w5", {"grammar": Grammar.choice(["a"])}, "does not apply"),
     "a chat": ("w5", {"chat": True}, "no chat template"),
 }
 

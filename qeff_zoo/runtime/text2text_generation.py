@@ -14,6 +14,7 @@ from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.text_generation import Generation, Prompt, Stream, TextGenerationSession
 from qeff_zoo.runtime.translation import Languages
 from qeff_zoo.runtime.writing_rules import WritingRules
+from qeff_zoo.tasks import TEXT2TEXT
 
 _GREEDY = Sampling()
 
@@ -95,6 +96,11 @@ class Text2TextSession(TextGenerationSession):
         Raises:
             GenerationError: It cannot be served.
         """
+        if choices.get("grammar") is not None:
+            raise GenerationError(
+                f"A grammar does not apply to {TEXT2TEXT}: the package's own rules say how an answer begins and ends. "
+                "Expected none. Leave it out."
+            )
         source, rules = self.encode(prompt, chat=bool(choices.pop("chat", False))), self.rules
         if source_language is not None:
             source = self.languages.read_from(source, source_language)

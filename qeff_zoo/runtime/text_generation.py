@@ -14,6 +14,7 @@ from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
@@ -142,6 +143,8 @@ class TextGenerationSession:
         self.eos_token_ids = _eos_token_ids(folder)
         #: Reads the texts that answers are written of; None where they go on with prompts.
         self.sources: Sources | None = None
+        #: That hold answers to a request's grammar.
+        self.guides = Guides(folder, self.decoder.vocab_size, self.eos_token_ids)
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
@@ -159,6 +162,7 @@ class TextGenerationSession:
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
+        grammar: Grammar | None = None,
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
@@ -171,6 +175,7 @@ class TextGenerationSession:
             ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
             adapter: Name of one of `adapters`; None for the model as it is.
+            grammar: The form of the answers; None for any.
             stream: Told of text as it comes.
 
         Returns:
@@ -191,6 +196,7 @@ class TextGenerationSession:
                 ignore_eos=ignore_eos,
                 chat=chat,
                 adapter=adapter,
+                grammar=grammar,
             )
             for one in ([prompts] if isinstance(prompts, str) else prompts)
         ]
@@ -237,6 +243,7 @@ class TextGenerationSession:
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
+        grammar: Grammar | None = None,
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
 
@@ -248,6 +255,7 @@ class TextGenerationSession:
             ignore_eos: EOS tokens do not.
             chat: The prompt is a user's message.
             adapter: Name of one of `adapters`.
+            grammar: The form of the answer.
 
         Raises:
             GenerationError: It cannot be served.
@@ -255,6 +263,13 @@ class TextGenerationSession:
         """
         if adapter is not None:
             self.adapters.find(adapter)
+        if grammar is not None:
+            if ignore_eos:
+                raise GenerationError(
+                    "An answer of a given form cannot go on beyond its end; expected ignore_eos to be left out. Leave "
+                    "it out, or the grammar."
+                )
+            self.guides.check(grammar)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -274,6 +289,7 @@ class TextGenerationSession:
             eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
+            grammar=grammar,
         )
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
@@ -325,7 +341,8 @@ class TextGenerationSession:
                 f"A request of {len(request.prompt):,} and at most {request.limit:,} more tokens does not fit; "
                 f"expected {ctx_len:,} in all. Make it with this session's `request`."
             )
-        answer = Answer(request, self.tokenizer, listen)
+        guide = None if request.grammar is None else self.guides.guide(request.grammar)
+        answer = Answer(request, self.tokenizer, listen, guide)
         answer.adapter = self.adapters.lend(request.adapter, answer)
         return answer
 
