@@ -16,5 +16,5 @@ RECIPE = replace(
         replace(T5.transforms[0], parameters={"suffix": "MT5LayerNorm"}),
         *T5.transforms[1:],
     ),
-    tiny=(Tiny(config=T5.tiny[0].config),),
+    tiny=(Tiny(config={**T5.tiny[0].config, "tie_word_embeddings": False}),),
 )

@@ -18,7 +18,6 @@ _TINY = {
     "d_ff": 96,
     "num_layers": 4,
     "num_decoder_layers": 5,
-    "tie_word_embeddings": False,
     "num_heads": 4,
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 20,
@@ -44,7 +43,7 @@ RECIPE = replace(
     tiny=(
         Tiny(config=_TINY),
         Tiny(
-            config={**_TINY, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": True},
+            config={**_TINY, "feed_forward_proj": "gated-gelu"},
             name="gated",
         ),
     ),

@@ -16,5 +16,5 @@ RECIPE = replace(
         replace(T5.transforms[0], parameters={"suffix": "UMT5LayerNorm"}),
         row_positions(lambda config: config.num_decoder_layers if config.is_encoder_decoder else 0),
     ),
-    tiny=(Tiny(config=T5.tiny[0].config),),
+    tiny=(Tiny(config={**T5.tiny[0].config, "tie_word_embeddings": False}),),
 )

@@ -39,6 +39,8 @@ class Text2TextSession(TextGenerationSession):
         'Bonjour'
     """
 
+    sources: Sources
+
     def __init__(
         self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
     ) -> None:
@@ -65,7 +67,7 @@ class Text2TextSession(TextGenerationSession):
             stream: Told of text as it comes.
             **choices: As of `TextGenerationSession.generate`.
         """
-        told = {"language": language, "source_language": source_language}
+        told: dict[str, Any] = {"language": language, "source_language": source_language}
         every = [prompts] if isinstance(prompts, str) else prompts
         requests = [
             one if isinstance(one, Request) else self.request(one, **told, **choices)

@@ -213,10 +213,11 @@ def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
     name = "decoder_position_ids"
     if name in inspect.signature(model.forward).parameters:
         return {name: position_ids}
+    rule: Any = causal_mask_function  # of numbers, and of tensors alike
     mask = additive_mask(
         q_length=position_ids.shape[1],
         kv_length=cache.self_attention_cache.get_mask_sizes(position_ids.shape[1])[0],
-        mask_function=causal_mask_function,
+        mask_function=rule,
         q_offset=cache.get_query_offset(),
     )
     return {"decoder_attention_mask": mask}

@@ -19,11 +19,13 @@ def apply(model: Any) -> int:
     """Let tables of positions, and biases by distance, take a number for each row and token.
 
     Args:
-        model: An encoder-decoder, changed in place.
+        model: Changed in place.
 
     Returns:
         Number of modules changed.
     """
+    if not model.config.is_encoder_decoder:  # an encoder alone, of a recipe that serves both
+        return 0
     decoder = model.get_decoder()
     tables = [one for name, one in decoder.named_modules() if name == "embed_positions"]
     biases = [one for one in decoder.modules() if hasattr(one, "relative_attention_bias")]
