@@ -209,9 +209,10 @@ class QaicProgram:
             else np.empty(shapes[name], buffer.dtype)
             for name, buffer in self._buffers.items()
         }
-        for slices, offsets in self._slices.of(rows) if self._slices else ():
-            status, _ = execution.setDataWithSlices(slices, self._slices.handle, offsets)
-            self._check(status, "set slices of states of")
+        if self._slices is not None:
+            for slices, offsets in self._slices.of(rows):
+                status, _ = execution.setDataWithSlices(slices, self._slices.handle, offsets)
+                self._check(status, "set slices of states of")
         pairs = [(self._names.index(name), array) for name, array in data.items()]
         self._check(execution.setData(pairs), "fill the buffers of")
         self._check(self._queue.enqueue(execution), "start")
