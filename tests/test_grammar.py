@@ -19,7 +19,7 @@ from qeff_zoo import cli
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Grammar, Sampling, TextGenerationSession
-from qeff_zoo.runtime.sampling import Sampler
+from qeff_zoo.runtime.sampling import Drawn, Sampler
 
 PROMPTS = ["class socket.", "def open(", "x"]
 SCHEMA: dict[str, Any] = {
@@ -115,6 +115,9 @@ def test_what_is_drawn_is_the_share_among_what_is_allowed(choices: dict[str, Any
     shares = np.exp(logits[allowed])
     assert not np.delete(counts, allowed).any()
     assert counts[allowed] / 4000 == pytest.approx(shares / shares.sum(), abs=0.03)
+    # Nor does a draft count that is not allowed.
+    drafted = Drawn(39, np.arange(len(logits)), np.full(len(logits), 1 / len(logits)))
+    assert {sampler.next_of(logits, drafted) for _ in range(100)} <= {*allowed}
     # However a random number rounds, it is of an allowed token.
     sampler._random = type("", (), {"random": lambda _: 1 - 2**-53})()  # type: ignore[assignment]
     assert sampler.next(logits) == 30
