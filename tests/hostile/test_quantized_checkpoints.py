@@ -92,7 +92,8 @@ def changed(
 @pytest.mark.parametrize(
     "name",
     ["ar-auto-4", "ar-awq-4", "awq-g128", "bitnet", "bnb-int8", "bnb-nf4-double", "ct-fp8-block", "ct-nvfp4a16",
-     "ct-w4a16-asym", "ct-w8a8-int", "fp8-block", "gpt-oss-mxfp4", "gptq-3-g64", "gptq-4-g128-act", "hqq-3", "torchao-intx4"],
+     "ct-w4a16-asym", "ct-w8a8-int", "fp8-block", "gpt-oss-mxfp4", "gptq-3-g64", "gptq-4-g128-act",
+     "hqq-3", "torchao-intx4"],
 )  # fmt: skip
 def test_damaged_checkpoints_are_read_or_refused(name: str, tmp_path: Path) -> None:
     chance = random.Random(name)
