@@ -163,9 +163,7 @@ def tracing(
     batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
     seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
-    for name in {size for state in states for size in state.axes if isinstance(size, str)}:
-        sizes.setdefault(name, SOURCE)
-        symbols.setdefault(name, Dim(name, min=2))
+    _add_others(states, sizes, symbols)
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     # Behind the states: example and symbols.
     last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
@@ -203,3 +201,10 @@ def tracing(
         states=states,
         then=None if continuous_batching else remove_slots,
     )
+
+
+def _add_others(states: Sequence[State], sizes: dict[str, int], symbols: dict[str, Any]) -> None:
+    """Give symbols of states that are neither rows nor the context an example's size and a dimension."""
+    for name in {size for state in states for size in state.axes if isinstance(size, str)}:
+        sizes.setdefault(name, SOURCE)
+        symbols.setdefault(name, Dim(name, min=2))
