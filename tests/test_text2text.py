@@ -116,10 +116,23 @@ def _unplaced(model: Any) -> None:
     model.get_decoder().embed_positions.weight.zero_()
 
 
+def _near(model: Any) -> None:
+    (bias,) = (one for name, one in model.get_decoder().named_modules() if name.endswith("_bias"))
+    bias.weight[1:] = bias.weight[:1]
+
+
+def _scaled(model: Any) -> None:
+    for module in model.modules():
+        if hasattr(module, "relative_attention_num_buckets"):
+            module.scaling = module.key_value_proj_dim**-0.5
+
+
 FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "what was read": ("bart-base", _silent),
     "positions of tokens": ("bart-base", _unplaced),
     "scale of embeddings": ("bart-scaled", lambda m: setattr(m.model.decoder.embed_tokens, "embed_scale", 1.0)),
+    "T5's bias by distance": ("t5-base", _near),
+    "T5's scores": ("t5-base", _scaled),
 }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ TASK = replace(
     reads="text",
     auto_classes=("AutoModelForSeq2SeqLM",),
     # Others end as those do that read pictures: there the recipe says which it is.
-    suffixes=("MTModel",),
+    suffixes=("T5ForConditionalGeneration", "MTModel"),
     shapes=SEQ2SEQ_SHAPES,
     before=tuple(replace(part, specializations=_texts) for part in _OF_SOUND.before),
     specializations=_specializations,
