@@ -630,7 +630,7 @@ def test_compile_refuses_by_name(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"qaic_config": {"speculative_model_type": "turbo"}}, "Only 'target' is there"),
+        ({"qaic_config": {"speculative_model_type": "x"}}, "There are 'target', a model that"),
         ({"qaic_config": {"include_sampler": True, "return_pdfs": True}}, "Give sampling=Sampling"),
         ({"qaic_config": {"include_guided_decoding": True}}, "there is no guided decoding"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),

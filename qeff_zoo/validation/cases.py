@@ -305,6 +305,11 @@ def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
     ]
 
 
+def tokens_after(sequence: Sequence[int], position: int, count: int) -> list[int]:
+    """Return what heads are told to follow a position; after the end of a sequence comes its beginning."""
+    return [sequence[(position + 1 + place) % len(sequence)] for place in range(count)]
+
+
 def sound_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
     """Write the stages of a package that reads whole sounds, the shortest of which are long enough for some frames."""
     return encoder_stages(sizes, shortest=sizes.seq_lens[0] // 10)

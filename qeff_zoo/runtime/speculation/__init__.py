@@ -9,7 +9,9 @@ certain, as all of these are, that accepts as many as any rule can that leaves t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+from qeff_zoo.runtime.program import Array
 
 
 class Drafter(Protocol):
@@ -27,6 +29,19 @@ class Drafter(Protocol):
         """Learn how many tokens of the last draft the model chose as well; not told where none were drafted."""
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """A drafter that is told what the model makes of each token that it runs."""
+
+    def read(self, start: int, hidden: Array) -> None:
+        """Take what heads draft from, of tokens that follow one another.
+
+        Args:
+            start: Position of the first; what was told of it and of those after it before holds no longer.
+            hidden: (tokens, size).
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
     """How the answers of a session are drafted.
@@ -40,6 +55,8 @@ class Speculation:
     drafter: Callable[[], Drafter]
 
 
-#: What drafts without a model.
-Lookup: TypeAlias = Literal["lookup"]
-LOOKUP: Lookup = "lookup"
+#: What drafts without another package: the text itself, and heads that the package has.
+Own: TypeAlias = Literal["lookup", "heads"]
+LOOKUP: Own = "lookup"
+HEADS: Own = "heads"
+OWN: tuple[Own, ...] = (LOOKUP, HEADS)

@@ -20,11 +20,13 @@ class Costs:
         repeats: Whether a rejected token costs more than itself: states that do not grow with the context are put back,
             and the tokens that were accepted run again, in front of the next call's.
         drafting: Seconds to draft one token.
+        beginning: Seconds of a draft besides, however many tokens it has.
     """
 
     seconds: Mapping[int, float]
     repeats: bool = False
     drafting: float = 0.0
+    beginning: float = 0.0
 
     def of(self, width: int) -> float:
         """Return the seconds of a call with that many tokens, on a line through those that were measured."""
@@ -53,7 +55,7 @@ class Costs:
                 repeated += reached * (1 - chance) * (wide - single)
             reached *= chance
             tokens += reached
-            rate = tokens / (wide + repeated + (width - 1) * self.drafting)
+            rate = tokens / (wide + repeated + self.beginning + (width - 1) * self.drafting)
             if rate > best:
                 best, count = rate, width - 1
         return count

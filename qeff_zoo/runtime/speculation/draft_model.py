@@ -116,16 +116,15 @@ class DraftModel:
         return int(logits[: self._vocab_size].argmax())
 
 
-class ModelDrafter:
-    """Drafts for one request by a model, see `qeff_zoo.runtime.speculation.Drafter`.
+class Guessing:
+    """Drafts for one request by what a model finds likeliest, see `qeff_zoo.runtime.speculation.Drafter`.
 
     Args:
-        model: Shared with other requests.
         costs: Of drafting, and of the calls that check drafts.
     """
 
-    def __init__(self, model: DraftModel, costs: Costs) -> None:
-        self._model, self._costs = model, costs
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
         self._right, self._tried = _BELIEF * _CHANCE, _BELIEF
         self._drafted = 0
 
@@ -136,9 +135,13 @@ class ModelDrafter:
             self._right += _HOPE * (_BELIEF * _CHANCE - self._right)
             self._tried += _HOPE * (_BELIEF - self._tried)
             return []
-        found = self._model.draft(self, tokens, count)
+        found = self.guess(tokens, count)
         self._drafted = len(found)
         return found
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Say how tokens go on, in at most so many."""
+        raise NotImplementedError
 
     def accepted(self, count: int) -> None:
         """Learn how many of the last draft were right."""
@@ -147,3 +150,20 @@ class ModelDrafter:
         if self._tried > _MEMORY:
             self._right *= _FADING
             self._tried *= _FADING
+
+
+class ModelDrafter(Guessing):
+    """Drafts by a model of its own.
+
+    Args:
+        model: Shared with other requests.
+        costs: As for `Guessing`.
+    """
+
+    def __init__(self, model: DraftModel, costs: Costs) -> None:
+        super().__init__(costs)
+        self._model = model
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Say how tokens go on."""
+        return self._model.draft(self, tokens, count)

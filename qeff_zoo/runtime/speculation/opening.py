@@ -5,21 +5,24 @@ from dataclasses import replace
 from functools import partial
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.speculation import LOOKUP, Lookup, Speculation
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.speculation import LOOKUP, Own, Speculation
 from qeff_zoo.runtime.speculation.costs import measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
+from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 
 
 def speculation_of(
-    session: TextGenerationSession, drafts: TextGenerationSession | Lookup
+    session: TextGenerationSession, drafts: TextGenerationSession | Program | Own
 ) -> Speculation:
     """Measure what calls cost, and choose how the answers of a session are drafted.
 
     Args:
         session: In use by nobody.
-        drafts: A session of a smaller model, in use by nobody, which it then belongs to; or "lookup".
+        drafts: A session of a smaller model, in use by nobody, which it then belongs to; the package's own program of
+            heads; or "lookup".
 
     Raises:
         GenerationError: The package cannot check drafts, or the two packages do not speak of the same tokens.
@@ -29,7 +32,11 @@ def speculation_of(
     if drafts == LOOKUP:
         costs = measure(session.decoder, most)
         return Speculation(most=most, drafter=partial(PromptLookup, costs))
-    assert isinstance(drafts, TextGenerationSession)
+    if not isinstance(drafts, TextGenerationSession):
+        assert not isinstance(drafts, str)
+        heads = Heads(drafts)
+        costs = replace(measure(session.decoder, most), beginning=heads.measure())
+        return Speculation(most=most, drafter=partial(HeadsDrafter, heads, costs))
     _check_draft(session, drafts)
     model = DraftModel(drafts.decoder, session.decoder.vocab_size)
     costs = replace(measure(session.decoder, most), drafting=model.measure())
