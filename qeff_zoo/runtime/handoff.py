@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ class PrefillServer:
 
 
 class Prefills:
-    """Prefill servers, asked in turns.
+    """Prefill servers, asked in turns until `close`.
 
     Args:
         session: That goes on with the prompts.
@@ -188,6 +188,15 @@ class Prefills:
         self.addresses = [_address(one) for one in addresses]
         self._decoder, self._terms, self._key = session.decoder, terms_of(session), api_key
         self._turns = count()
+        self._changed, self._asked, self._closed = threading.Lock(), set[socket.socket](), False
+
+    def close(self) -> None:
+        """Break off what is asked, from any thread, and ask no more."""
+        with self._changed:
+            self._closed = True
+            for connection in self._asked:
+                with suppress(OSError):  # the server has gone already
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def run(self, prompt: Sequence[int]) -> Handover:
         """Let one of the servers run a prompt; where it fails, the next one.
@@ -204,8 +213,10 @@ class Prefills:
             try:
                 return self._ask(address, prompt)
             except HandoffError as error:
-                _LOG.warning("%s", error)
                 last = error
+                if self._closed:
+                    break
+                _LOG.warning("%s", error)
         raise last
 
     def _ask(self, address: tuple[str, int], prompt: Sequence[int]) -> Handover:
@@ -217,7 +228,10 @@ class Prefills:
             "prompt": [int(token) for token in prompt],
         }
         try:
-            with socket.create_connection(address, _CONNECT) as connection:
+            with (
+                socket.create_connection(address, _CONNECT) as connection,
+                self._until_closed(connection),
+            ):
                 connection.settimeout(_ANSWER)
                 here, there = (end()[0] for end in (connection.getsockname, connection.getpeername))
                 _send(connection, {**asked, "shared": here == there})
@@ -231,6 +245,19 @@ class Prefills:
                 f"{server} broke off: {error or type(error).__name__}; expected the states of {len(prompt):,} tokens. "
                 "See whether it runs; the prompt is computed here meanwhile."
             ) from error
+
+    @contextmanager
+    def _until_closed(self, connection: socket.socket) -> Iterator[None]:
+        """Let `close` break a connection off."""
+        with self._changed:
+            if self._closed:
+                raise ConnectionAbortedError("this side is closed")
+            self._asked.add(connection)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._asked.discard(connection)
 
     def _arrays(self, connection: socket.socket, name: object, tokens: int) -> Handover:
         """Read the arrays, of sizes that this side knows."""

@@ -57,7 +57,7 @@ def open_session(
             for those that this package was built with; "lookup" for what the text itself has said before; None for
             nothing. The cost of calls is measured first.
         observe: Told of every call, its choices of experts and keys included.
-        lean: For a few calls: copy no weights to make calls faster.
+        lean: For one call that shows that it can be made: what it returns may mean nothing.
         opening: Opens what runs in place of the package's program; None for that itself.
 
     Raises:

@@ -35,7 +35,7 @@ def open_program(
         package: For target `openvino`.
         role: Of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
-        lean: For a few calls: leave ONNX Runtime's weights in the file.
+        lean: See `qeff_zoo.targets.ort.trial`.
 
     Raises:
         GenerationError: The KV cache does not fit into memory.
@@ -44,8 +44,11 @@ def open_program(
     program = package.program(role)
     path = package.path / program.path
     # First, since it reads nothing outside the package; without states for that alone.
-    lean = lean or not program.states
-    few = onnx_runtime.open_program(package, role, threads=threads, lean=lean)
+    few = None
+    if program.states:
+        few = onnx_runtime.open_program(package, role, threads=threads, lean=lean)
+    else:
+        onnx_runtime.open_graph(path, threads=threads)
     try:
         many = compiled(path, program.numerics, threads)
     except RuntimeError as error:
@@ -53,7 +56,7 @@ def open_program(
             f"OpenVINO cannot open {str(path)!r}: {reason(error)}. Expected a package as it was built. Run `qeff-zoo "
             "inspect PACKAGE --verify`; where it is damaged, build or pull it again."
         ) from error
-    return OpenvinoProgram(program, many, few if program.states else None)
+    return OpenvinoProgram(program, many, few)
 
 
 def reason(error: RuntimeError) -> str:
