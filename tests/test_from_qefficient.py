@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import speculators
 import torch
 from fixtures_builds import HEAVY, TIMEOUT, Models
 from runnable_package import checkpoint
@@ -84,6 +85,7 @@ def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Itera
         shutil.copy(one, folder / SWIFTKV)
     (folder / ENCODER).symlink_to(models.bert)
     checkpoint(folder / CLASSIFIER, "bert", task="text-classification")
+    speculators.turbo(folder / "org" / "heads", 192, 2048)
     (folder / "examples").mkdir()
     (folder / "examples" / "prompts.txt").write_text("My name is\nThe sun rises from\n")
     (folder / "dataset").mkdir()
