@@ -14,6 +14,7 @@ from qeff_zoo.store import Store
 if TYPE_CHECKING:
     from qeff_zoo.calibration.asked import Quantized
     from qeff_zoo.runtime import Session
+    from qeff_zoo.runtime.speculation import Acceptance
 
 
 def build(
@@ -148,6 +149,7 @@ def load(
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
     speculate: Package | str | os.PathLike[str] | None = None,
+    acceptance: "Acceptance" = "draw",
 ) -> "Session":
     """Open a package for running; one that is not here is pulled first.
 
@@ -161,6 +163,9 @@ def load(
             of a smaller model of the same vocabulary, named as `package` is, "lookup" for what the text itself has
             said before, or "heads" for those that the package was built with: `speculator`. It must have been built
             with `num_speculative_tokens`, which heads bring along.
+        acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
+            draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
+            by min(1, p/q), which leaves the distribution as it is.
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -177,7 +182,11 @@ def load(
     if drafts not in (None, *OWN):
         drafts = _usable(drafts)
     return open_session(
-        _usable(package), threads=threads, prefix_cache_bytes=prefix_cache_bytes, speculate=drafts
+        _usable(package),
+        threads=threads,
+        prefix_cache_bytes=prefix_cache_bytes,
+        speculate=drafts,
+        acceptance=acceptance,
     )
 
 

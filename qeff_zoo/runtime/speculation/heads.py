@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.sampling import Drawn
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.draft_model import Guessing
 
@@ -74,12 +75,12 @@ class HeadsDrafter(Guessing):
         """Keep what heads draft from."""
         self._start, self._hidden = start, hidden
 
-    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+    def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
         """Guess what follows, in as many tokens as there are heads."""
         known = 0 <= len(tokens) - 2 - self._start < len(self._hidden)
-        return super().draft(tokens, min(most, self._heads.count)) if known else []
+        return super().draft(tokens, min(most, self._heads.count), rows) if known else []
 
-    def guess(self, tokens: Sequence[int], count: int) -> list[int]:
+    def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
         """Say how tokens go on."""
         before = self._hidden[len(tokens) - 2 - self._start][None]
         logits = self._heads.logits(before, [tokens[-1:]])[0, :count]
