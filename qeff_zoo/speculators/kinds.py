@@ -152,8 +152,8 @@ KINDS = (
     Kind(
         name="MLP speculator",
         config="config.json",
-        known_by="config.json of model_type mlp_speculator",
-        recognizes=lambda config: config.get("model_type") in ("mlp_speculator",),
+        known_by="config.json with n_predict and emb_dim",
+        recognizes=lambda config: {"n_predict", "emb_dim"} <= config.keys(),
         weights="safetensors",
         holds=lambda name: name.endswith(".safetensors"),
         prefixes=("speculator.",),
