@@ -139,11 +139,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     usual = recipe.compile_flags.get(target.name, {})
     options = choose_options(target, usual, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
-    if checkpoint.speculator and HEADS not in {one.role for one in components}:
-        choices.problems.append(
-            f"--speculator is for {tasks.TEXT_GENERATION}, and the package is for {recipe.task}. Leave it out."
-        )
-    _check_programs(recipe, components, target, choices)
+    _check_programs(checkpoint, recipe, components, target, choices)
     _check_applicable(served, target, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
@@ -152,18 +148,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
         for group in ("task", "quantization")
     }
-    programs = tuple(
-        ProgramPlan(
-            role=one.role,
-            task=one.task,
-            shape=shape,
-            variant={**part.variant(checkpoint, recipe, shape, choices.value), **others},
-            specializations=part.specializations(shape),
-            flags=options,
-            **storage,
-        )
-        for one, part in zip(components, map(tasks.part_of, components), strict=True)
-    )
+    common = {"shape": shape, "flags": options, **storage}
+    programs = _programs(checkpoint, recipe, components, choices, factors=others, **common)
     source = {
         "model_id": checkpoint.model_id,
         "revision": checkpoint.revision,
@@ -199,6 +185,28 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         spec=spec,
         why=why,
         warnings=resolved.warnings + (rounded_floats(checkpoint) if storage["stored"] else ()),
+    )
+
+
+def _programs(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    components: Sequence[Component],
+    choices: Chosen,
+    factors: Mapping[str, Any],
+    **common: Any,
+) -> tuple[ProgramPlan, ...]:
+    """Plan a program for each component."""
+    shape = common["shape"]
+    return tuple(
+        ProgramPlan(
+            role=one.role,
+            task=one.task,
+            variant={**part.variant(checkpoint, recipe, shape, choices.value), **factors},
+            specializations=part.specializations(shape),
+            **common,
+        )
+        for one, part in zip(components, map(tasks.part_of, components), strict=True)
     )
 
 
@@ -276,10 +284,18 @@ def _check_applicable(
 
 
 def _check_programs(
-    recipe: Recipe, components: Sequence[Component], target: targets.Target, choices: Chosen
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    components: Sequence[Component],
+    target: targets.Target,
+    choices: Chosen,
 ) -> None:
-    """Refuse more programs than a target runs of one package."""
+    """Refuse more programs than a target runs of one package, and heads where nothing is drafted."""
     roles = [repr(component.role) for component in components]
+    if checkpoint.speculator and repr(HEADS) not in roles:
+        choices.problems.append(
+            f"--speculator is for {tasks.TEXT_GENERATION}, and the package is for {recipe.task}. Leave it out."
+        )
     if len(roles) > target.programs:
         choices.problems.append(
             f"A package for {recipe.task} has programs {' and '.join(roles)}, but --target {target.name} runs "

@@ -181,13 +181,12 @@ def tracing(
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     # Behind the states: example and symbols.
+    counts = {"comp_ctx_lengths": _SEEN} if comp_ctx_lengths else {}
+    counts |= {"num_logits_to_keep": _KEPT} if num_logits_to_keep else {}
     last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
-    if comp_ctx_lengths:
-        seen = Dim("comp_ctx_lengths", min=2, max=longest)
-        last["comp_ctx_lengths"] = torch.zeros(_SEEN).long(), {0: seen}
-    if num_logits_to_keep:
-        kept = Dim("num_logits_to_keep", min=2, max=longest)
-        last["num_logits_to_keep"] = torch.zeros(_KEPT).long(), {0: kept}
+    for name, count in counts.items():
+        last[name] = torch.zeros(count).long(), {0: Dim(name, min=2, max=longest)}
+    told = ["logits", *(["hidden_states"] if hidden_states else [])]
     given = more(batch, seq, ctx, position_ids) if more else {}
     return Tracing(
         module=step(model, states, tuple(given), hidden_states=hidden_states).eval(),
@@ -212,11 +211,7 @@ def tracing(
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
         input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
-        output_names=[
-            "logits",
-            *(["hidden_states"] if hidden_states else []),
-            *(state.output for state in states if state.written),
-        ],
+        output_names=[*told, *(state.output for state in states if state.written)],
         states=states,
         then=None if continuous_batching else remove_slots,
     )
