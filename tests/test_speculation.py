@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several logits a call, and what is built on them: drafted tokens are checked together, and change no answer."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from qeff_zoo import cli
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.recipe import Shape
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Engine, Grammar, Sampling, TextGenerationSession
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.sizes import DecoderSizes
@@ -199,6 +200,13 @@ def test_answers_are_those_of_hugging_face(
         assert session.metrics.drafted_tokens == one.drafted_tokens
         assert (one.drafted_tokens > 0) or drafts == "lookup"
         assert ("drafted tokens accepted" in str(session.metrics)) == (one.drafted_tokens > 0)
+    form = Grammar.regex("(the|quick|or)( (the|quick|or)){20}")
+    (held,), (wanted,) = (
+        one.generate(["the quick the quick"], grammar=form, generation_len=30)
+        for one in (session, plain)
+    )
+    assert held.text == wanted.text
+    assert re.match("(the|quick|or)( (the|quick|or)){3}", held.text)
     with Engine(session) as engine:
         engine.submit(session.request(REPEATED, generation_len=20)).result(timeout=60)
         engine.submit("a").cancel()

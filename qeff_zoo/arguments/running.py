@@ -45,6 +45,28 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_grammar(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "form", "what the answer must be"
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="JSON of the schema that the file has"
+    )
+    group.add_argument("--regex", metavar="PATTERN", help="what a regular expression matches")
+    group.add_argument(
+        "--choice",
+        action="append",
+        metavar="TEXT",
+        help="one of these texts; given for each of them",
+    )
+    group.add_argument(
+        "--grammar",
+        type=Path,
+        metavar="FILE",
+        help="of the grammar that the file has, in Lark's syntax",
+    )
+
+
 def _add_speculate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculate",
@@ -117,6 +139,7 @@ def _add_run(commands: Any) -> None:
         "--max-loras",
     )
     _add_sampling(parser)
+    _add_grammar(parser)
     _add_speculate(parser)
     _add_acceptance(parser)
     add_threads(parser)

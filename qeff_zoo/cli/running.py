@@ -115,6 +115,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         stop=arguments.stop,
         chat=arguments.chat,
         adapter=arguments.adapter,
+        grammar=_grammar(arguments),
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
     )
@@ -142,6 +143,21 @@ def _sampling(arguments: argparse.Namespace) -> Any:
             "Expected both or neither. Add --temperature 1, or leave it out."
         )
     return Sampling(**given)
+
+
+def _grammar(arguments: argparse.Namespace) -> Any:
+    """Return the form that answers are to have; None for any."""
+    from qeff_zoo.runtime import Grammar
+
+    if arguments.regex is not None:
+        return Grammar.regex(arguments.regex)
+    if arguments.choice:
+        return Grammar.choice(arguments.choice)
+    if arguments.grammar is not None:
+        return Grammar.lark(read_text(arguments.grammar))
+    if arguments.json_schema is not None:
+        return Grammar.json(read_text(arguments.json_schema))
+    return None
 
 
 def _as_json(output: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
+from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
 from qeff_zoo.runtime.sights import Sights
@@ -30,6 +31,7 @@ class Request:
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
         sights: Its pictures, if it has any.
+        grammar: The form of the answer; None for any.
     """
 
     prompt: tuple[int, ...]
@@ -40,6 +42,7 @@ class Request:
     text: str | None = None
     adapter: str | None = None
     sights: Sights | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Answer:
         request: What is asked.
         tokenizer: Turns tokens into text; None where a package has none.
         listen: Told of every delta as it comes, by whoever runs the steps; of None where the answer failed.
+        guide: Keeps the answer to the request's grammar.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Answer:
         request: Request,
         tokenizer: Tokenizer | None,
         listen: Callable[[Delta | None], None] | None = None,
+        guide: Guide | None = None,
     ) -> None:
         self.request = request
         #: The adapter that its session lent it.
@@ -101,7 +106,7 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         #: What made the answer fail, in place of a finish reason.
         self.error: Exception | None = None
-        self._sampler = Sampler(request.sampling, request.prompt)
+        self._sampler = Sampler(request.sampling, request.prompt, guide)
         self._stream = TextStream(tokenizer) if tokenizer else None
         self._stops = StopStrings(request.stop)
         self._pieces: list[str] = []
@@ -138,7 +143,8 @@ class Answer:
             reason: FinishReason | None = "eos"
             text = ""
         else:
-            reason = "length" if len(self.token_ids) >= self.request.limit else None
+            over = len(self.token_ids) >= self.request.limit
+            reason = "stop" if self._sampler.complete else "length" if over else None
             piece = self._stream.push(token) if self._stream else ""
             self._offset += len(piece)
             text = self._stops.push(piece)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.grammar import Guide
 from qeff_zoo.runtime.program import Array
 
 _SEEDS = 1 << 64
@@ -114,10 +115,15 @@ class Sampler:
     Args:
         sampling: How.
         prompt: Token ids that come before.
+        guide: Says which tokens may come next; None where all may.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
-        self._sampling = sampling
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int], guide: Guide | None = None
+    ) -> None:
+        self._sampling, self._guide = sampling, guide
+        #: Whether the guide lets nothing follow.
+        self.complete = False
         seed = None if sampling.seed is None else sampling.seed % _SEEDS
         self._random = np.random.default_rng(seed) if sampling.temperature else None
         self._counts: dict[int, int] = {}  # of the answer's tokens
@@ -130,17 +136,16 @@ class Sampler:
             logits: (vocab,), float32; left as they are.
 
         Raises:
-            GenerationError: The model computes nonsense.
+            GenerationError: The model computes nonsense, or no token may come next.
         """
         token = likeliest(logits)
-        scores = self._penalized(logits)
+        scores = self._scores(logits)
         if self._random is not None:
             tokens, shares = self._limited(scores)
             token = int(tokens[_reach(shares, self._random.random())])
         elif scores is not logits:
             token = int(scores.argmax())
-        self._counts[token] = self._counts.get(token, 0) + 1
-        return token
+        return self._taken(token)
 
     def draw(self, logits: Array) -> Drawn:
         """Choose a token that is not the answer's yet, at random.
@@ -149,7 +154,7 @@ class Sampler:
             logits: (vocab,), float32; left as they are.
         """
         assert self._random is not None
-        tokens, shares = self._limited(self._penalized(logits))
+        tokens, shares = self._limited(self._scores(logits))
         shares = shares / shares.sum(dtype=np.float64)
         return Drawn(int(tokens[_reach(shares, self._random.random())]), tokens, shares)
 
@@ -166,7 +171,7 @@ class Sampler:
         if self._random is None:
             return self.next(logits)
         likeliest(logits)
-        tokens, shares = self._limited(self._penalized(logits))
+        tokens, shares = self._limited(self._scores(logits))
         ours = shares / shares.sum(dtype=np.float64)
         theirs = np.zeros_like(ours)
         at = np.searchsorted(guess.among, tokens).clip(max=len(guess.among) - 1)
@@ -180,8 +185,7 @@ class Sampler:
             left = np.maximum(ours - theirs, 0)
             # Where rounding alone leaves nothing, p is q.
             token = int(tokens[_reach(left if left.any() else ours, self._random.random())])
-        self._counts[token] = self._counts.get(token, 0) + 1
-        return token
+        return self._taken(token)
 
     def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
         """Return how likely a token was, where that was asked for."""
@@ -196,6 +200,20 @@ class Sampler:
             logprob=float(values[token]),
             top=tuple((int(one), float(values[one])) for one in best),
         )
+
+    def _taken(self, token: int) -> int:
+        """Note a token as the answer's newest."""
+        self._counts[token] = self._counts.get(token, 0) + 1
+        if self._guide is not None:
+            self.complete = self._guide.take(token)
+        return token
+
+    def _scores(self, logits: Array) -> Array:
+        """Return the logits after penalties, and of tokens that may not come none; a copy where that changes any."""
+        scores = self._penalized(logits)
+        if self._guide is not None:
+            scores = np.where(self._guide.allowed(), scores, np.float32(-np.inf))
+        return scores
 
     def _penalized(self, logits: Array) -> Array:
         """Return the logits after penalties; a copy where there are any."""
@@ -221,6 +239,8 @@ class Sampler:
         """Return the tokens that may be drawn, ascending, and their shares of any sum."""
         asked = self._sampling
         tokens = largest(scores, asked.top_k or len(scores))
+        if self._guide is not None:  # else rounding might choose one whose share is 0
+            tokens = tokens[np.isfinite(scores[tokens])]
         kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
