@@ -3,7 +3,7 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -86,16 +86,18 @@ def measure(decoder: Decoder, most: int) -> Costs:
     def tall(rows: int) -> None:
         decoder.decode({row: Piece([0], start) for row in range(rows)})
 
-    calls = [(wide, size) for size in _doubling(1, most + 1)]
-    calls += [(tall, size) for size in _doubling(2, decoder.sizes.rows)]
-    found = dict.fromkeys(calls, float("inf"))
+    calls = {"wide": wide, "tall": tall}
+    found = {("wide", size): float("inf") for size in _doubling(1, most + 1)}
+    found |= {("tall", size): float("inf") for size in _doubling(2, decoder.sizes.rows)}
     for _ in range(_ROUNDS):
-        for (call, size), least in found.items():
+        for (name, size), least in found.items():
             begun = time.perf_counter()
-            call(size)
-            found[call, size] = min(least, time.perf_counter() - begun)
+            calls[name](size)
+            found[name, size] = min(least, time.perf_counter() - begun)
     return Costs(
-        seconds=_rising(wide, found), together=_rising(tall, found), repeats=not decoder.only_grows
+        seconds=_rising("wide", found),
+        together=_rising("tall", found),
+        repeats=not decoder.only_grows,
     )
 
 
@@ -105,9 +107,7 @@ def _doubling(least: int, most: int) -> list[int]:
     return sorted(size for size in sizes if least <= size <= most)
 
 
-def _rising(
-    call: Callable[[int], None], found: Mapping[tuple[Callable[[int], None], int], float]
-) -> dict[int, float]:
+def _rising(name: str, found: Mapping[tuple[str, int], float]) -> dict[int, float]:
     """Return the seconds of one kind of call by size; a larger one that seems to be cheaper is noise."""
-    sizes = [size for kind, size in found if kind is call]
-    return dict(zip(sizes, accumulate((found[call, size] for size in sizes), max), strict=True))
+    sizes = [size for one, size in found if one == name]
+    return dict(zip(sizes, accumulate((found[name, size] for size in sizes), max), strict=True))
