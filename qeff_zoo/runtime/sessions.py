@@ -20,7 +20,7 @@ from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
-from qeff_zoo.tasks import NAMES, TEXT_GENERATION, find
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
 Session: TypeAlias = (
     TextGenerationSession
@@ -84,10 +84,10 @@ def open_session(
             f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
             "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
         )
-    if speculate is not None and package.task != TEXT_GENERATION:
+    if speculate is not None and not issubclass(task.session(), TextGenerationSession):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
-            f"expected one for {TEXT_GENERATION}. Leave speculation out."
+            f"expected one for {TEXT_GENERATION} or {IMAGE_TEXT_TO_TEXT}. Leave speculation out."
         )
     choices: dict[str, Any] = {}
     if prefix_cache_bytes is not None and task.role == "decoder" and task.reads != "sound":

@@ -97,12 +97,6 @@ class Step(nn.Module):
             output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:
             head.remove()
-        if num_logits_to_keep is not None and state.narrowed:
-            raise ExportError(
-                f"{type(self.model).__name__} computes its later layers for a call's newest token alone, so that no "
-                "draft can be checked. Expected a model that computes all layers for all tokens; leave "
-                "--num-speculative-tokens out."
-            )
         written = (one.name for one in self.states if one.written)
         told = hidden if self.hidden_states else []
         return (output.logits, *told, *(state.present[name] for name in written))

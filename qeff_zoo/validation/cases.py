@@ -288,7 +288,13 @@ def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]
                 for span in call.spans
             ]
             spans = [span for span in spans if span.start < span.stop]
-            kind = "prefill" if any(span.stop - span.start > 1 for span in spans) else call.kind
+            kind = call.kind
+            if spans != list(call.spans):
+                # As long as a picture, which no call that checks drafts is.
+                spans = [replace(span, answers=1) for span in spans]
+                kind = "decode" if call.kind == "verify" else call.kind
+                if any(span.stop - span.start > 1 for span in spans):
+                    kind = "prefill"
             if spans:
                 calls.append(replace(call, kind=kind, spans=tuple(spans)))
         found.append(replace(stage, calls=tuple(calls)))
