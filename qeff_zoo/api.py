@@ -14,6 +14,7 @@ from qeff_zoo.store import Store
 if TYPE_CHECKING:
     from qeff_zoo.calibration.asked import Quantized
     from qeff_zoo.runtime import Session
+    from qeff_zoo.runtime.speculation import Acceptance
 
 
 def build(
@@ -146,6 +147,7 @@ def load(
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
     speculate: Package | str | os.PathLike[str] | None = None,
+    acceptance: "Acceptance" = "draw",
 ) -> "Session":
     """Open a package for running; one that is not here is pulled first.
 
@@ -158,6 +160,9 @@ def load(
         speculate: Of text generation, what drafts tokens, which the package then checks several at a time: a package
             of a smaller model of the same vocabulary, named as `package` is, or "lookup" for what the text itself has
             said before. The package must have been built with `num_speculative_tokens`.
+        acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
+            draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
+            by min(1, p/q), which leaves the distribution as it is.
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -171,7 +176,11 @@ def load(
 
     drafts: Any = speculate if speculate in (None, "lookup") else _usable(speculate)
     return open_session(
-        _usable(package), threads=threads, prefix_cache_bytes=prefix_cache_bytes, speculate=drafts
+        _usable(package),
+        threads=threads,
+        prefix_cache_bytes=prefix_cache_bytes,
+        speculate=drafts,
+        acceptance=acceptance,
     )
 
 
