@@ -39,7 +39,7 @@ def answers_of(
         request: With `task`, and what that takes.
         arrays: What the request has besides JSON: `sound.sequence`, and pictures, see `Pictures`.
     """
-    task, pictures = tasks.find(request["task"]), Pictures(request, arrays)
+    task, pictures = tasks.find(request["task"]), Pictures(request, arrays, model)
     sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
     if task.answers == "logits":
         return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, pictures)
@@ -171,7 +171,7 @@ class _OfSounds(_Logits):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
-        super().__init__(model, request, Pictures(request, {}))
+        super().__init__(model, request, Pictures(request, {}, model))
         self._sounds = sounds
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
