@@ -131,7 +131,7 @@ class Picture(nn.Module):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features."""
         pixels, noted = given[0], _Noted()
-        told = {"pixel_values": pixels[None] if self.images.nested else pixels}
+        told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
         if self.images.sized:
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
@@ -163,7 +163,8 @@ class Patches(nn.Module):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and those that are added later."""
         pixels, *lie = given
-        told = {GRID: torch.tensor([[1, 2, 2]]), **dict(zip(self.names, lie, strict=True))}
+        told: dict[str, Any] = {GRID: torch.tensor([[1, 2, 2]])}
+        told |= zip(self.names, lie, strict=True)
         told["max_seqlen"] = 1
         if "window_index" in told:
             told["max_window_seqlen"] = 1
