@@ -45,12 +45,45 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_grammar(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "form", "what the answer must be"
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="JSON of the schema that the file has"
+    )
+    group.add_argument("--regex", metavar="PATTERN", help="what a regular expression matches")
+    group.add_argument(
+        "--choice",
+        action="append",
+        metavar="TEXT",
+        help="one of these texts; given for each of them",
+    )
+    group.add_argument(
+        "--grammar",
+        type=Path,
+        metavar="FILE",
+        help="of the grammar that the file has, in Lark's syntax",
+    )
+
+
 def _add_speculate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculate",
-        metavar="lookup|PACKAGE",
-        help="draft tokens and check several in one call: what followed the same words before, or what the package of "
-        "a smaller model says; for a package built with --num-speculative-tokens",
+        metavar="lookup|heads|PACKAGE",
+        help="draft tokens and check several in one call: what followed the same words before, what heads say that the "
+        "package was built with (--speculator), or the package of a smaller model; for a package built with "
+        "--num-speculative-tokens",
+    )
+
+
+def _add_acceptance(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--acceptance",
+        choices=["draw", "ratio"],
+        default="draw",
+        help="which tokens of a draft package count where answers are drawn at random: those that the request draws "
+        "too (default), so that a seed gives the same answer as without drafts; or more of them, by min(1, p/q)",
     )
 
 
@@ -107,7 +140,9 @@ def _add_run(commands: Any) -> None:
         "--max-loras",
     )
     _add_sampling(parser)
+    _add_grammar(parser)
     _add_speculate(parser)
+    _add_acceptance(parser)
     add_threads(parser)
 
 
@@ -146,6 +181,7 @@ def _add_serve(commands: Any) -> None:
         help="fetch pictures for clients from these hosts, at public addresses (default: from none)",
     )
     _add_speculate(parser)
+    _add_acceptance(parser)
     add_threads(parser)
     parser.add_argument(
         "--max-queue",
@@ -218,6 +254,13 @@ def _add_validate(commands: Any) -> None:
     )
     parser.add_argument(
         "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
+    )
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where an adapter that was merged into the package is now; may be given several times",
     )
     parser.add_argument("--target", help="of a recipe, what its tiny models are built for")
     parser.add_argument(

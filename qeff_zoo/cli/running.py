@@ -43,7 +43,7 @@ def run_command(arguments: argparse.Namespace) -> None:
         )
     given = _given(package.task, prompts, arguments.image)
     refuse_adapter(package.task, arguments)
-    session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
+    session = open_session(package, threads=arguments.threads, **_speculation(arguments))
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
@@ -93,10 +93,17 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
     return name
 
 
+def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what was asked of drafts."""
+    return {"speculate": _drafts(arguments), "acceptance": arguments.acceptance}
+
+
 def _drafts(arguments: argparse.Namespace) -> Any:
-    """Return what drafts tokens: a package, "lookup" or nothing."""
+    """Return what drafts tokens: a package, "lookup", "heads" or nothing."""
+    from qeff_zoo.runtime.speculation import OWN
+
     asked = arguments.speculate
-    return asked if asked in (None, "lookup") else usable_package(asked)
+    return asked if asked in (None, *OWN) else usable_package(asked)
 
 
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -110,6 +117,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         stop=arguments.stop,
         chat=arguments.chat,
         adapter=arguments.adapter,
+        grammar=_grammar(arguments),
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
     )
@@ -137,6 +145,21 @@ def _sampling(arguments: argparse.Namespace) -> Any:
             "Expected both or neither. Add --temperature 1, or leave it out."
         )
     return Sampling(**given)
+
+
+def _grammar(arguments: argparse.Namespace) -> Any:
+    """Return the form that answers are to have; None for any."""
+    from qeff_zoo.runtime import Grammar
+
+    if arguments.regex is not None:
+        return Grammar.regex(arguments.regex)
+    if arguments.choice:
+        return Grammar.choice(arguments.choice)
+    if arguments.grammar is not None:
+        return Grammar.lark(read_text(arguments.grammar))
+    if arguments.json_schema is not None:
+        return Grammar.json(read_text(arguments.json_schema))
+    return None
 
 
 def _as_json(output: Any) -> dict[str, Any]:
@@ -279,7 +302,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
             package,
             threads=arguments.threads,
             prefix_cache_bytes=arguments.prefix_cache_bytes,
-            speculate=_drafts(arguments),
+            **_speculation(arguments),
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")

@@ -14,6 +14,7 @@ from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
@@ -139,6 +140,8 @@ class TextGenerationSession:
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)
+        #: That hold answers to a request's grammar.
+        self.guides = Guides(folder, self.decoder.vocab_size, self.eos_token_ids)
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
@@ -156,6 +159,7 @@ class TextGenerationSession:
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
+        grammar: Grammar | None = None,
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
@@ -168,6 +172,7 @@ class TextGenerationSession:
             ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
             adapter: Name of one of `adapters`; None for the model as it is.
+            grammar: The form of the answers; None for any.
             stream: Told of text as it comes.
 
         Returns:
@@ -188,6 +193,7 @@ class TextGenerationSession:
                 ignore_eos=ignore_eos,
                 chat=chat,
                 adapter=adapter,
+                grammar=grammar,
             )
             for one in ([prompts] if isinstance(prompts, str) else prompts)
         ]
@@ -234,6 +240,7 @@ class TextGenerationSession:
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
+        grammar: Grammar | None = None,
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
 
@@ -245,6 +252,7 @@ class TextGenerationSession:
             ignore_eos: EOS tokens do not.
             chat: The prompt is a user's message.
             adapter: Name of one of `adapters`.
+            grammar: The form of the answer.
 
         Raises:
             GenerationError: It cannot be served.
@@ -252,6 +260,13 @@ class TextGenerationSession:
         """
         if adapter is not None:
             self.adapters.find(adapter)
+        if grammar is not None:
+            if ignore_eos:
+                raise GenerationError(
+                    "An answer of a given form cannot go on beyond its end; expected ignore_eos to be left out. Leave "
+                    "it out, or the grammar."
+                )
+            self.guides.check(grammar)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -271,6 +286,7 @@ class TextGenerationSession:
             eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
+            grammar=grammar,
         )
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
@@ -322,7 +338,8 @@ class TextGenerationSession:
                 f"A request of {len(request.prompt):,} and at most {request.limit:,} more tokens does not fit; "
                 f"expected {ctx_len:,} in all. Make it with this session's `request`."
             )
-        answer = Answer(request, self.tokenizer, listen)
+        guide = None if request.grammar is None else self.guides.guide(request.grammar)
+        answer = Answer(request, self.tokenizer, listen, guide)
         answer.adapter = self.adapters.lend(request.adapter, answer)
         return answer
 
