@@ -202,7 +202,7 @@ def test_states_of_something_else_are_refused(
 
 def test_another_layout_is_refused(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
-    second.decoder.program.memory["recurrent_state.1"] = np.zeros((2, 1), np.float32)  # type: ignore[index]
+    second.decoder.program.memory["recurrent_state.1"] = np.zeros((2, 1), np.float32)
     with serving(first) as address, pytest.raises(HandoffError, match="another layout"):
         Prefills(second, [address]).run([1, 2])
 

@@ -20,6 +20,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes
 PADDING = -1
 _TYPES = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
+_HIDDEN = "hidden_states"
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
 
@@ -67,6 +68,8 @@ class Decoder:
         vocab_size = program.outputs["logits"].shape[2]
         assert isinstance(vocab_size, int)
         self.vocab_size = vocab_size
+        #: By row, of the tokens that it ran last, what heads draft from, (tokens, size); nothing where there are none.
+        self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
 
     @property
@@ -76,7 +79,7 @@ class Decoder:
 
     @property
     def states(self) -> Mapping[str, Array]:
-        """The retained states by input name, rows first; nothing where the host may not read them."""
+        """The retained states by input name, rows first; nothing where the host cannot reach them."""
         return self.program.memory or {}
 
     def prefill(
@@ -159,8 +162,8 @@ class Decoder:
 
     @property
     def movable(self) -> bool:
-        """Whether states can be read and written, which `save`, `restore` and `exchange` do."""
-        return self.program.memory is not None
+        """Whether states can be read and written, which `save` and `exchange` need; `restore` writes alone."""
+        return self.program.memory is not None and self.program.memory.is_current
 
     def size_of(self, length: int) -> int:
         """Return the bytes of what a row retains of `length` tokens, as `save` returns it."""
@@ -200,6 +203,7 @@ class Decoder:
                 state[row, :, start : start + saved[name].shape[1]] = saved[name]
             elif latest:
                 state[row] = saved[name]
+        self._wrote(row)
 
     def exchange(self, one: int, other: int, one_length: int, other_length: int) -> None:
         """Swap two rows.
@@ -216,8 +220,13 @@ class Decoder:
                 state[other, :, :one_length] = state[one, :, :one_length]
             else:
                 state[other] = state[one]
+        self._wrote(other)
         if moved:
             self.restore(one, 0, moved, latest=True)
+
+    def _wrote(self, row: int) -> None:
+        if self.program.memory is not None:
+            self.program.memory.written.add(row)
 
     def _one_call(
         self,
@@ -263,7 +272,13 @@ class Decoder:
             for place, row in enumerate(rows):
                 if (sights := pieces[row].sights) is not None:
                     inputs[self._types][place, sights.places] = 1
-        logits = self.program.run(inputs, rows)["logits"].astype(np.float32, copy=False)
+        outputs = self.program.run(inputs, rows)
+        if _HIDDEN in outputs:
+            self.hidden |= {
+                row: outputs[_HIDDEN][place, : len(pieces[row].tokens)]
+                for place, row in enumerate(rows)
+            }
+        logits = outputs["logits"].astype(np.float32, copy=False)
         return {
             row: logits[place, : min(kept, len(pieces[row].tokens))]
             for place, row in enumerate(rows)

@@ -39,7 +39,7 @@ _ACCEPT = 0.2  # seconds between looks at whether a server is to end
 _LOG = logging.getLogger(__name__)
 
 
-def terms_of(session: TextGenerationSession) -> dict[str, str]:
+def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str, str]:
     """Say what states are of: the model, its precision, and their layout, each as a digest.
 
     Packages that differ in sizes of calls and of the context can hand over to each other; what differs in any of these
@@ -47,22 +47,23 @@ def terms_of(session: TextGenerationSession) -> dict[str, str]:
 
     Args:
         session: Whose states.
+        reads: Whether they are to be read; else they are written alone.
 
     Raises:
-        HandoffError: Its device keeps the states, where nobody can read them.
+        HandoffError: Its device keeps the states, where nobody can reach them.
     """
-    if not session.decoder.movable:
+    decoder = session.decoder
+    if not decoder.movable and (reads or decoder.program.memory is None):
         raise HandoffError(
-            f"Package {str(session.folder)!r} runs on a device that keeps its states; expected states that can be read "
-            "and written. Hand over between packages for target 'ort', or for 'qaic' between one of --prefill-only and "
-            "one of --decode-only, without --mxint8-kv-cache."
+            f"Package {str(session.folder)!r} runs on a device that keeps its states; expected states that can be "
+            f"{'read' if reads else 'written'}. Hand over between packages for target 'ort', or for 'qaic' from one of "
+            "--prefill-only to one of --decode-only, without --mxint8-kv-cache."
         )
     manifest = read_json(session.folder / "manifest.json")
     numerics = [program["numerics"] for program in manifest["programs"]]
-    states = session.decoder.states
     layout = [
-        [state.name, str(states[state.name].dtype), *state.axes[1:]]
-        for state in session.decoder.program.states
+        [state.name, str(decoder.states[state.name].dtype), *state.axes[1:]]
+        for state in decoder.program.states
     ]
     told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
     return {
@@ -88,7 +89,7 @@ class PrefillServer:
         self, session: TextGenerationSession, listener: socket.socket, *, api_key: str | None = None
     ) -> None:
         self._session, self._listener, self._key = session, listener, api_key
-        self._terms = terms_of(session)
+        self._terms = terms_of(session, reads=True)
         self._closing = threading.Event()
         self._computing = threading.Lock()
         self._lease = session.exclusively()

@@ -19,7 +19,7 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.numerics import Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.targets.ort import session as onnx_runtime
 
 #: Tokens of a row from which on OpenVINO is the faster.
@@ -135,7 +135,7 @@ class OpenvinoProgram:
         self.specializations, self.states = program.specializations, program.states
         self.inputs = Tensor.by_name(program.inputs)
         self.outputs = Tensor.by_name(program.outputs)
-        self.memory: Mapping[str, Array] = few.memory if few else {}
+        self.memory = few.memory if few else Memory({})
         self._request, self._few = many.create_infer_request(), few
 
     def together(

@@ -187,7 +187,7 @@ class OrtProgram:
         self.inputs = {name: tensor for name, tensor in given.items() if name not in retained}
         self.outputs = {name: tensor for name, tensor in made.items() if name not in written}
         #: The very memory that the graph reads and writes.
-        self.memory: Mapping[str, Array] = new_states(
+        self.memory = new_states(
             self.states,
             {state.name: given[state.name].dtype for state in self.states},
             specializations,
