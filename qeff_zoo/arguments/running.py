@@ -70,9 +70,10 @@ def _add_grammar(parser: argparse.ArgumentParser) -> None:
 def _add_speculate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculate",
-        metavar="lookup|PACKAGE",
-        help="draft tokens and check several in one call: what followed the same words before, or what the package of "
-        "a smaller model says; for a package built with --num-speculative-tokens",
+        metavar="lookup|heads|PACKAGE",
+        help="draft tokens and check several in one call: what followed the same words before, what heads say that the "
+        "package was built with (--speculator), or the package of a smaller model; for a package built with "
+        "--num-speculative-tokens",
     )
 
 
@@ -253,6 +254,13 @@ def _add_validate(commands: Any) -> None:
     )
     parser.add_argument(
         "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
+    )
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where an adapter that was merged into the package is now; may be given several times",
     )
     parser.add_argument("--target", help="of a recipe, what its tiny models are built for")
     parser.add_argument(
