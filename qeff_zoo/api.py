@@ -57,6 +57,8 @@ def build(
         adapters = (adapters,)
     if adapters is not None:
         choices["adapter"] = tuple(map(os.fspath, adapters))
+    if choices.get("speculator") is not None:
+        choices["speculator"] = os.fspath(choices["speculator"])
     request = Request(**choices)
     built = pipeline.build(
         os.fspath(model),
@@ -158,8 +160,9 @@ def load(
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
         speculate: Of text generation, what drafts tokens, which the package then checks several at a time: a package
-            of a smaller model of the same vocabulary, named as `package` is, or "lookup" for what the text itself has
-            said before. The package must have been built with `num_speculative_tokens`.
+            of a smaller model of the same vocabulary, named as `package` is, "lookup" for what the text itself has
+            said before, or "heads" for those that the package was built with: `speculator`. It must have been built
+            with `num_speculative_tokens`, which heads bring along.
         acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
             draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
             by min(1, p/q), which leaves the distribution as it is.
@@ -173,8 +176,11 @@ def load(
         >>> session.generate(["def main"], generation_len=16)[0].text  # doctest: +SKIP
     """
     from qeff_zoo.runtime import open_session
+    from qeff_zoo.runtime.speculation import OWN
 
-    drafts: Any = speculate if speculate in (None, "lookup") else _usable(speculate)
+    drafts: Any = speculate
+    if drafts not in (None, *OWN):
+        drafts = _usable(drafts)
     return open_session(
         _usable(package),
         threads=threads,
@@ -258,11 +264,11 @@ def find_here(reference: str) -> Package | None:
     Raises:
         PackageError: There are several, or it is damaged.
     """
+    if reference and os.path.exists(reference):  # noqa: PTH110 -- a name too long for a file is none
+        return Package.open(reference)
     from qeff_zoo.hub.index import package_path
     from qeff_zoo.hub.naming import ambiguity, full_name, is_called
 
-    if reference and os.path.exists(reference):  # noqa: PTH110 -- a name too long for a file is none
-        return Package.open(reference)
     entries = [
         entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")
     ]

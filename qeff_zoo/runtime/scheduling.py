@@ -26,7 +26,7 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
-from qeff_zoo.runtime.speculation import Drafter, Speculation
+from qeff_zoo.runtime.speculation import Drafter, Reader, Speculation
 
 
 @dataclass
@@ -323,7 +323,14 @@ class Scheduler:
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
             self._prefixes.save(seat.keys, seat.row, seat.done)
+        self._tell(chunk, pieces)
         self._extend(chunk, logits)
+
+    def _tell(self, seats: Sequence[_Seat], pieces: Mapping[int, Piece]) -> None:
+        """Tell drafters that read it what the model made of a call's tokens."""
+        for seat in seats:
+            if isinstance(seat.drafter, Reader) and seat.row in self._decoder.hidden:
+                seat.drafter.read(pieces[seat.row].start, self._decoder.hidden[seat.row])
 
     def _decode(self, decoding: Sequence[_Seat]) -> None:
         """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
@@ -371,6 +378,7 @@ class Scheduler:
         begun = time.perf_counter()
         logits = self._decoder.verify(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
+        self._tell(seats, pieces)
         for seat, piece, draft in ahead:
             before = len(seat.answer.token_ids)
             seat.done += len(piece.tokens)
@@ -395,6 +403,7 @@ class Scheduler:
         logits = self._decoder.decode(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         self.timings.decode_tokens += len(decoding)
+        self._tell(decoding, pieces)
         for seat in decoding:
             seat.done += 1
         self._extend(decoding, logits)
