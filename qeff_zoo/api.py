@@ -264,11 +264,11 @@ def find_here(reference: str) -> Package | None:
     Raises:
         PackageError: There are several, or it is damaged.
     """
+    if reference and os.path.exists(reference):  # noqa: PTH110 -- a name too long for a file is none
+        return Package.open(reference)
     from qeff_zoo.hub.index import package_path
     from qeff_zoo.hub.naming import ambiguity, full_name, is_called
 
-    if reference and os.path.exists(reference):  # noqa: PTH110 -- a name too long for a file is none
-        return Package.open(reference)
     entries = [
         entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")
     ]

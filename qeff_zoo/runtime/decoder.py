@@ -20,11 +20,8 @@ from qeff_zoo.runtime.sizes import DecoderSizes
 PADDING = -1
 _TYPES = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
-<<<<<<< HEAD
 _SOURCE = "encoder_attention_mask"
-=======
 _HIDDEN = "hidden_states"
->>>>>>> main
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
 

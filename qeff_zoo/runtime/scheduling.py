@@ -26,12 +26,8 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
-<<<<<<< HEAD
 from qeff_zoo.runtime.sources import Sources
-from qeff_zoo.runtime.speculation import Drafter, Speculation
-=======
 from qeff_zoo.runtime.speculation import Drafter, Reader, Speculation
->>>>>>> main
 
 
 @dataclass

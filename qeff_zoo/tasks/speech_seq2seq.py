@@ -14,19 +14,6 @@ from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, named, text_gene
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
-<<<<<<< HEAD
-=======
-#: Choices of decoders that this one does not have.
-_OF_TEXT = (
-    "comp_ctx_lengths_prefill",
-    "comp_ctx_lengths_decode",
-    "num_speculative_tokens",
-    "speculator",
-    "expanded_kv",
-    "kv_heads",
-)
-
->>>>>>> main
 
 def _probe(model: Any) -> Any:
     from qeff_zoo.tasks import crossing

@@ -41,7 +41,7 @@ def answers_of(
         request: With `task`, and what that takes.
         arrays: What the request has besides JSON: `sound.sequence`, and pictures, see `Pictures`.
     """
-    task, pictures = tasks.find(request["task"]), Pictures(request, arrays)
+    task, pictures = tasks.find(request["task"]), Pictures(request, arrays, model)
     sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
     if request.get("sources"):
         return _OfTexts(model, request)
@@ -183,7 +183,7 @@ class _OfTexts(_Logits):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(model, request, Pictures(request, {}))
+        super().__init__(model, request, Pictures(request, {}, model))
         self._sources: list[list[int]] = request["sources"]
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:

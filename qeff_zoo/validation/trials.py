@@ -205,7 +205,6 @@ def _try_decoder(
             beginning = [span for span in call.spans if span.start == 0]
             if windows:
                 session.listen({span.row: windows[span.sequence] for span in beginning})
-<<<<<<< HEAD
             if sources:
                 session.sources.read({span.row: sources[span.sequence] for span in beginning})
             pieces = {
@@ -218,11 +217,8 @@ def _try_decoder(
                 for span in call.spans
             }
             step(1)
-            found += _call(decoder, call, pieces)
-=======
-            answered = _call(decoder, call, sequences, sights, step)
+            answered = _call(decoder, call, pieces)
             found += _with_drafts(heads, decoder, call, sequences, answered) if heads else answered
->>>>>>> main
         answers[stage.name] = np.stack(found)
     rows.end()
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
