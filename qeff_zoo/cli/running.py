@@ -43,7 +43,13 @@ def run_command(arguments: argparse.Namespace) -> None:
         )
     given = _given(package.task, prompts, arguments.image)
     refuse_adapter(package.task, arguments)
-    session = open_session(package, threads=arguments.threads, speculate=_drafts(arguments))
+    session = open_session(
+        package,
+        threads=arguments.threads,
+        prefixes=_prefixes(arguments),
+        speculate=_drafts(arguments),
+        blocks=bool(arguments.block),
+    )
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
@@ -99,6 +105,17 @@ def _drafts(arguments: argparse.Namespace) -> Any:
     return asked if asked in (None, "lookup") else usable_package(asked)
 
 
+def _prefixes(arguments: argparse.Namespace) -> Any:
+    """Return what is kept of prompts."""
+    from qeff_zoo.runtime import PrefixChoices
+
+    return PrefixChoices(
+        bytes=arguments.prefix_cache_bytes,
+        answers=arguments.prefix_cache_answers,
+        folder=arguments.prefix_cache_dir,
+    )
+
+
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
     stream = None
     if len(prompts) == 1 and not arguments.json:
@@ -112,6 +129,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         adapter=arguments.adapter,
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
+        **({"blocks": arguments.block} if arguments.block else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -278,8 +296,9 @@ def serve_command(arguments: argparse.Namespace) -> None:
         session = open_session(
             package,
             threads=arguments.threads,
-            prefix_cache_bytes=arguments.prefix_cache_bytes,
+            prefixes=_prefixes(arguments),
             speculate=_drafts(arguments),
+            blocks=arguments.blocks,
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")

@@ -29,6 +29,7 @@ class Request:
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
         sights: Its pictures, if it has any.
+        blocks: Lengths of the passages that the prompt begins with, each computed by itself.
     """
 
     prompt: tuple[int, ...]
@@ -39,6 +40,7 @@ class Request:
     text: str | None = None
     adapter: str | None = None
     sights: Sights | None = None
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,7 @@ def terms_of(session: TextGenerationSession) -> dict[str, str]:
         )
     manifest = read_json(session.folder / "manifest.json")
     numerics = [program["numerics"] for program in manifest["programs"]]
-    states = session.decoder.states
-    layout = [
-        [state.name, str(states[state.name].dtype), *state.axes[1:]]
-        for state in session.decoder.program.states
-    ]
+    layout = session.decoder.layout
     told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
     return {
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -12,6 +12,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import LOOKUP, Lookup
 from qeff_zoo.runtime.speculation.opening import speculation_of
@@ -41,8 +42,9 @@ def open_session(
     package: Package,
     *,
     threads: int | None = None,
-    prefix_cache_bytes: int | None = None,
+    prefixes: PrefixChoices | None = None,
     speculate: Package | Lookup | None = None,
+    blocks: bool = False,
     observe: Observe | None = None,
     lean: bool = False,
     opening: Opening | None = None,
@@ -52,9 +54,11 @@ def open_session(
     Args:
         package: For a target that runs here.
         threads: CPU threads that compute one operator; None for one per physical core.
-        prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
+        prefixes: Of text generation, what is kept of prompts for others that begin alike; None for the usual.
         speculate: Of text generation, what drafts tokens that this package checks: one of a smaller model, or "lookup"
             for what the text itself has said before; None for nothing. The cost of calls is measured first.
+        blocks: Of text generation, whether requests may have passages that are computed by themselves (block
+            attention). How the model's keys turn is found first.
         observe: Told of every call, its choices of experts and keys included.
         lean: For a few calls: copy no weights to make calls faster.
         opening: Opens what runs in place of the package's program; None for that itself.
@@ -75,14 +79,24 @@ def open_session(
             f"{' or '.join(NAMES)}. Run a package of such a task."
         )
     task = find(package.task)
+    if blocks and package.task != TEXT_GENERATION:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which there are no blocks; expected "
+            f"one for {TEXT_GENERATION}. Leave blocks out."
+        )
     if speculate is not None and package.task != TEXT_GENERATION:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
             f"expected one for {TEXT_GENERATION}. Leave speculation out."
         )
     choices: dict[str, Any] = {}
-    if prefix_cache_bytes is not None and task.role == "decoder" and task.reads != "sound":
-        choices = {"prefix_cache_bytes": prefix_cache_bytes}
+    if prefixes is not None and task.role == "decoder" and task.reads != "sound":
+        choices = {"prefixes": prefixes}
+    elif prefixes is not None and (prefixes.answers or prefixes.folder):
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which no prompt is kept; expected one for "
+            f"{TEXT_GENERATION}. Leave prefix_cache_answers and prefix_cache_dir out."
+        )
     if task.reads == "image":
         named = package.manifest["spec"]["recipe"].get("image_processor")
         choices = {"image_processor": named}
@@ -97,6 +111,9 @@ def open_session(
         if before:
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
+    if blocks:
+        assert isinstance(session, TextGenerationSession)
+        session.allow_blocks()
     if speculate is not None:
         assert isinstance(session, TextGenerationSession)
         drafts = speculate if speculate == LOOKUP else _open_draft(speculate, threads)
@@ -105,7 +122,7 @@ def open_session(
 
 
 def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:
-    session = open_session(package, threads=threads, prefix_cache_bytes=0)
+    session = open_session(package, threads=threads, prefixes=PrefixChoices(bytes=0))
     if isinstance(session, TextGenerationSession):
         return session
     raise GenerationError(

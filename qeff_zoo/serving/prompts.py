@@ -63,11 +63,14 @@ def chat_requests(
             code="invalid_value",
         )
     pictures = _pictures(urls, hosts)
-    with blaming("messages"):
-        tokens = session.encode_chat([message.as_template_input() for message in body.messages])
+    messages = [message.as_template_input() for message in body.messages]
+    with blaming("blocks" if body.blocks else "messages"):
+        blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, pictures)]
+    return [
+        *_choices(session, body, tokens, limit, logprobs, "messages", adapter, pictures, blocks)
+    ]
 
 
 def _pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
@@ -120,10 +123,22 @@ def completion_requests(
     """
     found: list[Request] = []
     for prompt in listed(body.prompt):
-        with blaming("prompt"):
-            tokens = session.encode(prompt)
-        found += _choices(session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter)
+        with blaming("blocks" if body.blocks else "prompt"):
+            blocks, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
+        found += _choices(
+            session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter, (), blocks
+        )
     return found
+
+
+def _parts(
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest, prompt: Any
+) -> tuple[list[list[int]], list[int]] | None:
+    """Return the tokens of blocks and of what comes after them; None where there are no blocks."""
+    if not body.blocks:
+        return None
+    *blocks, tokens = session.encode_parts(prompt, body.blocks)
+    return blocks, tokens
 
 
 def _choices(
@@ -135,10 +150,12 @@ def _choices(
     param: str,
     adapter: str | None,
     pictures: Sequence[bytes] = (),
+    blocks: Sequence[Sequence[int]] = (),
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
-    _check_length(session, len(tokens), limit, param)
+    _check_length(session, sum(map(len, (*blocks, tokens))), limit, param)
     shown: dict[str, Any] = {"images": pictures} if pictures else {}
+    shown |= {"blocks": blocks} if blocks else {}
     with blaming(param):
         sampling = Sampling(
             temperature=body.temperature,
