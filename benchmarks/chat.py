@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim: where answers are kept, the next turn of a chat begins sooner, by what reading the last answer takes.
 
-Llama checkpoints of random weights, one thread, two sessions of one package in turns: a prompt, its answer, then both and
-some more tokens. Figures are CPU time until the second answer's first token. Prints JSON.
+Llama checkpoints of random weights, one thread, two sessions of one package in turns: a prompt, its answer, then all of
+it and some more tokens. Figures are CPU time until the second answer's first token. Prints JSON.
 
     python benchmarks/chat.py [--sizes 160m 1.2b] [--weights int4] [--prompt-len 512] [--repeat 5]
 """

@@ -38,7 +38,8 @@ def session_of(folder: Path, program: Any, **config: Any) -> TextGenerationSessi
 
 def of_tiny(name: str, folder: Path) -> TextGenerationSession:
     session = parity.subject(name).lowered("fp32")
-    return session_of(folder, OrtProgram(session, session.states, SIZES))
+    config = json.loads((parity.subject(name).folder / "checkpoint" / "config.json").read_text())
+    return session_of(folder, OrtProgram(session, session.states, SIZES), **config)
 
 
 def mask_of(lengths: Sequence[int]) -> torch.Tensor:
@@ -148,6 +149,7 @@ def test_turning_is_learnt_from_keys(interleaved: bool, size: int, whole: int) -
     ("name", "problem"),
     [
         ("gemma3_text-base", "it has window states"),
+        ("qwen3-base", "see a window of the text alone"),  # by a mask on the whole cache
         ("qwen3_next-base", "it has growing and recurrent states|it has recurrent states"),
         ("falcon-alibi", "do not turn with the position"),
         ("gpt2-base", "depends on more than a token and those before it"),

@@ -114,16 +114,23 @@ def _obstacle(decoder: Decoder, folder: Path) -> str | None:
         return f"it retains keys and values in {', '.join(sorted(types))}, which turning would round again"
     if _AXES in decoder.program.inputs:
         return "a token has several positions (M-RoPE)"
-    if scaled := _scaled(read_json(folder / "config.json")):
-        return f"its queries are scaled by their position ({scaled})"
+    config = read_json(folder / "config.json")
+    for part in (config, *(part for part in config.values() if isinstance(part, dict))):
+        if scaled := next((name for name in _SCALED if part.get(name)), None):
+            return f"its queries are scaled by their position ({scaled})"
+        if window := _window(part):
+            return f"some of its layers see a window of the text alone ({window})"
     if decoder.sizes.ctx_len < 4:
         return f"its context has {decoder.sizes.ctx_len} positions"
     return None
 
 
-def _scaled(config: Mapping[str, Any]) -> str | None:
-    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
-    return next((name for name in _SCALED for part in parts if part.get(name)), None)
+def _window(config: Mapping[str, Any]) -> str | None:
+    """Name what a config says of windows, which masks hide where the cache has the whole context."""
+    if kinds := config.get("layer_types"):
+        return next((kind for kind in kinds if kind != "full_attention"), None)
+    slides = config.get("sliding_window") and config.get("use_sliding_window", True)
+    return "sliding_window" if slides else None
 
 
 def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
