@@ -2,6 +2,7 @@
 """Block attention: passages that are computed by themselves give what the paper's mask gives in transformers."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,7 @@ def test_turning_is_learnt_from_keys(interleaved: bool, size: int, whole: int) -
         ("qwen3-base", "see a window of the text alone"),  # by a mask on the whole cache
         ("qwen3_next-base", "it has growing and recurrent states|it has recurrent states"),
         ("falcon-alibi", "do not turn with the position"),
-        ("gpt2-base", "depends on more than a token and those before it"),
+        ("gpt2-base", "does not turn with the position by plain RoPE"),
         ("deepseek_v2-base", "depends on more than a token and those before it|does not turn"),
     ],
 )
@@ -232,6 +233,10 @@ def test_clients_give_blocks(trained: Package) -> None:
     blocks = ["class socket", "class deque"]
     expected = opened.generate(["class Path."], blocks=blocks, generation_len=4)[0].text
 
+    said = [{"role": "user", "content": "Which?"}]
+    parts = opened.encode_parts(said, blocks)
+    chat = opened.generate([parts[-1]], blocks=parts[:-1], generation_len=4)[0].text
+
     def ask(**body: Any) -> tuple[int, Any]:
         whole = {"model": MODEL, "max_tokens": 4, "temperature": 0, **body}
         path = "chat/completions" if "messages" in body else "completions"
@@ -242,14 +247,27 @@ def test_clients_give_blocks(trained: Package) -> None:
         for given in (blocks, as_ids):
             status, answer = ask(prompt="class Path.", blocks=given)
             assert (status, answer["choices"][0]["text"]) == (200, expected)
-        said = [{"role": "user", "content": "Which?"}]
         status, answer = ask(messages=said, blocks=blocks)
-        parts = opened.encode_parts(said, blocks)
-        (chat,) = opened.generate([parts[-1]], blocks=parts[:-1], generation_len=4)
-        assert (status, answer["choices"][0]["message"]["content"]) == (200, chat.text)
+        assert (status, answer["choices"][0]["message"]["content"]) == (200, chat)
         status, answer = ask(prompt="a", blocks=["word " * 400])
         assert (status, answer["error"]["param"]) == (400, "blocks")
         assert answer["error"]["code"] == "context_length_exceeded"
         opened.passages = None
         status, answer = ask(prompt="a", blocks=blocks)
         assert (status, answer["error"]["param"]) == (400, "blocks")
+
+
+def test_the_guides_example_runs(
+    trained: Package, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (example,) = (
+        text
+        for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+        if "blocks=True" in text
+    )
+    monkeypatch.setattr(qeff_zoo, "build", lambda *_, **__: trained)
+    exec(compile(example, "serving.md", "exec"), {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("0 of")
+    assert int(second.split()[0]) > 10

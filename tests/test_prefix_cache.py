@@ -294,7 +294,7 @@ def test_a_budget_that_memory_does_not_hold_is_refused(
     packages: dict[str, Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        GenerationError, match=r"cannot take \d[\d.]* TB; expected at most .* free beside the"
+        GenerationError, match=r"cannot take .*; expected at most .* free beside the"
     ):
         opened(packages["llama"], 1 << 50)
     monkeypatch.setattr(kept_states, "available_memory", lambda: None)  # other systems do not tell

@@ -42,7 +42,7 @@ class QaicTarget:
         """Return choices that conflict with each other or with the model."""
         from qeff_zoo.targets.qaic import conflicts
 
-        return [*conflicts.problems(config, options), *conflicts.of_blocks(shape, options)]
+        return [*conflicts.problems(config, options), *conflicts.of_blocks(config, shape, options)]
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the SDK of this machine, and the types that the QPC will hold."""

@@ -51,60 +51,44 @@ class Blocking:
         )
 
 
-def key_heads(graph: ir.Graph) -> dict[ir.Node, int | None]:
-    """Return how many KV heads each attention has; to be asked before states are lowered."""
-    found: dict[ir.Node, int | None] = {}
-    for node in graph:
-        if node.domain == SEMANTIC and node.op_type in ATTENTION:
-            shape = input_of(node, 1).shape
-            size = None if shape is None else shape[1]
-            found[node] = size if isinstance(size, int) else None
-    return found
-
-
-def lower(graph: ir.Graph, heads: Mapping[ir.Node, int | None], blocking: Blocking) -> int:
+def lower(graph: ir.Graph, blocking: Blocking) -> int:
     """Cut every attention of a graph, in place; return how many there are.
 
     Args:
         graph: With states that are lowered.
-        heads: As `key_heads` found it.
         blocking: How to.
 
     Raises:
-        CompileError: Heads cannot be cut so.
+        CompileError: There is none that can be cut so.
     """
-    for node, groups in heads.items():
+    found = [node for node in graph if node.domain == SEMANTIC and node.op_type in ATTENTION]
+    if not found:
+        raise CompileError(
+            "--blocking-mode is given, and the model has no attention that can be cut: it is none, or is computed "
+            "on latents or chosen keys. Expected attention of queries to keys. Leave it out."
+        )
+    for node in found:
         cut = _Cut(node, blocking)
-        y = cut.attention([*_parts(node, groups, blocking.heads)])
+        y = cut.attention([*_heads(node, blocking.heads)])
         for one in cut.tape.nodes:
             one.metadata_props.update(node.metadata_props)
         ir.convenience.replace_nodes_and_values(
             graph, node, [node], cut.tape.nodes, node.outputs, [y]
         )
-    return len(heads)
+    return len(found)
 
 
-def _parts(
-    node: ir.Node, groups: int | None, size: int | None
-) -> Iterator[tuple[range, range] | None]:
-    """Yield heads and KV heads of each block; None for all of them."""
+def _heads(node: ir.Node, size: int | None) -> Iterator[range]:
+    """Yield the heads of each block."""
     count = node.attributes.get_int("num_heads", 0)
-    if size is None or size >= count:
-        yield None
-        return
-    mask = input_of(node, 3).shape
-    each = count // groups if groups else 0
-    if not groups or mask is None or (size % each and each % size) or count % size:
-        fitting = [
-            n for n in range(1, count) if count % n == 0 and each and not (n % each and each % n)
-        ]
+    size = count if size is None else min(size, count)
+    if count % size:
         raise CompileError(
-            f"--head-block-size is {size}, and an attention has {count} heads for {groups} key/value heads; expected "
-            f"one of {', '.join(map(str, fitting)) or 'none'}. Change it, or leave h out of --blocking-mode."
+            f"--head-block-size is {size}, and an attention has {count} heads; expected a number that divides them. "
+            "Change it, or leave h out of --blocking-mode."
         )
     for first in range(0, count, size):
-        last = first + size
-        yield range(first, last), range(first // each, -(-last // each))
+        yield range(first, first + size)
 
 
 class _Cut:
@@ -120,23 +104,27 @@ class _Cut:
         self._query, self._key, self._value, self._mask = (input_of(node, n) for n in range(4))
         self._sinks = input_of(node, 4) if node.op_type == "SinkAttention" else None
         self._cap = node.attributes.get_float("softcap", 0.0)
+        self._count = node.attributes.get_int("num_heads", 0)
         scale = self._number(node.attributes.get_float("scale", 1.0))
         self._query = self._op("Mul", self._query, scale)
 
-    def attention(self, parts: list[tuple[range, range] | None]) -> ir.Value:
+    def attention(self, parts: list[range]) -> ir.Value:
         """Return what the op returns, (B, S, H, D)."""
-        found = [self._of_heads(*part) if part else self._of_heads() for part in parts]
+        found = [self._of_heads(part if len(parts) > 1 else None) for part in parts]
         return self._op("Transpose", self._joined(found, 1), perm=(0, 2, 1, 3))
 
-    def _of_heads(self, heads: range | None = None, groups: range | None = None) -> ir.Value:
-        """Return what some heads see, (B, h, S, D)."""
-        query, mask, sinks = self._query, self._mask, self._sinks
+    def _of_heads(self, heads: range | None) -> ir.Value:
+        """Return what some heads see, (B, h, S, D); None for all of them."""
+        query, mask, sinks, groups = self._query, self._mask, self._sinks, None
         if heads is not None:
             bounds = self._ints(heads.start), self._ints(heads.stop)
             query = self._slice(query, 1, *bounds)
-            if mask.shape is not None and mask.shape[1] != 1:
-                mask = self._slice(mask, 1, *bounds)
+            mask = self._slice(mask, 1, *self._of_mask(heads))
             sinks = sinks and self._slice(sinks, 0, *bounds)
+            groups = (
+                self._share(self._key, heads.start),
+                self._share(self._key, heads.stop, up=True),
+            )
         found = []
         for start, stop in self._bounds(query, 2, self._blocking.q):
             cut = self._blocking.q > 1
@@ -147,7 +135,11 @@ class _Cut:
         return self._joined(found, 2)
 
     def _of_queries(
-        self, query: ir.Value, mask: ir.Value, sinks: ir.Value | None, groups: range | None
+        self,
+        query: ir.Value,
+        mask: ir.Value,
+        sinks: ir.Value | None,
+        groups: tuple[ir.Value, ir.Value] | None,
     ) -> ir.Value:
         """Return what some queries (B, h, s, D) see: block after block of the cache."""
         rows = self._op("Shape", query, start=0, end=3)
@@ -205,7 +197,11 @@ class _Cut:
         return self._op("Reshape", x, self._op("Concat", first, self._ints(-1), last, axis=0))
 
     def _read(
-        self, cache: ir.Value, start: ir.Value, stop: ir.Value, groups: range | None
+        self,
+        cache: ir.Value,
+        start: ir.Value,
+        stop: ir.Value,
+        groups: tuple[ir.Value, ir.Value] | None,
     ) -> ir.Value:
         """Return some rows of keys or values, of some KV heads: gathered by themselves where the cache is."""
         if self._blocking.kv > 1:
@@ -213,7 +209,25 @@ class _Cut:
             cache = self._slice(cache, 2, start, stop) if found is None else found
         if groups is None:
             return cache
-        return self._slice(cache, 1, self._ints(groups.start), self._ints(groups.stop))
+        return self._slice(cache, 1, *groups)
+
+    def _of_mask(self, heads: range) -> tuple[ir.Value, ir.Value]:
+        """Return where the masks of some heads are: the first one is that of all, where there is one alone."""
+        count = self._op("Shape", self._mask, start=1, end=2)
+        more = self._op("Sub", count, self._ints(1))
+        rest = self._ints(self._count - 1)
+        start, further = (
+            self._op("Div", self._op("Mul", more, self._ints(number)), rest)
+            for number in (heads.start, len(heads) - 1)
+        )
+        return start, self._op("Add", self._op("Add", start, further), self._ints(1))
+
+    def _share(self, keys: ir.Value, heads: int, *, up: bool = False) -> ir.Value:
+        """Return how many KV heads so many heads have, (1,)."""
+        shared = self._op("Mul", self._op("Shape", keys, start=1, end=2), self._ints(heads))
+        if up:
+            shared = self._op("Add", shared, self._ints(self._count - 1))
+        return self._op("Div", shared, self._ints(self._count))
 
     def _gathered(self, cache: ir.Value, start: ir.Value, stop: ir.Value) -> ir.Value | None:
         """Read rows as `states` reads all of them; None for what is no cache as it was read."""

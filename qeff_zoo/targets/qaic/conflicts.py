@@ -104,10 +104,13 @@ def _of_depth_first(options: Mapping[str, Any]) -> Iterator[str]:
         yield "--aic-depth-first-mem is for --aic-enable-depth-first, which is off. Choose both, or leave it out."
 
 
-def of_blocks(shape: "Shape", options: Mapping[str, Any]) -> Iterator[str]:
+def of_blocks(
+    config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
+) -> Iterator[str]:
     """Say what stands in the way of attention in blocks, one sentence each.
 
     Args:
+        config: As for `problems`.
         shape: What is compiled.
         options: As for `problems`.
     """
@@ -125,6 +128,16 @@ def of_blocks(shape: "Shape", options: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"--num-kv-blocks is {options['num_kv_blocks']}, and calls read as few as {rows} rows of the cache; "
             "expected at most as many. Choose fewer."
+        )
+    heads, shared, size = (
+        _said(config, _HEADS),
+        _said(config, (KV_HEADS,)),
+        options.get("head_block_size"),
+    )
+    if heads and shared and size and size % (each := heads // shared) and each % size:
+        yield (
+            f"--head-block-size is {size}, and {each} heads share a key/value head; expected a multiple or a divisor "
+            f"of {each}. Change it."
         )
     tokens = shape.prefill_seq_len if shape.prefill_only else 1
     if options.get("num_q_blocks", 0) > tokens:

@@ -58,10 +58,9 @@ def lower(
     tables = position_tables.tabulate(model.graph, program.shape.ctx_len)
     ways = _count(model.graph)
     ways["angles"]["table"] = tables
-    heads = blocking.key_heads(model.graph)
     ways["states"] = states.lower(model.graph)
     if blocked:
-        ways["attention"] = Counter(blocked=blocking.lower(model.graph, heads, blocked))
+        ways["attention"] = Counter(blocked=blocking.lower(model.graph, blocked))
     weights = _Weights(model.graph, graph.bindings, program.storage(graph.encoded))
     products.replace(weights, _RULES)
     for node in list(model.graph):
