@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ import qeff_zoo
 from qeff_zoo.runtime import Sampling, TextGenerationSession
 from qeff_zoo.runtime.sampling import Sampler
 from qeff_zoo.runtime.speculation import Speculation
-from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.costs import Costs, measure
+from qeff_zoo.runtime.speculation.draft_model import DraftModel
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
@@ -67,7 +69,7 @@ class ByChance:
         self._model, self._tokens = model, tokens
         self._random = np.random.default_rng(0)
 
-    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+    def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int]:
         count = min(_DRAFTED, most)
         self._model.draft(self, tokens, count)
         right = self._tokens[len(tokens) : len(tokens) + count]
@@ -91,13 +93,13 @@ def main() -> None:
     package = _build(arguments.cache, arguments.size, arguments.weights)
     session: Any = qeff_zoo.load(package, threads=1)
     lookup = speculation_of(session, "lookup")
-    costs: Costs = lookup.drafter.args[0]  # type: ignore[attr-defined]
+    costs = measure(session.decoder, lookup.most)
     ways: dict[str, Any] = {"plain": None, "lookup": lookup}
     if arguments.size != "160m":
         small = _build(arguments.cache, "160m", arguments.weights)
         drafts: Any = qeff_zoo.load(small, threads=1)
-        drafter: Any = speculation_of(session, drafts).drafter
-        model, costs = drafter.args
+        model = DraftModel(drafts.decoder, session.decoder.vocab_size)
+        costs = replace(costs, drafting=model.measure())
         ways["draft model"] = model
     found = _compare(session, ways, arguments)
     answer = {"machine": facts, "size": arguments.size, "weights": arguments.weights}
@@ -152,7 +154,7 @@ def _write(
     session.speculation = way
     if name == "draft model":
         chance = ByChance(way, [*prompt, *text])
-        session.speculation = Speculation(most=_MOST, drafter=lambda: chance)
+        session.speculation = Speculation(most=_MOST, drafter=lambda _: chance)
     request = session.request(prompt, generation_len=len(text), ignore_eos=True)
     answer = session.answer(request)
     answer._sampler = Replayed(text)

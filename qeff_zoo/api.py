@@ -14,6 +14,7 @@ from qeff_zoo.store import Store
 if TYPE_CHECKING:
     from qeff_zoo.calibration.asked import Quantized
     from qeff_zoo.runtime import Session
+    from qeff_zoo.runtime.speculation import Acceptance
 
 
 def build(
@@ -148,6 +149,7 @@ def load(
     prefix_cache_answers: bool = False,
     prefix_cache_dir: str | os.PathLike[str] | None = None,
     speculate: Package | str | os.PathLike[str] | None = None,
+    acceptance: "Acceptance" = "draw",
     blocks: bool = False,
 ) -> "Session":
     """Open a package for running; one that is not here is pulled first.
@@ -164,6 +166,9 @@ def load(
         speculate: Of text generation, what drafts tokens, which the package then checks several at a time: a package
             of a smaller model of the same vocabulary, named as `package` is, or "lookup" for what the text itself has
             said before. The package must have been built with `num_speculative_tokens`.
+        acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
+            draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
+            by min(1, p/q), which leaves the distribution as it is.
         blocks: Of text generation, whether requests may have passages that are computed once, each by itself (block
             attention, arXiv 2409.15355).
 
@@ -181,7 +186,12 @@ def load(
     prefixes = PrefixChoices(bytes=prefix_cache_bytes, answers=prefix_cache_answers, folder=folder)
     drafts: Any = speculate if speculate in (None, "lookup") else _usable(speculate)
     return open_session(
-        _usable(package), threads=threads, prefixes=prefixes, speculate=drafts, blocks=blocks
+        _usable(package),
+        threads=threads,
+        prefixes=prefixes,
+        speculate=drafts,
+        acceptance=acceptance,
+        blocks=blocks,
     )
 
 

@@ -36,7 +36,7 @@ from qeff_zoo.cloud import flags
 from qeff_zoo.errors import CompileError, GenerationError, PlanError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.runtime import Sampling
+from qeff_zoo.runtime import Grammar, Sampling
 from qeff_zoo.targets.qaic import sdk
 from qeff_zoo.validation import tiny_models
 
@@ -272,7 +272,7 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     assert greedy.seed != drawn.seed
     assert samplings({}, 1) == [Sampling(temperature=1.0)]
     for wrong, problem in (
-        ({"token_bitmasks": np.ones((1, 4))}, "'token_bitmasks', which means nothing here"),
+        ({"token_bitmasks": np.ones((1, 4))}, "'token_bitmasks', one mask .* grammar="),
         ({"top_ps": np.ones((3, 1))}, "3 rows of 'top_ps' for 2 prompts"),
     ):
         with pytest.raises(PlanError, match=problem):
@@ -287,6 +287,10 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     found = llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids
     assert found[1] == found[2] != found[0]
     assert llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids == found
+    held = llama.generate(
+        prompts=prompts, sampling_params=sampled, grammar=Grammar.choice(["a", "b"]), **told
+    )
+    assert {*held.generated_texts} <= {"a", "b"}
     with pytest.raises(GenerationError, match="Leave one out"):
         llama.generate(prompts=prompts, sampling_params=sampled, sampling=Sampling())
 
@@ -632,7 +636,6 @@ def test_compile_refuses_by_name(
     [
         ({"qaic_config": {"speculative_model_type": "turbo"}}, "Only 'target' is there"),
         ({"qaic_config": {"include_sampler": True, "return_pdfs": True}}, "Give sampling=Sampling"),
-        ({"qaic_config": {"include_guided_decoding": True}}, "there is no guided decoding"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
         ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
         ({"torch_dtype": torch.float16}, "torch_dtype is torch.float16, which means nothing here"),

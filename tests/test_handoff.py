@@ -156,6 +156,24 @@ def test_a_hand_over_that_is_cut_is_an_error_and_the_request_survives(tmp_path: 
     assert (stats.handed_over, stats.handoffs_failed) == (0, 1)
 
 
+def test_an_engine_ends_while_a_server_does_not_answer(tmp_path: Path) -> None:
+    _, session = two_of("toy", tmp_path / "package")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        engine = Engine(session, prefills=Prefills(session, [address, address]))
+        handle = engine.submit([1, 2, 3])
+        client, _ = silent.accept()
+        with client:
+            handoff._receive(client)
+            closing = threading.Thread(target=engine.close)
+            closing.start()
+            closing.join(20)
+            assert not closing.is_alive()
+            # Python waits for them before it ends.
+            assert not [one for one in threading.enumerate() if "qeff-zoo prompts" in one.name]
+    assert handle.result(0).finish_reason == "cancelled"
+
+
 def test_the_next_server_is_asked_where_one_is_gone(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
     with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -184,7 +202,7 @@ def test_states_of_something_else_are_refused(
 
 def test_another_layout_is_refused(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
-    second.decoder.program.memory["recurrent_state.1"] = np.zeros((2, 1), np.float32)  # type: ignore[index]
+    second.decoder.program.memory["recurrent_state.1"] = np.zeros((2, 1), np.float32)
     with serving(first) as address, pytest.raises(HandoffError, match="another layout"):
         Prefills(second, [address]).run([1, 2])
 

@@ -19,6 +19,7 @@ import onnx_ir as ir
 import onnxruntime
 import parity
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from parity import CONTINUOUS, PLAIN, Subject
 from safetensors import safe_open
 
@@ -27,7 +28,7 @@ from qeff_zoo.export import folding
 from qeff_zoo.numerics import FLOAT32, WEIGHTS
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.ort import lowering
+from qeff_zoo.targets.ort import lowering, trial
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.quantization import Stored, dequantize, round_trip
@@ -305,6 +306,34 @@ def test_session_opens_in_silence_and_reads_the_file_in_place(
     assert small < 300_000 < (folder / external_data.WEIGHTS).stat().st_size + 300_000
 
 
+@pytest.mark.parametrize("storage", ["fp32", "int4"])
+def test_a_call_that_shows_that_it_can_be_made_multiplies_a_few_rows(storage: str) -> None:
+    folder = folder_of("llama-base", storage)
+    model = ir.load(folder / "graph.onnx")
+
+    def logits() -> Array:
+        ir.save(model, folder / "trial.onnx")
+        steps = parity.session_steps(parity.open_session(folder / "trial.onnx"), 1)
+        return steps.step(parity.tokens()[:1, :3], np.array([[0, 1, 2]]))
+
+    whole, kernels = logits(), ("MatMulNBits", "FusedMatMul")
+    products = [node for node in model.graph if node.op_type in kernels]
+    assert trial.shorten(model.graph) == len(products)
+    for node in model.graph:
+        tables = node.inputs[1:] if node.op_type in kernels else []
+        assert all(table.shape[0] == 16 for table in tables if table and table.shape)
+    short = logits()
+    assert short.shape == whole.shape
+    assert short[..., :16].all()
+    assert not short[..., 16:].any()
+    product = next(node for node in reversed(model.graph) if node.op_type in kernels)
+    product.replace_input_with(
+        0, next(node for node in model.graph if node.op_type in kernels).outputs[0]
+    )
+    with pytest.raises(Fail, match=r"(?i)dim"):  # its left side has another width
+        logits()
+
+
 def test_a_moved_folder_works(tmp_path: Path) -> None:
     folder = folder_of("llama-base", "fp32")
     moved = tmp_path / "elsewhere"
@@ -389,7 +418,7 @@ def test_a_cached_graph_is_lowered_without_torch(tmp_path: Path) -> None:
 import json, sys
 import onnx_ir as ir
 from qeff_zoo.numerics import format_of
-from qeff_zoo.targets.ort import lowering
+from qeff_zoo.targets.ort import lowering, trial
 from qeff_zoo.weights.storage import Storage
 with open("bindings.json") as file:
     lowered = lowering.lower(ir.load("graph.onnx"), json.load(file), Storage(format_of("int8", 32)), 40)

@@ -20,6 +20,7 @@ from qeff_zoo.numerics import MXFP6 as MX
 from qeff_zoo.numerics import DeviceNumerics
 from qeff_zoo.prediction import device
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
+from qeff_zoo.targets.qnn_htp import processes
 from qeff_zoo.weights.quantization import round_trip
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "qeff_zoo" : 1]>'
@@ -35,7 +36,8 @@ def numbers(*shape: int) -> Any:
 
 def graph(text: str, **weights: Any) -> ir.Model:
     """Parse a graph, and give it weights."""
-    model = ir.from_proto(onnx.parser.parse_model(HEADER + text))
+    header = "" if text.startswith("<ir_version") else HEADER
+    model = ir.from_proto(onnx.parser.parse_model(header + text))
     for name, array in weights.items():
         tensor = ir.tensor(array, name=name)
         kind = ir.TensorType(tensor.dtype)
@@ -186,6 +188,77 @@ def test_other_sigmoids_are_right() -> None:
     got = rounded("g (float[9] x) => (float[9] y) { y = Sigmoid (x) }", HTP, x=x)
 
     np.testing.assert_allclose(got, 1 / (1 + np.exp(-x)), rtol=2**-10)
+
+
+#: GELU of `{x}` as GPT-2 writes it, in an order of its own.
+_SMALL = """
+    half = Constant <value_float = 0.5> ()
+    one = Constant <value_float = 1.0> ()
+    three = Constant <value_float = 3.0> ()
+    cubes = Constant <value_float = 0.044715> ()
+    root = Constant <value_float = 0.7978845608> ()
+    halved = Mul ({x}, half)
+    cube = Pow ({x}, three)
+    little = Mul (cube, cubes)
+    sum = Add ({x}, little)
+    inner = Mul (sum, root)
+    curve = Tanh (inner)
+    more = Add (curve, one)
+    {y} = Mul (halved, more)
+"""
+
+
+def test_errors_of_gelus_are_those_of_htps_simulator(tmp_path: Path) -> None:
+    """A feed-forward network twice: GELU as one operator, then in small ones, as the compiler finds it too."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[1, 16, 64] x, float[64, 64] wa, float[64, 64] wb, float[64, 64] wc) => (float[1, 16, 64] y) {
+        first = MatMul (x, wa)
+        u = Gelu (first)
+        second = MatMul (u, wb)
+        """
+    text += _SMALL.format(x="second", y="v") + "y = MatMul (v, wc)\n}"
+    x, *weights = numbers(1, 16, 64), *(numbers(3, 64, 64) * 0.35)
+    named = dict(zip(("wa", "wb", "wc"), weights, strict=True))
+    (right,) = run(graph(text, **named), x=x)
+    found = {}
+    for numerics in (FP16, HTP):
+        model = graph(text, **named)
+        device.apply(model, numerics)
+        found[numerics] = run(model, x=x)[0] - right
+    ir.save(graph(text, **named), tmp_path / "g.onnx")
+    processes.compile([str(tmp_path), "g.onnx", "out.onnx", "43", "{}"])
+    simulated = processes.Simulator(tmp_path / "out.onnx", 43, 1).run({"x": x})["y"] - right
+
+    assert 0.5 <= found[HTP].std() / simulated.std() <= 2
+    assert 0.5 <= np.abs(found[HTP]).max() / np.abs(simulated).max() <= 2
+
+
+def test_a_gelu_in_small_operators_is_found_after_a_product_alone() -> None:
+    head = "g (float[1, 3] x, float[3, 3] w) => (float[1, 3] y) { z = {op} \n"
+    x = np.array([[3.75, 6.0, -4.25]], np.float32)
+    w = np.eye(3, dtype=np.float32)
+
+    after = rounded(
+        head.replace("{op}", "MatMul (x, w)") + _SMALL.format(x="z", y="y") + "}", HTP, x=x, w=w
+    )
+    other = rounded(
+        head.replace("{op}", "Mul (x, w)") + _SMALL.format(x="x", y="y") + "}", HTP, x=x, w=w
+    )
+
+    assert after.tolist() == [[3.75390625, 6.0078125, 0]]
+    np.testing.assert_allclose(other, x * (x > 0), atol=1e-4)
+
+
+def test_quotients_of_htp_fall_short() -> None:
+    x = half(np.abs(numbers(40)) + 0.1)
+    text = """g (float[40] x) => (float[40] y) {
+        one = Constant <value_float = 1.0> ()
+        y = Div (one, x)
+    }"""
+
+    got = rounded(text, HTP, x=x)
+
+    assert np.mean(got * x) == pytest.approx(0.99971, abs=1e-4)
 
 
 @pytest.mark.parametrize(("attribute", "axis"), [("", -1), ("<axis = 0>", 0)])

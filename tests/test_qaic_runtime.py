@@ -3,6 +3,7 @@
 
 import gc
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,9 @@ from qeff_zoo.package import Package
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime import EmbeddingSession, Engine, Sampling, TextGenerationSession
 from qeff_zoo.runtime.handoff import Prefills, terms_of
+from qeff_zoo.runtime.program import Memory
+from qeff_zoo.states import State
+from qeff_zoo.targets.qaic import slices
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 from qeff_zoo.targets.qaic.session import Buffer, open_program
 from qeff_zoo.tasks import text_generation
@@ -117,25 +121,42 @@ def test_logits_are_read_in_the_precision_that_was_compiled(precision: str, tmp_
 def test_bfloat16_is_the_nearest_number(values: list[float]) -> None:
     buffer = Buffer(dtype=np.dtype(np.uint16), is_bfloat16=True)
     given_ = np.array(values, np.float32)
-    found = buffer.read(buffer.write(given_), given_.shape)
+    found = buffer.read(buffer.write(given_))
     assert found.tolist() == torch.tensor(given_).bfloat16().float().tolist()
 
 
-@pytest.mark.parametrize("name", ["rows", "slots"])
-def test_cards_that_run_prompts_hand_over_to_cards_that_decode(name: str, tmp_path: Path) -> None:
+def halves(folder: Path, sizes: dict[str, Any]) -> list[TextGenerationSession]:
+    """Open a package for prompts and one for answers, whose states are listed in float16."""
     states = ("past_key.0", "recurrent_state.1")
     precise = {f"{one}{end}": "float16" for one in states for end in ("", "_RetainedState")}
-    first, second = (
+    options = {"split-retained-state-io": True, "aic-num-cores": 8}
+    return [
         session_of(
             toy_package(
-                tmp_path / half,
-                sizes={**SIZES[name], half: True},
-                custom_io=precise,
-                options={"split-retained-state-io": True, "aic-num-cores": 8},
+                folder / half, sizes={**sizes, half: True}, custom_io=precise, options=options
             )
         )
         for half in ("prefill_only", "decode_only")
-    )
+    ]
+
+
+@pytest.mark.parametrize("name", ["rows", "slots"])
+def test_cards_that_run_prompts_hand_over_to_cards_that_decode(
+    name: str, rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = halves(tmp_path, SIZES[name])
+    moved: dict[int, list[tuple[int, int]]] = {}  # by length of calls: directions and rows
+    set_slices = rt.ExecObj.setDataWithSlices
+
+    def spy(self: Any, slices: Any, handle: Any, offsets: Any) -> Any:
+        assert {array.shape[0] for _, array in slices} == {1}
+        qpc = self.program.qpc
+        width = qpc.note["specializations"][0][1]["seq_len"]
+        ways = {qpc.bindings[index][1] for index, _ in slices}
+        moved.setdefault(width, []).extend((way, dict(offsets)["batch_index"]) for way in ways)
+        return set_slices(self, slices, handle, offsets)
+
+    monkeypatch.setattr(rt.ExecObj, "setDataWithSlices", spy)
     with serving(first) as address, Engine(second, prefills=Prefills(second, [address])) as engine:
         handles = [
             engine.submit(second.request(prompt, generation_len=LENGTH, ignore_eos=True))
@@ -145,6 +166,75 @@ def test_cards_that_run_prompts_hand_over_to_cards_that_decode(name: str, tmp_pa
             toy_answer(prompt, LENGTH) for prompt in PROMPTS
         ]
         assert engine.stats().handed_over == len(PROMPTS)
+    # Prompts run in row 0, and each call returns it; answers stay on the card, which is given each row once.
+    assert {*moved[8]} == {(1, 0)}
+    assert len(moved[1]) == len(PROMPTS)
+    assert {*moved[1]} == {(0, row) for row in range(3)}
+
+
+def test_a_package_for_answers_gives_no_states_away(tmp_path: Path) -> None:
+    first, second = halves(tmp_path, SIZES["slots"])
+    assert first.decoder.movable
+    assert not second.decoder.movable
+    assert terms_of(first) == terms_of(second)
+    with pytest.raises(HandoffError, match="expected states that can be read"):
+        terms_of(second, reads=True)
+
+
+def test_what_prompts_left_may_be_used_again(tmp_path: Path) -> None:
+    """The prefix cache writes into rows of a package for prompts, whose card then has them too."""
+    first, _ = halves(tmp_path, SIZES["slots"])
+    prompts = [[7] * 40 + [n] for n in range(5)]
+    found = first.generate(prompts, generation_len=1, ignore_eos=True)
+    assert [one.token_ids for one in found] == [toy_answer(prompt, 1) for prompt in prompts]
+    assert sum(one.reused_tokens for one in found) > 0
+
+
+@pytest.mark.parametrize(
+    ("row", "extent", "kind", "then", "why"),
+    [
+        (1, 1, np.float16, "pairs", None),
+        (3, 1, np.float16, "pairs", "QS_INVAL"),
+        (2, 2, np.float16, "pairs", "QS_INVAL"),
+        (0, 1, np.float32, "pairs", "QS_INVAL"),
+        (0, 1, np.float16, "buffers", "QS_INVAL"),
+        (None, 1, np.float16, "pairs", "QS_INVAL"),
+    ],
+    ids=["a slot", "no slot", "too many", "type", "no pairs", "no offset"],
+)
+def test_the_stand_in_takes_slices_as_both_sessions_give_them(
+    row: int | None, extent: int, kind: Any, then: str, why: str | None, rt: Any, tmp_path: Path
+) -> None:
+    """A slice begins on the card where the offsets say, and is as large as its array."""
+    _, session = halves(tmp_path, SIZES["slots"])
+    program: Any = session.decoder.program
+    (execution,) = program._active
+    offsets = [("ctx_start", 0)] if row is None else [("batch_index", row), ("ctx_start", 0)]
+    index = program._names.index("past_key.0")
+    array = np.ones((extent, 1, 64, 1), kind)
+    status, _ = execution.setDataWithSlices([(index, array)], program._slices.handle, offsets)
+    if status.name == "QS_SUCCESS" and then == "buffers":
+        count = len(program._names)
+        dims = rt.BufferDimensionsVecRef([(1, [0])] * count)
+        status = execution.setData([rt.QBuffer(b"")] * count, dims)
+    assert status.name == (why or "QS_SUCCESS")
+
+
+def test_slices_are_of_one_state_each() -> None:
+    """A pattern is of a layer's names alone: `past_key.1.*` would also be of layer 10."""
+    states = [
+        State(name=f"past_{kind}.{layer}_vllmKvCache", kind="growing", layer=layer, axes=axes)
+        for kind in ("key", "value")
+        for layer in (1, 10, 11)
+        for axes in [("full_batch_size", 2, "ctx_len", 4)]
+    ]
+    shapes = {one.name: np.zeros((2, 2, 8, 4), np.float16) for one in states}
+    specs = json.loads(slices.specification(states, Memory(shapes)))["BufferSpecs"]
+    for state in states:
+        for name in (state.name, state.output):
+            (spec,) = [one for one in specs if re.fullmatch(one["Name"], name)]
+            assert spec["ElemSize"] == 2
+            assert [one["start"] for one in spec["DimSpecs"]] == ["batch_index", 0, "ctx_start", 0]
 
 
 @pytest.mark.parametrize(
@@ -405,7 +495,6 @@ def test_calls_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("ExecObj", "setData", "fill the buffers of"),
         ("Queue", "enqueue", "start"),
         ("ExecObj", "waitForCompletion", "run"),
-        ("ExecObj", "getData", "read the answer of"),
     ],
 )
 def test_what_a_card_fails_at_reaches_who_asked(
@@ -413,8 +502,7 @@ def test_what_a_card_fails_at_reaches_who_asked(
 ) -> None:
     session = session_of(toy_package(tmp_path / "p", sizes=SIZES["slots"]))
     status: Any = rt.QStatus.QS_ERROR
-    answer = (status, None) if method == "getData" else status
-    monkeypatch.setattr(getattr(rt, owner), method, lambda *_: answer)
+    monkeypatch.setattr(getattr(rt, owner), method, lambda *_: status)
     with Engine(session) as engine:
         handle = engine.submit(session.request(PROMPTS[0]))
         with pytest.raises(GenerationError, match=rf"Cannot {what} .* card 0: QStatus.QS_ERROR"):

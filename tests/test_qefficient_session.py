@@ -116,7 +116,7 @@ def test_it_generates_what_the_model_says(slots: bool, module: ModuleType, tmp_p
 def test_it_hands_over_from_a_qpc_for_prompts_to_one_that_decodes(
     module: ModuleType, tmp_path: Path
 ) -> None:
-    """By its own slices, in one slot, which is where its reading and vllm-qaic's agree."""
+    """By its own slices, in one slot: it refuses those of one of several, which its examples make."""
     prefill, decode = (
         module.QAICInferenceSession(
             qpc(tmp_path / half, batch_size=1, **{half: True}),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several logits a call, and what is built on them: drafted tokens are checked together, and change no answer."""
 
+import re
 import shutil
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +11,20 @@ import numpy as np
 import parity
 import pytest
 from fixtures_runtime import LENGTH, PROMPTS
+from rejecting import MOST, SEVERAL, program, specializations
 
 import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.recipe import Shape
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Engine, Grammar, Sampling, TextGenerationSession
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.speculation import opening
 from qeff_zoo.targets.ort.session import OrtProgram
 from qeff_zoo.tasks import text_generation
-
-SEVERAL: parity.Variant = (("num_logits_to_keep", True),)
-MOST = 5
-
-
-def specializations(rows: int, **sizes: Any) -> list[dict[str, Any]]:
-    shape = Shape(
-        prefill_seq_len=8,
-        ctx_len=parity.CTX_LEN,
-        batch_size=rows,
-        num_speculative_tokens=(3, MOST),
-    )
-    return text_generation.TASK.specializations(shape)
-
-
-@cache
-def program(name: str, rows: int = 2) -> OrtProgram:
-    """Open the lowered graph of a tiny model; two decoders of it are never used at a time."""
-    session = parity.subject(name).lowered("fp32", SEVERAL, 1)
-    return OrtProgram(session, session.states, specializations(rows))
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -199,9 +180,10 @@ def test_answers_are_those_of_hugging_face(
     session = opened(package, "lookup" if drafts == "lookup" else package)
     # As if wide calls were free: as many are drafted as can be.
     assert session.speculation is not None
-    costs = session.speculation.drafter.args[-1]  # type: ignore[attr-defined]
+    costs = session.speculation.drafter(session.request("a"))._costs  # type: ignore[attr-defined]
     object.__setattr__(costs, "drafting", 0.0)
     costs.seconds.update(dict.fromkeys(costs.seconds, 1.0))
+    costs.together.update(dict.fromkeys(costs.together, 1e9))
     for one in (PROMPTS, PROMPTS[::-1]):
         found = session.generate(one, generation_len=LENGTH, ignore_eos=True)
         right = dict(zip(PROMPTS, expected, strict=True))
@@ -218,6 +200,13 @@ def test_answers_are_those_of_hugging_face(
         assert session.metrics.drafted_tokens == one.drafted_tokens
         assert (one.drafted_tokens > 0) or drafts == "lookup"
         assert ("drafted tokens accepted" in str(session.metrics)) == (one.drafted_tokens > 0)
+    form = Grammar.regex("(the|quick|or)( (the|quick|or)){20}")
+    (held,), (wanted,) = (
+        one.generate(["the quick the quick"], grammar=form, generation_len=30)
+        for one in (session, plain)
+    )
+    assert held.text == wanted.text
+    assert re.match("(the|quick|or)( (the|quick|or)){3}", held.text)
     with Engine(session) as engine:
         engine.submit(session.request(REPEATED, generation_len=20)).result(timeout=60)
         engine.submit("a").cancel()
@@ -275,3 +264,10 @@ def test_the_commands_draft(built: dict[str, Package], capsys: pytest.CaptureFix
     assert "accepted" in capsys.readouterr().out
     assert cli.main([*argv, "--speculate", str(built["encoder"].path)]) == 1
     assert "is for task 'feature-extraction'" in capsys.readouterr().err
+    ratio = [*argv, "--temperature", "0.9", "--seed", "3", "--acceptance", "ratio"]
+    assert cli.main([*ratio, "--speculate", package]) == 0
+    assert capsys.readouterr().out
+    assert cli.main([*ratio, "--speculate", "lookup"]) == 1
+    assert "both ways accept the same" in capsys.readouterr().err
+    assert cli.main(ratio) == 1
+    assert "nothing is drafted" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from qeff_zoo.runtime.decoder import Decoder
-from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.states import State
 from qeff_zoo.targets.ort.session import _runs
 
@@ -54,10 +54,12 @@ class ToyProgram:
             State(name="past_key.0", kind="growing", layer=0, axes=("batch_size", 1, "ctx_len", 1)),
             State(name="recurrent_state.1", kind="recurrent", layer=1, axes=("batch_size", 1)),
         ]
-        self.memory = {
-            "past_key.0": np.full((rows, 1, ctx_len, 1), _GARBAGE, np.int64),
-            "recurrent_state.1": np.full((rows, 1), _GARBAGE, np.int64),
-        }
+        self.memory = Memory(
+            {
+                "past_key.0": np.full((rows, 1, ctx_len, 1), _GARBAGE, np.int64),
+                "recurrent_state.1": np.full((rows, 1), _GARBAGE, np.int64),
+            }
+        )
         #: Rows and width of every call.
         self.calls: list[tuple[list[int], int]] = []
 

@@ -45,6 +45,28 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_grammar(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "form", "what the answer must be"
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="JSON of the schema that the file has"
+    )
+    group.add_argument("--regex", metavar="PATTERN", help="what a regular expression matches")
+    group.add_argument(
+        "--choice",
+        action="append",
+        metavar="TEXT",
+        help="one of these texts; given for each of them",
+    )
+    group.add_argument(
+        "--grammar",
+        type=Path,
+        metavar="FILE",
+        help="of the grammar that the file has, in Lark's syntax",
+    )
+
+
 def _add_speculate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculate",
@@ -71,6 +93,16 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="keep it in this folder for later runs as well; whoever reads the folder reads the prompts",
+    )
+
+
+def _add_acceptance(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--acceptance",
+        choices=["draw", "ratio"],
+        default="draw",
+        help="which tokens of a draft package count where answers are drawn at random: those that the request draws "
+        "too (default), so that a seed gives the same answer as without drafts; or more of them, by min(1, p/q)",
     )
 
 
@@ -135,7 +167,9 @@ def _add_run(commands: Any) -> None:
         "several times",
     )
     _add_sampling(parser)
+    _add_grammar(parser)
     _add_speculate(parser)
+    _add_acceptance(parser)
     _add_prefix_cache(parser)
     add_threads(parser)
 
@@ -175,6 +209,7 @@ def _add_serve(commands: Any) -> None:
         help="fetch pictures for clients from these hosts, at public addresses (default: from none)",
     )
     _add_speculate(parser)
+    _add_acceptance(parser)
     add_threads(parser)
     parser.add_argument(
         "--max-queue",

@@ -188,6 +188,7 @@ class QEFFAutoModelForCausalLM(Model):
         sampling: Any = None,
         sampling_params: Mapping[str, Any] | None = None,
         stop: str | Sequence[str] = (),
+        grammar: Any = None,
         chat: bool = False,
         **others: Any,
     ) -> CloudAI100ExecInfo:
@@ -203,6 +204,7 @@ class QEFFAutoModelForCausalLM(Model):
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
             sampling_params: QEfficient's arrays in place of it, with a row for each prompt.
             stop: Strings that end an answer before them.
+            grammar: A `qeff_zoo.runtime.Grammar`, the form of the answers; None for any.
             chat: Apply the chat template.
             **others: QEfficient's other arguments, which change nothing here or are refused.
 
@@ -226,5 +228,6 @@ class QEFFAutoModelForCausalLM(Model):
             each=[{} if one is None else {"sampling": one} for one in each],
             generation_len=generation_len,
             stop=stop,
+            grammar=grammar,
             chat=chat,
         )

@@ -22,6 +22,7 @@ _SAME: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
         "min_ps": ("min_p", float),
     }
 )
+_MASKS = "token_bitmasks"
 _NAMES = (*_SAME, "top_ks", "random_numbers")
 
 
@@ -48,8 +49,13 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
     problems = [
         f"`generate`: sampling_params has {name!r}, which means nothing here. Use {', '.join(_NAMES)}."
         for name in rows
-        if name not in _NAMES
+        if name not in (*_NAMES, _MASKS)
     ]
+    if _MASKS in rows:
+        problems.append(
+            f"`generate`: sampling_params has {_MASKS!r}, one mask for all tokens of an answer. Give "
+            "grammar=qeff_zoo.runtime.Grammar.json(SCHEMA) or .regex(PATTERN), which makes one for each."
+        )
     problems += [
         f"`generate`: sampling_params has {len(value)} rows of {name!r} for {prompts} prompts; expected one for each, "
         "or one for all. Correct it."

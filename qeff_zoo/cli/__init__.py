@@ -44,7 +44,7 @@ from qeff_zoo.settings import go_offline
 
 #: Packages that a command may lack -> the extra that brings them.
 _EXTRAS = {
-    **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2"), "run"),
+    **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(("datasets", "peft", "tensorboardX", "trl", "yaml"), "finetune"),

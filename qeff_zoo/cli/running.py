@@ -47,8 +47,8 @@ def run_command(arguments: argparse.Namespace) -> None:
         package,
         threads=arguments.threads,
         prefixes=_prefixes(arguments),
-        speculate=_drafts(arguments),
         blocks=bool(arguments.block),
+        **_speculation(arguments),
     )
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
@@ -99,6 +99,11 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
     return name
 
 
+def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what was asked of drafts."""
+    return {"speculate": _drafts(arguments), "acceptance": arguments.acceptance}
+
+
 def _drafts(arguments: argparse.Namespace) -> Any:
     """Return what drafts tokens: a package, "lookup" or nothing."""
     asked = arguments.speculate
@@ -127,6 +132,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         stop=arguments.stop,
         chat=arguments.chat,
         adapter=arguments.adapter,
+        grammar=_grammar(arguments),
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
         **({"blocks": arguments.block} if arguments.block else {}),
@@ -155,6 +161,21 @@ def _sampling(arguments: argparse.Namespace) -> Any:
             "Expected both or neither. Add --temperature 1, or leave it out."
         )
     return Sampling(**given)
+
+
+def _grammar(arguments: argparse.Namespace) -> Any:
+    """Return the form that answers are to have; None for any."""
+    from qeff_zoo.runtime import Grammar
+
+    if arguments.regex is not None:
+        return Grammar.regex(arguments.regex)
+    if arguments.choice:
+        return Grammar.choice(arguments.choice)
+    if arguments.grammar is not None:
+        return Grammar.lark(read_text(arguments.grammar))
+    if arguments.json_schema is not None:
+        return Grammar.json(read_text(arguments.json_schema))
+    return None
 
 
 def _as_json(output: Any) -> dict[str, Any]:
@@ -297,8 +318,8 @@ def serve_command(arguments: argparse.Namespace) -> None:
             package,
             threads=arguments.threads,
             prefixes=_prefixes(arguments),
-            speculate=_drafts(arguments),
             blocks=arguments.blocks,
+            **_speculation(arguments),
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")

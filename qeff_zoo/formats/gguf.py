@@ -149,8 +149,8 @@ def _half(at: int, sign: float = 1) -> _Field:
     """Return what reads a float16 of each block."""
 
     def field(blocks: Array) -> Array:
-        halves = np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")
-        read: Array = halves.astype(np.float32) * np.float32(sign)
+        halves = blocks[..., at : at + 2].view("<f2").astype(np.float32)
+        read: Array = halves if sign == 1 else halves * np.float32(sign)
         return read
 
     return field
@@ -158,14 +158,15 @@ def _half(at: int, sign: float = 1) -> _Field:
 
 def _nibbles(octets: Array) -> Array:
     """Return the low halves of the octets of the last axis, then the high ones."""
-    return np.concatenate([octets & 15, octets >> 4], -1)
+    return _by_place(octets, octets.shape[-1], 4)
 
 
 def _by_place(octets: Array, run: int, bits: int = 2) -> Array:
     """Return the fields of octets by place: of each run of so many octets all that are lowest, and so on."""
-    runs = octets.reshape(*octets.shape[:-1], -1, 1, run)
-    places = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    fields: Array = (runs >> places) & np.uint8((1 << bits) - 1)
+    # What is copied is copied by runs, and what is computed lies together: octet by octet takes six times as long.
+    whole = np.ascontiguousarray(octets.view(f"V{octets.shape[-1]}")).view(np.uint8)
+    parts = [(whole >> place) & np.uint8((1 << bits) - 1) for place in range(0, 8, bits)]
+    fields: Array = np.stack([part.view(f"V{run}") for part in parts], -1).view(np.uint8)
     return fields.reshape(*octets.shape[:-1], -1)
 
 

@@ -2,15 +2,21 @@
 """Functions that Qualcomm's HTP approximates more coarsely than float16 would have it.
 
 Measured on the simulator of onnxruntime-qnn 2.7.0, by comparing every intermediate of a graph with what is right.
-Products, sums, norms, exponentials and roots are right to the last bit or nearly; these two are not:
+Products, sums, norms, exponentials, roots, tanh and powers are right to the last bit or nearly; these are not:
 
 - A softmax divides by a reciprocal that is too small, by 0.02 to 0.2 %, with the mantissa of the sum.
 - A sigmoid of a product's result is a line, two cubics and a constant, up to 0.0038 off. The compiler makes one
   operator of the two in graphs that decode, and not in all that prefill.
+- A GELU is that by tanh, also where it is said to be that by erf: x times a share in steps of 1/2048, which is 0 below
+  -3.57, and 1 + 1/1024 above 3.57. So is what a product's result goes through if it says the same in small operators.
+- A quotient is too small by 0.03 %: the reciprocal is.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from qeff_zoo.semantic.domains import OPSET
@@ -20,6 +26,21 @@ _LINE = (0.0, 0.2385)
 #: Of |x|, what is added to a half: coefficients from the constant on; and where each ends.
 _NEAR, _FAR = (-0.00293, 0.28396, -0.05242, 0.002892), (-0.08912, 0.36317, -0.07726, 0.005559)
 _LINE_END, _NEAR_END = 0.84, 3.0
+_SHARES, _SHARE_END = 2048.0, 3.57
+_QUOTIENT = 0.99971  # the mean over all mantissas
+_FORMS = ("Tanh", "Erf")  # of which a GELU is written in small operators
+_LONGEST = 5  # operators from its input to one of these, and from there to its end
+_POINTS = np.linspace(-4, 4, 41)
+_GELU = 0.5 * _POINTS * (1 + np.tanh(math.sqrt(2 / math.pi) * (_POINTS + 0.044715 * _POINTS**3)))
+_ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Pow": np.power,
+    "Tanh": np.tanh,
+    "Erf": np.vectorize(math.erf),
+}
 
 
 def _polynomial(name: str, coefficients: Sequence[float]) -> str:
@@ -35,8 +56,8 @@ def _polynomial(name: str, coefficients: Sequence[float]) -> str:
     return "\n".join([*lines, f"{name} = Identity ({name}_{len(rest)})"])
 
 
-def bodies(domain: str) -> tuple[str, str]:
-    """Return the functions that stand for softmax and sigmoid.
+def bodies(domain: str) -> tuple[str, ...]:
+    """Return the functions that stand for softmax, sigmoid, GELU and quotients.
 
     Args:
         domain: That they belong to.
@@ -66,7 +87,47 @@ def bodies(domain: str) -> tuple[str, str]:
         signed = Mul (sign, above)
         y = Add (signed, half)
     }}"""
-    return softmax, sigmoid
+    gelu = f"""{header}
+    Gelu (x) => (y) {{
+        square = Mul (x, x)
+        cubes = Constant <value_float = 0.044715> ()
+        one = Constant <value_float = 1.0> ()
+        little = Mul (square, cubes)
+        stretched = Add (little, one)
+        root = Constant <value_float = {math.sqrt(2 / math.pi)}> ()
+        scaled = Mul (x, root)
+        inner = Mul (scaled, stretched)
+        curve = Tanh (inner)
+        more = Add (curve, one)
+        half = Constant <value_float = 0.5> ()
+        share = Mul (more, half)
+        zero = Constant <value_float = 0.0> ()
+        many = Constant <value_float = {_SHARES}> ()
+        wide = Mul (share, many)
+        whole = Round (wide)
+        step = Div (whole, many)
+        end = Constant <value_float = {_SHARE_END}> ()
+        begin = Constant <value_float = {-_SHARE_END}> ()
+        most = Constant <value_float = {1 + 2 / _SHARES}> ()
+        is_above = Greater (x, end)
+        is_below = Less (x, begin)
+        above = Where (is_above, most, step)
+        every = Where (is_below, zero, above)
+        y = Mul (x, every)
+    }}"""
+    quotient = f"""{header}
+    Div (x, divisor) => (y) {{
+        right = Div (x, divisor)
+        short = Constant <value_float = {_QUOTIENT}> ()
+        y = Mul (right, short)
+    }}"""
+    reciprocal = f"""{header}
+    Reciprocal (x) => (y) {{
+        right = Reciprocal (x)
+        short = Constant <value_float = {_QUOTIENT}> ()
+        y = Mul (right, short)
+    }}"""
+    return softmax, sigmoid, gelu, quotient, reciprocal
 
 
 def mark(graph: ir.Graph, domain: str) -> None:
@@ -76,14 +137,84 @@ def mark(graph: ir.Graph, domain: str) -> None:
         graph: Of ONNX operators.
         domain: As given to `bodies`.
     """
+    for end, x in list(_gelus(graph)):
+        node = end.producer()
+        assert node is not None
+        gelu = ir.node("Gelu", [x])
+        gelu.outputs[0].type, gelu.outputs[0].shape = end.type, end.shape
+        ir.convenience.replace_nodes_and_values(graph, node, [node], [gelu], [end], gelu.outputs)
     for node in graph.all_nodes():
         if node.domain:
             continue
         if node.op_type == "Softmax":
             node.attributes.setdefault("axis", ir.AttrInt64("axis", -1))
             node.domain = domain
-        if node.op_type == "Sigmoid":
-            given = node.inputs[0]
-            product = given.producer() if given is not None else None
-            if product is not None and product.op_type in ("MatMul", "Gemm"):
+        elif node.op_type == "Sigmoid":
+            if _is_product(node.inputs[0], biased=False):
                 node.domain = domain
+        elif node.op_type == "Gelu":
+            node.attributes.pop("approximate", None)
+            node.domain = domain
+        elif node.op_type in ("Div", "Reciprocal"):
+            divisor = node.inputs[-1]
+            if node.outputs[0].dtype == ir.DataType.FLOAT and _number(divisor) is None:
+                node.domain = domain
+
+
+def _is_product(value: ir.Value | None, *, biased: bool) -> bool:
+    """Tell whether a product makes a value, perhaps with a bias."""
+    node = value.producer() if value is not None else None
+    if node is not None and biased and node.op_type == "Add":
+        return any(_is_product(one, biased=False) for one in node.inputs)
+    return node is not None and node.op_type in ("MatMul", "Gemm")
+
+
+def _gelus(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Yield results and inputs of GELUs that are written in small operators."""
+    for node in graph:
+        if node.op_type in _FORMS and not node.domain:
+            inputs = [one for one in _above(node, _LONGEST) if _is_product(one, biased=True)]
+            value = node.outputs[0]
+            for _ in range(_LONGEST):
+                if len(value.uses()) != 1 or value.consumers()[0].op_type not in _ARITHMETIC:
+                    break
+                value = value.consumers()[0].outputs[0]
+                x = next((one for one in inputs if _is_gelu(value, one)), None)
+                if x is not None:
+                    yield value, x
+                    break
+
+
+def _above(node: ir.Node, steps: int) -> Iterator[ir.Value]:
+    """Yield what a node computes from, through that many operators at most."""
+    for value in node.inputs:
+        if value is not None:
+            yield value
+            maker = value.producer()
+            if maker is not None and steps and maker.op_type in _ARITHMETIC:
+                yield from _above(maker, steps - 1)
+
+
+def _is_gelu(value: ir.Value, x: ir.Value) -> bool:
+    with np.errstate(all="ignore"):
+        found = _computed(value, x, 3 * _LONGEST)
+    return found is not None and np.allclose(found, _GELU, atol=2e-3)
+
+
+def _computed(value: ir.Value | None, x: ir.Value, steps: int) -> Any:
+    """Compute a value from points of another; None where it depends on more."""
+    if value is x:
+        return _POINTS
+    if (number := _number(value)) is not None:
+        return number
+    node = value.producer() if value is not None else None
+    if node is None or not steps or node.domain or node.op_type not in _ARITHMETIC:
+        return None
+    given = [_computed(one, x, steps - 1) for one in node.inputs]
+    return None if any(one is None for one in given) else _ARITHMETIC[node.op_type](*given)
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """Return a constant of one number."""
+    known = ir.convenience.get_const_tensor(value) if value is not None else None
+    return float(known.numpy().reshape(-1)[0]) if known is not None and known.size == 1 else None

@@ -4,6 +4,7 @@
 from qeff_zoo.runtime.answers import Delta, Request
 from qeff_zoo.runtime.engine import Engine, Handle, Stats
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+from qeff_zoo.runtime.grammar import Grammar
 from qeff_zoo.runtime.handoff import Prefills, PrefillServer
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.labels import Score
@@ -25,6 +26,7 @@ __all__ = [
     "EmbeddingSession",
     "Engine",
     "Generation",
+    "Grammar",
     "Handle",
     "ImageClassificationSession",
     "ImageEmbeddingSession",

@@ -3,12 +3,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
+from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.sampling import Sampler, Sampling, TokenLogprobs
+from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
@@ -30,6 +32,7 @@ class Request:
         adapter: Name of one that the session has; None for the model as it is.
         sights: Its pictures, if it has any.
         blocks: Lengths of the passages that the prompt begins with, each computed by itself.
+        grammar: The form of the answer; None for any.
     """
 
     prompt: tuple[int, ...]
@@ -41,6 +44,7 @@ class Request:
     adapter: str | None = None
     sights: Sights | None = None
     blocks: tuple[int, ...] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Answer:
         request: What is asked.
         tokenizer: Turns tokens into text; None where a package has none.
         listen: Told of every delta as it comes, by whoever runs the steps; of None where the answer failed.
+        guide: Keeps the answer to the request's grammar.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class Answer:
         request: Request,
         tokenizer: Tokenizer | None,
         listen: Callable[[Delta | None], None] | None = None,
+        guide: Guide | None = None,
     ) -> None:
         self.request = request
         #: The adapter that its session lent it.
@@ -102,7 +108,7 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         #: What made the answer fail, in place of a finish reason.
         self.error: Exception | None = None
-        self._sampler = Sampler(request.sampling, request.prompt)
+        self._sampler = Sampler(request.sampling, request.prompt, guide)
         self._stream = TextStream(tokenizer) if tokenizer else None
         self._stops = StopStrings(request.stop)
         self._pieces: list[str] = []
@@ -119,14 +125,15 @@ class Answer:
         """Whether nothing more comes."""
         return self.finish_reason is not None or self.error is not None
 
-    def extend(self, logits: Array) -> None:
+    def extend(self, logits: Array, guess: Drawn | None = None) -> None:
         """Choose the next token, or fail where a logit is not a number.
 
         Args:
             logits: (vocab,), after the newest token.
+            guess: What a drafter drew, which counts with a chance; None for nothing.
         """
         try:
-            token = self._sampler.next(logits)
+            token = self._sampler.next_of(logits, guess) if guess else self._sampler.next(logits)
         except GenerationError as error:
             self.fail(error)
             return
@@ -138,7 +145,8 @@ class Answer:
             reason: FinishReason | None = "eos"
             text = ""
         else:
-            reason = "length" if len(self.token_ids) >= self.request.limit else None
+            over = len(self.token_ids) >= self.request.limit
+            reason = "stop" if self._sampler.complete else "length" if over else None
             piece = self._stream.push(token) if self._stream else ""
             self._offset += len(piece)
             text = self._stops.push(piece)
@@ -148,21 +156,22 @@ class Answer:
             reason = "stop"
         self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
 
-    def extend_as(self, draft: Sequence[int], logits: Array) -> int:
+    def extend_as(self, draft: Sequence[int | Drawn], logits: Array) -> int:
         """Choose next tokens for as long as they are as drafted, and the one after those.
 
         Args:
-            draft: Token ids; none for one token alone.
+            draft: Token ids, or how they were drawn; none for one token alone.
             logits: (tokens drafted + 1, vocab), after the newest token and after each drafted one.
 
         Returns:
             How many tokens were as drafted.
         """
         accepted = 0
-        self.extend(logits[0])
-        while not self.ended and accepted < len(draft) and self.token_ids[-1] == draft[accepted]:
+        for guess, after in zip_longest(draft, logits):
+            self.extend(after, guess if isinstance(guess, Drawn) else None)
+            if guess is None or self.ended or self.token_ids[-1] != token_of(guess):
+                break
             accepted += 1
-            self.extend(logits[accepted])
         self.drafted_tokens += len(draft)
         self.accepted_tokens += accepted
         return accepted

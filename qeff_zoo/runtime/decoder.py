@@ -76,7 +76,7 @@ class Decoder:
 
     @property
     def states(self) -> Mapping[str, Array]:
-        """The retained states by input name, rows first; nothing where the host may not read them."""
+        """The retained states by input name, rows first; nothing where the host cannot reach them."""
         return self.program.memory or {}
 
     def prefill(
@@ -167,8 +167,8 @@ class Decoder:
 
     @property
     def movable(self) -> bool:
-        """Whether states can be read and written, which `save`, `restore` and `exchange` do."""
-        return self.program.memory is not None
+        """Whether states can be read and written, which `save` and `exchange` need; `restore` writes alone."""
+        return self.program.memory is not None and self.program.memory.is_current
 
     def size_of(self, length: int) -> int:
         """Return the bytes of what a row retains of `length` tokens, as `save` returns it."""
@@ -208,6 +208,7 @@ class Decoder:
                 state[row, :, start : start + saved[name].shape[1]] = saved[name]
             elif latest:
                 state[row] = saved[name]
+        self._wrote(row)
 
     def exchange(self, one: int, other: int, one_length: int, other_length: int) -> None:
         """Swap two rows.
@@ -224,8 +225,13 @@ class Decoder:
                 state[other, :, :one_length] = state[one, :, :one_length]
             else:
                 state[other] = state[one]
+        self._wrote(other)
         if moved:
             self.restore(one, 0, moved, latest=True)
+
+    def _wrote(self, row: int) -> None:
+        if self.program.memory is not None:
+            self.program.memory.written.add(row)
 
     def _one_call(
         self,

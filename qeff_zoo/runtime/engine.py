@@ -164,7 +164,7 @@ class Engine:
     Args:
         session: Of a text-generation package.
         max_waiting: Requests that may wait for a row.
-        prefills: Processes that compute prompts; where they fail, prompts are computed here.
+        prefills: Processes that compute prompts; where they fail, prompts are computed here. They are closed with it.
 
     Raises:
         GenerationError: The session is in use.
@@ -314,7 +314,9 @@ class Engine:
                 self._leaving += self._active
             self._changed.notify()
         self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._prefills:
+            self._prefills.close()  # no answer waits for what it still asks
+        self._pool.shutdown(cancel_futures=True)
         atexit.unregister(self.close)
 
     def __enter__(self) -> "Engine":

@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ _ACCEPT = 0.2  # seconds between looks at whether a server is to end
 _LOG = logging.getLogger(__name__)
 
 
-def terms_of(session: TextGenerationSession) -> dict[str, str]:
+def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str, str]:
     """Say what states are of: the model, its precision, and their layout, each as a digest.
 
     Packages that differ in sizes of calls and of the context can hand over to each other; what differs in any of these
@@ -47,19 +47,21 @@ def terms_of(session: TextGenerationSession) -> dict[str, str]:
 
     Args:
         session: Whose states.
+        reads: Whether they are to be read; else they are written alone.
 
     Raises:
-        HandoffError: Its device keeps the states, where nobody can read them.
+        HandoffError: Its device keeps the states, where nobody can reach them.
     """
-    if not session.decoder.movable:
+    decoder = session.decoder
+    if not decoder.movable and (reads or decoder.program.memory is None):
         raise HandoffError(
-            f"Package {str(session.folder)!r} runs on a device that keeps its states; expected states that can be read "
-            "and written. Hand over between packages for target 'ort', or for 'qaic' between one of --prefill-only and "
-            "one of --decode-only, without --mxint8-kv-cache."
+            f"Package {str(session.folder)!r} runs on a device that keeps its states; expected states that can be "
+            f"{'read' if reads else 'written'}. Hand over between packages for target 'ort', or for 'qaic' from one of "
+            "--prefill-only to one of --decode-only, without --mxint8-kv-cache."
         )
     manifest = read_json(session.folder / "manifest.json")
     numerics = [program["numerics"] for program in manifest["programs"]]
-    layout = session.decoder.layout
+    layout = decoder.layout
     told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
     return {
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -84,7 +86,7 @@ class PrefillServer:
         self, session: TextGenerationSession, listener: socket.socket, *, api_key: str | None = None
     ) -> None:
         self._session, self._listener, self._key = session, listener, api_key
-        self._terms = terms_of(session)
+        self._terms = terms_of(session, reads=True)
         self._closing = threading.Event()
         self._computing = threading.Lock()
         self._lease = session.exclusively()
@@ -159,7 +161,7 @@ class PrefillServer:
 
 
 class Prefills:
-    """Prefill servers, asked in turns.
+    """Prefill servers, asked in turns until `close`.
 
     Args:
         session: That goes on with the prompts.
@@ -184,6 +186,15 @@ class Prefills:
         self.addresses = [_address(one) for one in addresses]
         self._decoder, self._terms, self._key = session.decoder, terms_of(session), api_key
         self._turns = count()
+        self._changed, self._asked, self._closed = threading.Lock(), set[socket.socket](), False
+
+    def close(self) -> None:
+        """Break off what is asked, from any thread, and ask no more."""
+        with self._changed:
+            self._closed = True
+            for connection in self._asked:
+                with suppress(OSError):  # the server has gone already
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def run(self, prompt: Sequence[int]) -> Handover:
         """Let one of the servers run a prompt; where it fails, the next one.
@@ -200,8 +211,10 @@ class Prefills:
             try:
                 return self._ask(address, prompt)
             except HandoffError as error:
-                _LOG.warning("%s", error)
                 last = error
+                if self._closed:
+                    break
+                _LOG.warning("%s", error)
         raise last
 
     def _ask(self, address: tuple[str, int], prompt: Sequence[int]) -> Handover:
@@ -213,7 +226,10 @@ class Prefills:
             "prompt": [int(token) for token in prompt],
         }
         try:
-            with socket.create_connection(address, _CONNECT) as connection:
+            with (
+                socket.create_connection(address, _CONNECT) as connection,
+                self._until_closed(connection),
+            ):
                 connection.settimeout(_ANSWER)
                 here, there = (end()[0] for end in (connection.getsockname, connection.getpeername))
                 _send(connection, {**asked, "shared": here == there})
@@ -227,6 +243,19 @@ class Prefills:
                 f"{server} broke off: {error or type(error).__name__}; expected the states of {len(prompt):,} tokens. "
                 "See whether it runs; the prompt is computed here meanwhile."
             ) from error
+
+    @contextmanager
+    def _until_closed(self, connection: socket.socket) -> Iterator[None]:
+        """Let `close` break a connection off."""
+        with self._changed:
+            if self._closed:
+                raise ConnectionAbortedError("this side is closed")
+            self._asked.add(connection)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._asked.discard(connection)
 
     def _arrays(self, connection: socket.socket, name: object, tokens: int) -> Handover:
         """Read the arrays, of sizes that this side knows."""

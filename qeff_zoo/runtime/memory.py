@@ -11,7 +11,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.description import human_size
-from qeff_zoo.runtime.program import Array, Specializations
+from qeff_zoo.runtime.program import Memory, Specializations
 from qeff_zoo.states import State
 
 _MEMINFO = Path("/proc/meminfo")
@@ -43,20 +43,25 @@ def _reclaimable() -> int:
 
 
 def new_states(
-    states: Sequence[State], dtypes: Mapping[str, np.dtype[Any]], specializations: Specializations
-) -> dict[str, Array]:
+    states: Sequence[State],
+    dtypes: Mapping[str, np.dtype[Any]],
+    specializations: Specializations,
+    *,
+    is_current: bool = True,
+) -> Memory:
     """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written.
 
     Args:
         states: Of a program.
         dtypes: Of each, by name.
         specializations: Of the program, as in a manifest.
+        is_current: See `Memory`.
 
     Raises:
         GenerationError: They do not fit into memory.
     """
     if not states:
-        return {}
+        return Memory({})
     every = [entry["symbols"] for entry in specializations]
     rows = max(int(one.get("full_batch_size", one["batch_size"])) for one in every)
     ctx_len = max(int(one.get("ctx_len", 0)) for one in every)
@@ -75,4 +80,5 @@ def new_states(
             "are free. Free some, or build with a smaller --ctx-len, --batch-size or "
             "--full-batch-size."
         )
-    return {name: np.zeros(shape, dtypes[name]) for name, shape in shapes.items()}
+    arrays = {name: np.zeros(shape, dtypes[name]) for name, shape in shapes.items()}
+    return Memory(arrays, is_current=is_current)

@@ -36,6 +36,22 @@ class Tensor:
         }
 
 
+class Memory(dict[str, Array]):
+    """The states of a program by name, rows first, on the host.
+
+    Args:
+        arrays: The states.
+        is_current: Whether they are what the program has, so that the host may read them; else they are rows on
+            their way to a device that keeps them, and the host may only write.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], *, is_current: bool = True) -> None:
+        super().__init__(arrays)
+        self.is_current = is_current
+        #: Rows that the host wrote: a device that has the states as well is to take these over.
+        self.written: set[int] = set()
+
+
 class Program(Protocol):
     """Runs calls, one at a time: the states belong to the calls.
 
@@ -60,8 +76,8 @@ class Program(Protocol):
         """What it retains."""
 
     @property
-    def memory(self) -> Mapping[str, Array] | None:
-        """The states by name, rows first, which the host may read and write; None where the device keeps them."""
+    def memory(self) -> Memory | None:
+        """The states on the host; None where the device keeps them, and nobody can reach them there."""
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.grammar import Guide
 from qeff_zoo.runtime.program import Array
 
 _SEEDS = 1 << 64
@@ -88,16 +89,41 @@ class TokenLogprobs:
     offset: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A token that was drawn at random.
+
+    Args:
+        token: Its id.
+        among: All tokens that it might have been, ascending.
+        shares: How likely each was; they add up to 1.
+    """
+
+    token: int
+    among: Array
+    shares: Array
+
+
+def token_of(guess: int | Drawn) -> int:
+    """Return the token of a guess, however it came about."""
+    return guess.token if isinstance(guess, Drawn) else guess
+
+
 class Sampler:
     """Chooses the tokens of one answer, one after the other.
 
     Args:
         sampling: How.
         prompt: Token ids that come before.
+        guide: Says which tokens may come next; None where all may.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
-        self._sampling = sampling
+    def __init__(
+        self, sampling: Sampling, prompt: Sequence[int], guide: Guide | None = None
+    ) -> None:
+        self._sampling, self._guide = sampling, guide
+        #: Whether the guide lets nothing follow.
+        self.complete = False
         seed = None if sampling.seed is None else sampling.seed % _SEEDS
         self._random = np.random.default_rng(seed) if sampling.temperature else None
         self._counts: dict[int, int] = {}  # of the answer's tokens
@@ -110,16 +136,56 @@ class Sampler:
             logits: (vocab,), float32; left as they are.
 
         Raises:
-            GenerationError: The model computes nonsense.
+            GenerationError: The model computes nonsense, or no token may come next.
         """
         token = likeliest(logits)
-        scores = self._penalized(logits)
+        scores = self._scores(logits)
         if self._random is not None:
-            token = self._draw(scores)
+            tokens, shares = self._limited(scores)
+            token = int(tokens[_reach(shares, self._random.random())])
         elif scores is not logits:
             token = int(scores.argmax())
-        self._counts[token] = self._counts.get(token, 0) + 1
-        return token
+        return self._taken(token)
+
+    def draw(self, logits: Array) -> Drawn:
+        """Choose a token that is not the answer's yet, at random.
+
+        Args:
+            logits: (vocab,), float32; left as they are.
+        """
+        assert self._random is not None
+        tokens, shares = self._limited(self._scores(logits))
+        shares = shares / shares.sum(dtype=np.float64)
+        return Drawn(int(tokens[_reach(shares, self._random.random())]), tokens, shares)
+
+    def next_of(self, logits: Array, guess: Drawn) -> int:
+        """Choose the next token: a guess with the chance min(1, p/q), else one of what that leaves of p.
+
+        Args:
+            logits: (vocab,), float32; left as they are.
+            guess: Drawn from q. Which token comes has the distribution of `next`, p, whatever q is.
+
+        Raises:
+            GenerationError: The model computes nonsense.
+        """
+        if self._random is None:
+            return self.next(logits)
+        likeliest(logits)
+        tokens, shares = self._limited(self._scores(logits))
+        ours = shares / shares.sum(dtype=np.float64)
+        theirs = np.zeros_like(ours)
+        at = np.searchsorted(guess.among, tokens).clip(max=len(guess.among) - 1)
+        known = guess.among[at] == tokens
+        theirs[known] = guess.shares[at[known]]
+        place = np.flatnonzero(tokens == guess.token)
+        # It was drawn from q, which therefore is above 0.
+        if len(place) and self._random.random() * theirs[place[0]] < ours[place[0]]:
+            token = guess.token
+        else:
+            left = np.maximum(ours - theirs, 0)
+            # Where rounding alone leaves nothing, p is q.
+            token = int(tokens[_reach(left if left.any() else ours, self._random.random())])
+        return self._taken(token)
 
     def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
         """Return how likely a token was, where that was asked for."""
@@ -134,6 +200,20 @@ class Sampler:
             logprob=float(values[token]),
             top=tuple((int(one), float(values[one])) for one in best),
         )
+
+    def _taken(self, token: int) -> int:
+        """Note a token as the answer's newest."""
+        self._counts[token] = self._counts.get(token, 0) + 1
+        if self._guide is not None:
+            self.complete = self._guide.take(token)
+        return token
+
+    def _scores(self, logits: Array) -> Array:
+        """Return the logits after penalties, and of tokens that may not come none; a copy where that changes any."""
+        scores = self._penalized(logits)
+        if self._guide is not None:
+            scores = np.where(self._guide.allowed(), scores, np.float32(-np.inf))
+        return scores
 
     def _penalized(self, logits: Array) -> Array:
         """Return the logits after penalties; a copy where there are any."""
@@ -155,9 +235,12 @@ class Sampler:
             scores[tokens] -= asked.presence_penalty + asked.frequency_penalty * counts
         return scores
 
-    def _draw(self, scores: Array) -> int:
+    def _limited(self, scores: Array) -> tuple[Array, Array]:
+        """Return the tokens that may be drawn, ascending, and their shares of any sum."""
         asked = self._sampling
         tokens = largest(scores, asked.top_k or len(scores))
+        if self._guide is not None:  # else rounding might choose one whose share is 0
+            tokens = tokens[np.isfinite(scores[tokens])]
         kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
@@ -167,8 +250,7 @@ class Sampler:
         if asked.min_p:
             inside = np.flatnonzero(shares >= asked.min_p)
             tokens, shares = tokens[inside], shares[inside]
-        assert self._random is not None
-        return int(tokens[_reach(shares, self._random.random())])
+        return tokens, shares
 
 
 def likeliest(logits: Array) -> int:

@@ -10,8 +10,8 @@ that row is computed again later, in the same calls, so that an answer does not 
 
 Where tokens are drafted, a row's next call has them behind its newest token, and what the model does not choose itself
 is forgotten: states with a row for each position are written over, and the others put back as they were, so that the
-tokens that count run again in front of the next call's. Drafts are checked where one call serves all rows that decode:
-a request that is alone is served faster, and none waits for another's drafts.
+tokens that count run again in front of the next call's. Where one call cannot check the drafts of several rows, each is
+checked in a call of its own, as long as every row that decodes has a draft which is worth the wait of the others.
 """
 
 import time
@@ -26,6 +26,7 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.passages import Passages, Placing
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sampling import Drawn, token_of
 from qeff_zoo.runtime.speculation import Drafter, Speculation
 
 
@@ -125,17 +126,18 @@ class _Seat:
             tokens = self.answer.token_ids[-self.left :][:length]
         return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
 
-    def draft(self, most: int) -> list[int]:
+    def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
         """Guess what comes after the newest token, which is still to run.
 
         Args:
             most: Tokens that a call checks.
+            rows: That decode, each of which is checked by a call of its own.
         """
         request, answer = self.answer.request, self.answer.token_ids
         most = min(most - (self.due - 1), request.limit - len(answer) - 1)
         if self.drafter is None or most < 1:
             return []
-        return self.drafter.draft([*request.prompt, *answer], most)
+        return self.drafter.draft([*request.prompt, *answer], most, rows)
 
 
 class Scheduler:
@@ -163,6 +165,7 @@ class Scheduler:
         self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
         self._seats: list[_Seat] = []  # in the order of joining
         self._shortest_next = False
+        self._silent: _Seat | None = None  # had nothing to be checked, so that nobody was
         self.timings = Timings()
 
     @property
@@ -256,7 +259,7 @@ class Scheduler:
             request = answer.request
             prompt = () if request.blocks else request.prompt
             keys = self._prefixes.keys(prompt, request.sights, answer.adapter.digest)
-            drafter = self._speculation.drafter() if self._speculation else None
+            drafter = self._speculation.drafter(request) if self._speculation else None
             seat = _Seat(answer, group, row, keys, drafter)
             self._seats.append(seat)
             if request.blocks:
@@ -370,20 +373,31 @@ class Scheduler:
         if one := [seat for seat in decoding if seat not in several]:
             self._decode_one(one)
 
-    def _draft(self, decoding: Sequence[_Seat], most: int) -> dict[_Seat, list[int]]:
-        """Draft for all rows where one call can check them; for none where others would have to wait."""
+    def _draft(self, decoding: Sequence[_Seat], most: int) -> dict[_Seat, Sequence[int | Drawn]]:
+        """Draft for all rows; for none where a call has one row alone, and not all have what is worth the wait."""
         starts = {seat.row: seat.done for seat in decoding}
-        if len(self._decoder.verified_together(starts, most + 1)) > 1:
-            return {}
-        drafts = {seat: seat.draft(most) for seat in decoding if seat.due <= most}
+        alone = len(self._decoder.verified_together(starts, most + 1)) > 1
+        drafts: dict[_Seat, Sequence[int | Drawn]] = {}
+        # First who had nothing the last time: then nobody else drafts in vain.
+        for seat in sorted(decoding, key=lambda seat: seat is not self._silent):
+            drafts[seat] = seat.draft(most, len(decoding) if alone else 1)
+            if alone and not drafts[seat]:
+                self._silent = seat
+                return {}
         # A call serves all rows: with one drafted for, the others are in it too.
-        return {seat: drafts.get(seat, []) for seat in decoding} if any(drafts.values()) else {}
+        return drafts if any(drafts.values()) else {}
 
-    def _check(self, seats: Sequence[_Seat], drafts: Mapping[_Seat, list[int]], most: int) -> None:
+    def _check(
+        self,
+        seats: Sequence[_Seat],
+        drafts: Mapping[_Seat, Sequence[int | Drawn]],
+        most: int,
+    ) -> None:
         """Run several tokens of each row; let answers go on for as long as they agree with their drafts."""
         ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
         pieces = {
-            seat.row: replace(piece, tokens=[*piece.tokens, *draft]) for seat, piece, draft in ahead
+            seat.row: replace(piece, tokens=[*piece.tokens, *map(token_of, draft)])
+            for seat, piece, draft in ahead
         }
         held = {
             seat: self._decoder.save(seat.row, seat.done, seat.done)

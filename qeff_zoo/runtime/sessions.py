@@ -14,7 +14,7 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
-from qeff_zoo.runtime.speculation import LOOKUP, Lookup
+from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Lookup
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text_classification import TextClassificationSession
@@ -44,6 +44,7 @@ def open_session(
     threads: int | None = None,
     prefixes: PrefixChoices | None = None,
     speculate: Package | Lookup | None = None,
+    acceptance: Acceptance = DRAW,
     blocks: bool = False,
     observe: Observe | None = None,
     lean: bool = False,
@@ -57,10 +58,12 @@ def open_session(
         prefixes: Of text generation, what is kept of prompts for others that begin alike; None for the usual.
         speculate: Of text generation, what drafts tokens that this package checks: one of a smaller model, or "lookup"
             for what the text itself has said before; None for nothing. The cost of calls is measured first.
+        acceptance: Of drafts of a model, which tokens count: those that the request draws as well, so that a seed
+            gives the same answer; or "ratio" for more of them, of the same distribution.
         blocks: Of text generation, whether requests may have passages that are computed by themselves (block
             attention). How the model's keys turn is found first.
         observe: Told of every call, its choices of experts and keys included.
-        lean: For a few calls: copy no weights to make calls faster.
+        lean: For one call that shows that it can be made: what it returns may mean nothing.
         opening: Opens what runs in place of the package's program; None for that itself.
 
     Raises:
@@ -83,6 +86,11 @@ def open_session(
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which there are no blocks; expected "
             f"one for {TEXT_GENERATION}. Leave blocks out."
+        )
+    if speculate is None and acceptance != DRAW:
+        raise GenerationError(
+            f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
+            "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
         )
     if speculate is not None and package.task != TEXT_GENERATION:
         raise GenerationError(
@@ -117,7 +125,7 @@ def open_session(
     if speculate is not None:
         assert isinstance(session, TextGenerationSession)
         drafts = speculate if speculate == LOOKUP else _open_draft(speculate, threads)
-        session.speculation = speculation_of(session, drafts)
+        session.speculation = speculation_of(session, drafts, acceptance)
     return session
 
 

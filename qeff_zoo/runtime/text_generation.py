@@ -13,6 +13,7 @@ from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.passages import Passages
 from qeff_zoo.runtime.prefix_cache import PrefixChoices, open_prefix_cache
@@ -96,6 +97,8 @@ class TextGenerationSession:
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)
+        #: That hold answers to a request's grammar.
+        self.guides = Guides(folder, self.decoder.vocab_size, self.eos_token_ids)
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
@@ -115,6 +118,7 @@ class TextGenerationSession:
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
+        grammar: Grammar | None = None,
         blocks: Sequence[Prompt] = (),
         stream: Stream | None = None,
     ) -> list[Generation]:
@@ -128,6 +132,7 @@ class TextGenerationSession:
             ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
             adapter: Name of one of `adapters`; None for the model as it is.
+            grammar: The form of the answers; None for any.
             blocks: Passages before each prompt, as for `request`.
             stream: Told of text as it comes.
 
@@ -149,6 +154,7 @@ class TextGenerationSession:
                 ignore_eos=ignore_eos,
                 chat=chat,
                 adapter=adapter,
+                grammar=grammar,
                 blocks=blocks,
             )
             for one in ([prompts] if isinstance(prompts, str) else prompts)
@@ -196,6 +202,7 @@ class TextGenerationSession:
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
+        grammar: Grammar | None = None,
         blocks: Sequence[Prompt] = (),
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
@@ -208,6 +215,7 @@ class TextGenerationSession:
             ignore_eos: EOS tokens do not.
             chat: The prompt is a user's message.
             adapter: Name of one of `adapters`.
+            grammar: The form of the answer.
             blocks: Passages before the prompt, each computed by itself, whatever stands before it (block attention), of
                 a session that was opened with `blocks`. Of a chat they begin the user's message.
 
@@ -217,6 +225,13 @@ class TextGenerationSession:
         """
         if adapter is not None:
             self.adapters.find(adapter)
+        if grammar is not None:
+            if ignore_eos:
+                raise GenerationError(
+                    "An answer of a given form cannot go on beyond its end; expected ignore_eos to be left out. Leave "
+                    "it out, or the grammar."
+                )
+            self.guides.check(grammar)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -239,6 +254,7 @@ class TextGenerationSession:
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
             blocks=tuple(len(part) for part in parts[:-1]),
+            grammar=grammar,
         )
 
     def allow_blocks(self) -> None:
@@ -352,7 +368,8 @@ class TextGenerationSession:
                 f"A request of {len(request.prompt):,} and at most {request.limit:,} more tokens does not fit; "
                 f"expected {ctx_len:,} in all. Make it with this session's `request`."
             )
-        answer = Answer(request, self.tokenizer, listen)
+        guide = None if request.grammar is None else self.guides.guide(request.grammar)
+        answer = Answer(request, self.tokenizer, listen, guide)
         answer.adapter = self.adapters.lend(request.adapter, answer)
         return answer
 

@@ -11,7 +11,7 @@ from qeff_zoo.errors import AdapterError, BusyError, ContextLengthError, Generat
 from qeff_zoo.media.fetching import fetch_image, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
-from qeff_zoo.runtime import Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
@@ -156,6 +156,7 @@ def _choices(
     _check_length(session, sum(map(len, (*blocks, tokens))), limit, param)
     shown: dict[str, Any] = {"images": pictures} if pictures else {}
     shown |= {"blocks": blocks} if blocks else {}
+    grammar = _grammar(session, body)
     with blaming(param):
         sampling = Sampling(
             temperature=body.temperature,
@@ -176,10 +177,33 @@ def _choices(
             ignore_eos=body.ignore_eos,
             **shown,
             adapter=adapter,
+            grammar=grammar,
         )
     for number in range(body.n):
         seed = None if body.seed is None else body.seed + number
         yield replace(request, sampling=replace(sampling, seed=seed))
+
+
+def _grammar(
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest
+) -> Grammar | None:
+    """Return the form that answers are to have, compiled; None for any."""
+    asked = {name: getattr(body, name) for name in ("response_format", "structured_outputs")}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    found = None
+    for name, value in asked.items():
+        if found is not None:
+            raise ApiError(
+                400,
+                "Both 'response_format' and 'structured_outputs' give the answer a form; expected one. Leave one out.",
+                param=name,
+                code="invalid_value",
+            )
+        with blaming(name, "invalid_schema"):
+            found = value.grammar
+            if found is not None:
+                session.guides.check(found)
+    return found
 
 
 def _check_length(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qeff_zoo.runtime import Grammar
 from qeff_zoo.serving.errors import unknown_parameter
 
 #: One text, several, or the same as token ids. A long list is left at its first mistake: each takes memory to report.
@@ -41,7 +42,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "function_call": ("none", "auto"),
         "logit_bias": ({},),
         "modalities": (["text"],),
-        "response_format": ({"type": "text"},),
         "suffix": ("",),
         "tools": ([],),
         "tool_choice": ("none", "auto"),
@@ -52,6 +52,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 _INT64 = 1 << 63
 #: Of a chat. A template may take a time that grows with their square.
 MAX_MESSAGES = 8192
+#: Characters of a regular expression or a grammar.
+MAX_FORM = 65536
 
 
 class _Body(BaseModel):
@@ -89,6 +91,68 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False  # padding against eavesdroppers; there is none
 
 
+class NamedSchema(BaseModel):
+    """A JSON Schema and what it is called."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str = ""
+    description: str | None = None
+    content: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None  # it always is
+
+
+class ResponseFormat(BaseModel):
+    """The form of an answer."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> "ResponseFormat":
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema and type 'json_schema' come together")
+        return self
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What holds an answer to it; None for any text."""
+        if self.type == "text":
+            return None
+        return Grammar.json(self.json_schema.content if self.json_schema else None)
+
+
+class StructuredOutputs(BaseModel):
+    """The form of an answer in vLLM's words: one of these."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    schema_: dict[str, Any] | None = Field(None, alias="json")
+    json_object: Literal[True] | None = None
+    regex: Annotated[str, Field(max_length=MAX_FORM)] | None = None
+    choice: Annotated[list[str], Field(min_length=1, max_length=4096)] | None = None
+    grammar_: Annotated[str, Field(max_length=MAX_FORM)] | None = Field(None, alias="grammar")
+
+    @model_validator(mode="after")
+    def _one(self) -> "StructuredOutputs":
+        if len(self.model_fields_set) != 1:
+            raise ValueError("one of json, json_object, regex, choice and grammar is expected")
+        return self
+
+    @property
+    def grammar(self) -> Grammar:
+        """What holds an answer to it."""
+        if self.regex is not None:
+            return Grammar.regex(self.regex)
+        if self.choice is not None:
+            return Grammar.choice(self.choice)
+        if self.grammar_ is not None:
+            return Grammar.lark(self.grammar_)
+        return Grammar.json(self.schema_)
+
+
 class _Generating(_Body):
     """What chats and completions share. The last group is not OpenAI's; vLLM has all of it but `blocks`."""
 
@@ -101,11 +165,13 @@ class _Generating(_Body):
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
     stream: bool = False
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
 
     top_k: int = Field(0, ge=0)
     min_p: Share = 0.0
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     ignore_eos: bool = False
+    structured_outputs: StructuredOutputs | None = None
     blocks: Blocks = []
 
 

@@ -178,7 +178,7 @@ class Target(Protocol):
             threads: CPU threads that compute one operator; None for one per physical core.
             choices: Let calls return what was chosen of experts and keys as well: outputs named `topk.0`, `max.0`, …,
                 in the order in which they are computed. A target that cannot leaves them out.
-            lean: For a few calls: copy no weights to make calls faster.
+            lean: For one call that shows that it can be made: what it returns may mean nothing.
 
         Raises:
             GenerationError: It cannot be opened, or its states do not fit into memory.

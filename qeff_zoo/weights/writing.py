@@ -50,6 +50,7 @@ __all__ = [
 _BLOCK = (
     1 << 18
 )  # elements of a piece: all that is made of it stays in the cache until it is written
+_KEPT_BLOCK = 4 * _BLOCK  # the same of integers that are packed anew: an octet each, not a float32
 _PENDING = 4  # pieces on their way
 _WORKERS = 2
 _CHUNK = 1 << 20  # bytes read back at once
@@ -171,7 +172,7 @@ class _Filling:
         tensors = self.source.tensors
         tensor = _tensor(slot, self.source)
         first = 0  # element
-        for piece in blocks(slot.expression, tensors, _BLOCK):
+        for piece in blocks(slot.expression, tensors, _KEPT_BLOCK if slot.kept else _BLOCK):
             yield partial(self._finish, pool.submit(self._fill, tensor, piece, first))
             part, start, stop = piece
             first += (stop - start) * math.prod(shape_of(part, tensors)[1:])

@@ -4,8 +4,9 @@
 Faithful where a driver can go wrong: a program is loaded, then activated, then executed; methods return statuses; a
 call has a buffer for every binding, of exactly the bytes of an allowed shape, and an empty one for states and for
 outputs that nobody wants; states are the activated program's own, begin as garbage, and have the precision that was
-compiled; nothing runs before somebody waits for it. Slices of states are whole states, from the first slot and
-position: what other offsets mean, public code does not agree about.
+compiled; nothing runs before somebody waits for it. Slices are regions of states: offsets say where one begins on the
+card, its array how large it is; they hold until the next call of `setData`, which must be one of pairs, and whose
+outputs are in their arrays alone.
 
 Its QPC is a folder whose programqpc.bin begins "NO QPC", then JSON: `model`, the path of an ONNX file;
 `specializations`, a name and integers by symbol for each; `custom_io`, precisions by name; `pairs`, output by input of
@@ -222,11 +223,21 @@ class Program:
     def createSlicingSpecHandle(self, text: str) -> tuple[QStatus, Any]:
         """Take which states are sliced: patterns of names, sizes of values, and where each axis begins."""
         specs = json.loads(text)["BufferSpecs"]
-        for spec in specs:
-            starts = [one["start"] for one in spec["DimSpecs"]]
-            if starts[:1] != ["batch_index"] or spec["ElemSize"] not in (1, 2, 4):
-                return _status(QStatus.QS_INVAL, f"no slices: {spec}"), None
-        return QStatus.QS_SUCCESS, specs
+        found: dict[str, Any] = {}
+        for name, _, precision, axes in self.qpc.bindings:
+            fits = [spec for spec in specs if re.fullmatch(spec["Name"], name)]
+            if any(spec["DimSpecs"] != fits[0]["DimSpecs"] for spec in fits):
+                return _status(QStatus.QS_INVAL, f"several patterns fit {name}"), None
+            size = np.dtype(_BUFFERS[_KINDS[precision]]).itemsize
+            for spec in fits:
+                starts = [one["start"] for one in spec["DimSpecs"]]
+                # QEfficient says three axes of any state that has not four.
+                if spec["ElemSize"] != size or len(starts) < len(axes) or any(starts[len(axes) :]):
+                    return _status(QStatus.QS_INVAL, f"{spec} is none of {name}"), None
+                found[name] = starts[: len(axes)]
+        if not found:
+            return _status(QStatus.QS_INVAL, f"no slices: {specs}"), None
+        return QStatus.QS_SUCCESS, (self, found)
 
     def deactivate(self) -> QStatus:
         if not self.active:
@@ -245,32 +256,55 @@ class ExecObj:
         self.buffers: list[bytes] | None = None
         self.queued = False
         self._answer: list[QBuffer] | None = None
-        self._sliced: dict[int, Any] = {}
+        #: Regions of bindings and their arrays, for the next call.
+        self._sliced: list[tuple[int, tuple[slice, ...], Any]] = []
 
     def setDataWithSlices(
-        self, slices: list[tuple[int, Any]], specs: Any, parameters: list[tuple[str, int]]
+        self, slices: list[tuple[int, Any]], handle: Any, parameters: list[tuple[str, int]]
     ) -> tuple[QStatus, Any]:
-        """Take arrays for outputs that are states, which stay beside what `setData` is given for the next call."""
-        if any(offset for _, offset in parameters):
-            return _status(QStatus.QS_INVAL, f"offsets {parameters}"), None
+        """Take arrays for regions of states, beside those that are set and what `setData` is given for the call."""
+        owner, specs = handle
+        offsets = dict(parameters)
+        taken = []
         for index, array in slices:
-            name, way, precision, _ = self.program.qpc.bindings[index]
-            fits = [spec for spec in specs if re.fullmatch(spec["Name"], name)]
-            size = np.dtype(_BUFFERS[_KINDS[precision]]).itemsize
-            if way != 1 or not any(spec["ElemSize"] == size == array.itemsize for spec in fits):
-                return _status(QStatus.QS_INVAL, f"no slices of {name}"), None
-        self._sliced = dict(slices)
-        return QStatus.QS_SUCCESS, specs
+            name, _, precision, _ = self.program.qpc.bindings[index]
+            dtype = np.dtype(_BUFFERS[_KINDS[precision]])
+            starts = [offsets.get(one, one) for one in specs.get(name, ())]
+            if owner is not self.program or not starts or {*map(type, starts)} != {int}:
+                return _status(QStatus.QS_INVAL, f"no slices of {name} by {parameters}"), None
+            if array.dtype != dtype or not array.flags.c_contiguous or array.ndim != len(starts):
+                return _status(QStatus.QS_INVAL, f"{name}: {array.dtype} {array.shape}"), None
+            stops = [start + size for start, size in zip(starts, array.shape, strict=True)]
+            ends = zip(specs[name], stops, self._shape(name), strict=True)
+            if any(stop > end or (type(one) is int and stop < end) for one, stop, end in ends):
+                return _status(QStatus.QS_INVAL, f"{name}: {starts} to {stops}"), None
+            region = tuple(slice(*ends) for ends in zip(starts, stops, strict=True))
+            taken.append((index, region, array))
+        self._sliced += taken
+        return QStatus.QS_SUCCESS, handle
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        paired = {output: state for state, output in self.program.qpc.note["pairs"].items()}
+        return tuple(self.program.states[paired.get(name, name)].shape)
 
     def setData(self, buffers: list[Any], dims: BufferDimensionsVecRef | None = None) -> QStatus:
         """Take QBuffers and their (size, shape), or (index, array) pairs, whose outputs are written in place."""
         count = len(self.program.qpc.bindings)
         self._in_place: dict[int, Any] = {}
+        self._moved, self._sliced = self._sliced, []
         if dims is None:
-            self._in_place, self._sliced = {**self._sliced, **dict(buffers)}, {}
+            self._in_place = dict(buffers)
+            if len(self._in_place) < len(buffers) or {*self._in_place} & {
+                index for index, _, _ in self._moved
+            }:
+                return _status(QStatus.QS_INVAL, "a binding is given twice")
             arrays = [self._in_place.get(index, np.array([])) for index in range(count)]
+            if any(not one.flags.c_contiguous for one in arrays):
+                return _status(QStatus.QS_INVAL, "an array is not contiguous")
             buffers = [QBuffer(array.tobytes()) for array in arrays]
             dims = BufferDimensionsVecRef([(one.itemsize, list(one.shape)) for one in arrays])
+        elif self._moved:
+            return _status(QStatus.QS_INVAL, "slices, and then no pairs")
         if not isinstance(dims, BufferDimensionsVecRef) or not len(buffers) == len(dims) == count:
             return _status(QStatus.QS_INVAL, f"{len(buffers)} buffers for {count} bindings")
         if any(not isinstance(one, QBuffer) for one in buffers):
@@ -296,6 +330,9 @@ class ExecObj:
     def _run(self, symbols: dict[str, int], shapes: list[list[int]]) -> QStatus:
         qpc, states = self.program.qpc, self.program.states
         assert self.buffers is not None
+        for index, region, array in self._moved:
+            if qpc.bindings[index][1] == 0:
+                states[qpc.bindings[index][0]][region] = array
         fed = dict(states)
         own = {one.name: one.type for one in self.program.session.get_inputs()}
         for value, buffer, shape in zip(qpc.bindings, self.buffers, shapes, strict=True):
@@ -314,6 +351,10 @@ class ExecObj:
             kind = qpc.note["custom_io"].get(name, "float32")
             stored = made[output].astype(np.float16 if kind == "float16" else np.float32)
             states[name] = stored.astype(np.float32)
+        for index, region, array in self._moved:
+            name, way, precision, _ = qpc.bindings[index]
+            if way == 1:
+                array[...] = _encoded(made[name], precision)[region]
         self._answer = []
         for index, (value, buffer) in enumerate(zip(qpc.bindings, self.buffers, strict=True)):
             name, way, precision, _ = value
@@ -325,7 +366,7 @@ class ExecObj:
                 if index in self._in_place:
                     kept = self._in_place[index]
                     kept[...] = np.frombuffer(data, kept.dtype).reshape(kept.shape)
-            self._answer.append(QBuffer(data))
+            self._answer.append(QBuffer(b"" if self._in_place else data))
         return QStatus.QS_SUCCESS
 
     def getData(self) -> tuple[QStatus, list[QBuffer] | None]:

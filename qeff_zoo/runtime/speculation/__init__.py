@@ -4,27 +4,35 @@
 A drafter guesses; the model decides. Each position is drawn by the request's own sampler from the model's own logits,
 and the next one counts as long as the draw equals the draft. So what an answer says, its seed, penalties, stop strings
 and log-probabilities do not depend on who drafts, or how well; only the number of calls does. For drafts that are
-certain, as all of these are, that accepts as many as any rule can that leaves the distribution as it is.
+certain that accepts as many as any rule can that leaves the distribution as it is.
+
+A drafter may draw its tokens at random, and say from which distribution. Then each counts with the chance min(1, p/q),
+where p is the request's own distribution and q the drafter's, and what does not count is drawn from what q left of p
+(Leviathan et al., arXiv 2211.17192): more count, and the distribution is the same, but a seed gives another answer.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.sampling import Drawn
+
 
 class Drafter(Protocol):
     """Guesses how one answer goes on."""
 
-    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+    def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> Sequence[int | Drawn]:
         """Guess what follows: as many tokens as pay, none where none do.
 
         Args:
             tokens: The prompt and all of the answer so far.
             most: Tokens that may be drafted.
+            rows: Requests that would share a call without drafts, each of which is now checked in one of its own.
         """
 
     def accepted(self, count: int) -> None:
-        """Learn how many tokens of the last draft the model chose as well; not told where none were drafted."""
+        """Learn how many tokens of the last draft the model chose as well; not told of a draft that was not checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +45,13 @@ class Speculation:
     """
 
     most: int
-    drafter: Callable[[], Drafter]
+    drafter: Callable[[Request], Drafter]
 
 
 #: What drafts without a model.
 Lookup: TypeAlias = Literal["lookup"]
 LOOKUP: Lookup = "lookup"
+#: When a token of a draft model counts: where the request's own draw equals it, or by min(1, p/q).
+Acceptance: TypeAlias = Literal["draw", "ratio"]
+DRAW: Acceptance = "draw"
+RATIO: Acceptance = "ratio"

@@ -3,8 +3,8 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from qeff_zoo.runtime.decoder import Decoder, Piece
 
@@ -17,36 +17,32 @@ class Costs:
 
     Args:
         seconds: Of calls that return logits after each of their tokens, by the number of tokens; 1 and others.
+        together: Of calls that decode a token of each of several rows, by the number of rows; 2 and others.
         repeats: Whether a rejected token costs more than itself: states that do not grow with the context are put back,
             and the tokens that were accepted run again, in front of the next call's.
         drafting: Seconds to draft one token.
     """
 
     seconds: Mapping[int, float]
+    together: Mapping[int, float] = field(default_factory=dict)
     repeats: bool = False
     drafting: float = 0.0
 
     def of(self, width: int) -> float:
-        """Return the seconds of a call with that many tokens, on a line through those that were measured."""
-        known = sorted(self.seconds)
-        place = min(bisect_left(known, width), len(known) - 1)
-        upper = known[place]
-        if upper == width or place == 0:
-            return self.seconds[upper]
-        lower = known[place - 1]
-        slope = (self.seconds[upper] - self.seconds[lower]) / (upper - lower)
-        return self.seconds[lower] + slope * (width - lower)
+        """Return the seconds of a call with that many tokens."""
+        return _on_a_line(self.seconds, width)
 
-    def best(self, chance: float, most: int) -> int:
+    def best(self, chance: float, most: int, rows: int = 1) -> int:
         """Return how many tokens to draft, each of which is accepted with a chance if all before it were.
 
         Args:
             chance: 0 to 1.
             most: Tokens that may be drafted.
+            rows: That wait meanwhile, this one included: a call of all has to make fewer tokens a second.
         """
         single = self.of(1)
         tokens, reached, repeated = 1.0, 1.0, 0.0
-        best, count = 1 / single, 0
+        best, count = rows / _on_a_line({1: single, **self.together}, rows), 0
         for width in range(2, most + 2):
             wide = self.of(width)
             if self.repeats:
@@ -59,26 +55,57 @@ class Costs:
         return count
 
 
+def _on_a_line(known: Mapping[int, float], size: int) -> float:
+    """Return what a size costs, on a line through those that are known."""
+    sizes = sorted(known)
+    place = min(bisect_left(sizes, size), len(sizes) - 1)
+    upper = sizes[place]
+    if upper == size or place == 0:
+        return known[upper]
+    lower = sizes[place - 1]
+    slope = (known[upper] - known[lower]) / (upper - lower)
+    return known[lower] + slope * (size - lower)
+
+
 def measure(decoder: Decoder, most: int) -> Costs:
-    """Time calls of several widths; what row 0 retains is lost.
+    """Time calls of several widths, and of several rows; what rows retain is lost.
 
     Args:
         decoder: Of a package that checks drafts, in use by nobody.
         most: Drafted tokens of a call.
     """
-    widths = {1, most + 1}
-    while (width := 2 * max(widths - {most + 1})) <= most:
-        widths.add(width)
     # Behind some tokens: at the beginning of a text attention is another, cheaper kernel.
     start = min(64, decoder.sizes.ctx_len - most - 1)
-    seconds = dict.fromkeys(sorted(widths), float("inf"))
+
+    def wide(width: int) -> None:
+        decoder.verify({0: Piece([0] * width, start)})
+
+    def tall(rows: int) -> None:
+        decoder.decode({row: Piece([0], start) for row in range(rows)})
+
+    return Costs(
+        seconds=_seconds(wide, _doubling(1, most + 1)),
+        together=_seconds(tall, _doubling(2, decoder.sizes.rows)),
+        repeats=not decoder.only_grows,
+    )
+
+
+def _doubling(least: int, most: int) -> list[int]:
+    """Return sizes that double, and the largest."""
+    sizes = {least << place for place in range(most.bit_length())} | {most}
+    return sorted(size for size in sizes if least <= size <= most)
+
+
+def _seconds(call: Callable[[int], None], sizes: Sequence[int]) -> dict[int, float]:
+    """Time calls of several sizes, the smallest first."""
+    seconds = dict.fromkeys(sizes, float("inf"))
     for _ in range(_ROUNDS):
-        for width, least in seconds.items():
+        for size, least in seconds.items():
             begun = time.perf_counter()
-            decoder.verify({0: Piece([0] * width, start)})
-            seconds[width] = min(least, time.perf_counter() - begun)
-    # A wider call that seems to be cheaper is noise.
+            call(size)
+            seconds[size] = min(least, time.perf_counter() - begun)
+    # A larger call that seems to be cheaper is noise.
     slowest = 0.0
-    for width, one in seconds.items():
-        slowest = seconds[width] = max(slowest, one)
-    return Costs(seconds=seconds, repeats=not decoder.only_grows)
+    for size, one in seconds.items():
+        slowest = seconds[size] = max(slowest, one)
+    return seconds

@@ -2,13 +2,14 @@
 """Drafts of a smaller model: a package of its own, of the same vocabulary, that says what it finds likeliest."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import eq
 
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, token_of
 from qeff_zoo.runtime.speculation.costs import Costs
 
 _CHANCE, _BELIEF = 0.7, 8.0  # of a token to be accepted, until a request has shown its own
@@ -57,24 +58,32 @@ class DraftModel:
             least = min(least, time.perf_counter() - begun)
         return least
 
-    def draft(self, user: object, tokens: Sequence[int], count: int) -> list[int]:
-        """Say how tokens go on, each the likeliest.
+    def draft(
+        self,
+        user: object,
+        tokens: Sequence[int],
+        count: int,
+        choose: Callable[[Array], int | Drawn] | None = None,
+    ) -> list[int | Drawn]:
+        """Say how tokens go on.
 
         Args:
             user: Who asks: a row remembers what it has run for somebody.
             tokens: All so far.
             count: At least one; fewer are drafted where the draft model's context ends.
+            choose: Takes logits (vocab,), returns the next token; None for the likeliest.
         """
         count = min(count, self.decoder.sizes.ctx_len - len(tokens))
         if count < 1:
             return []
         row = self._row_of(user)
-        newest = self._catch_up(row, tokens)
-        found = [newest]
+        choose = choose or _likeliest
+        found = [choose(self._catch_up(row, tokens)[: self._vocab_size])]
         while len(found) < count:
-            piece = Piece(found[-1:], len(row.tokens))
-            row.tokens.append(found[-1])
-            found.append(self._likeliest(self.decoder.decode({row.number: piece})[row.number]))
+            newest = token_of(found[-1])
+            logits = self.decoder.decode({row.number: Piece([newest], len(row.tokens))})
+            row.tokens.append(newest)
+            found.append(choose(logits[row.number][: self._vocab_size]))
         return found
 
     def _row_of(self, user: object) -> _Row:
@@ -86,8 +95,8 @@ class DraftModel:
             row.user, row.tokens, row.held, row.sure = user, [], {}, 0
         return row
 
-    def _catch_up(self, row: _Row, tokens: Sequence[int]) -> int:
-        """Run what a row has not run; return the likeliest token after it."""
+    def _catch_up(self, row: _Row, tokens: Sequence[int]) -> Array:
+        """Run what a row has not run; return the logits (vocab,) after it."""
         same = sum(1 for _ in takewhile(bool, map(eq, row.tokens, tokens)))
         same = min(same, len(tokens) - 1)  # the newest has to run for its logits
         if same < len(row.tokens) and not self.decoder.only_grows:
@@ -109,11 +118,11 @@ class DraftModel:
                 self.decoder.save(row.number, len(tokens), len(tokens)),
             )
         assert logits is not None
-        return self._likeliest(logits)
+        return logits
 
-    def _likeliest(self, logits: Array) -> int:
-        """Return the likeliest token that the model that checks has as well."""
-        return int(logits[: self._vocab_size].argmax())
+
+def _likeliest(logits: Array) -> int:
+    return int(logits.argmax())
 
 
 class ModelDrafter:
@@ -122,21 +131,23 @@ class ModelDrafter:
     Args:
         model: Shared with other requests.
         costs: Of drafting, and of the calls that check drafts.
+        sampling: How the tokens of a draft are drawn, but for penalties; None for the likeliest.
     """
 
-    def __init__(self, model: DraftModel, costs: Costs) -> None:
+    def __init__(self, model: DraftModel, costs: Costs, sampling: Sampling | None = None) -> None:
         self._model, self._costs = model, costs
+        self._choose = None if sampling is None else _sampler(sampling).draw
         self._right, self._tried = _BELIEF * _CHANCE, _BELIEF
         self._drafted = 0
 
-    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+    def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
         """Guess what follows."""
-        count = self._costs.best(self._right / self._tried, most)
+        count = self._costs.best(self._right / self._tried, most, rows)
         if not count:
             self._right += _HOPE * (_BELIEF * _CHANCE - self._right)
             self._tried += _HOPE * (_BELIEF - self._tried)
             return []
-        found = self._model.draft(self, tokens, count)
+        found = self._model.draft(self, tokens, count, self._choose)
         self._drafted = len(found)
         return found
 
@@ -147,3 +158,10 @@ class ModelDrafter:
         if self._tried > _MEMORY:
             self._right *= _FADING
             self._tried *= _FADING
+
+
+def _sampler(sampling: Sampling) -> Sampler:
+    """Make what draws drafts; by other random numbers than those that decide which of them count."""
+    seed = None if sampling.seed is None else ~sampling.seed
+    limits = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    return Sampler(Sampling(seed=seed, **limits), ())

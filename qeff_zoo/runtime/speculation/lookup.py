@@ -7,6 +7,8 @@ how many tokens are drafted follows from what came of earlier drafts of this req
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import eq
 
 from qeff_zoo.runtime.speculation.costs import Costs
 
@@ -54,34 +56,38 @@ class PromptLookup:
             length: _Record(_BELIEF * chance, _BELIEF) for length, chance in _CHANCES.items()
         }
         self._matched = 0  # length of the last match
-        self._drafted = 0
-        self._guess: int | None = None  # what it would have drafted, where that did not pay
+        self._guess: list[
+            int
+        ] = []  # that nobody has judged yet: the last draft, or where none paid, its first token
 
-    def draft(self, tokens: Sequence[int], most: int) -> list[int]:
+    def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int]:
         """Guess what follows."""
         known = len(self._tokens)
-        if self._guess is not None and known < len(tokens):
-            self._records[self._matched].note(int(tokens[known] == self._guess), 1)
+        if self._guess and known < len(tokens):
+            told = min(len(self._guess), len(tokens) - known)
+            right = sum(1 for _ in takewhile(bool, map(eq, self._guess, tokens[known:])))
+            self._note(right, told)
         for token in tokens[known:]:
             self._add(token)
-        self._guess, self._drafted = None, 0
+        self._guess = []
         self._matched, start = self._match()
         if not self._matched:
             return []
         record = self._records[self._matched]
-        count = self._costs.best(record.right / record.tried, most)
-        if not count:
-            self._guess = self._tokens[start]
-            return []
-        self._drafted = count
-        found = self._tokens[start : start + count]
+        count = self._costs.best(record.right / record.tried, most, rows)
+        found = self._tokens[start : start + max(1, count)]
         while len(found) < count:  # what repeats to the end goes on repeating
             found.append(found[len(found) - (len(self._tokens) - start)])
-        return found
+        self._guess = found
+        return found[:count]
 
     def accepted(self, count: int) -> None:
         """Learn how many of the last draft were right."""
-        self._records[self._matched].note(count, count + (count < self._drafted))
+        self._note(count, len(self._guess))
+        self._guess = []
+
+    def _note(self, right: int, told: int) -> None:
+        self._records[self._matched].note(right, right + (right < told))
 
     def _add(self, token: int) -> None:
         """Note where what follows each run that ended before this token begins: here."""

@@ -5,21 +5,26 @@ from dataclasses import replace
 from functools import partial
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.speculation import LOOKUP, Lookup, Speculation
-from qeff_zoo.runtime.speculation.costs import measure
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.speculation import DRAW, LOOKUP, RATIO, Acceptance, Lookup, Speculation
+from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 
 
 def speculation_of(
-    session: TextGenerationSession, drafts: TextGenerationSession | Lookup
+    session: TextGenerationSession,
+    drafts: TextGenerationSession | Lookup,
+    acceptance: Acceptance = DRAW,
 ) -> Speculation:
     """Measure what calls cost, and choose how the answers of a session are drafted.
 
     Args:
         session: In use by nobody.
         drafts: A session of a smaller model, in use by nobody, which it then belongs to; or "lookup".
+        acceptance: When a token of a draft model counts: where the request's own draw is the same, or by min(1, p/q),
+            for which it is drawn as the request draws.
 
     Raises:
         GenerationError: The package cannot check drafts, or the two packages do not speak of the same tokens.
@@ -27,13 +32,25 @@ def speculation_of(
     _check(session)
     most = session.decoder.sizes.num_speculative_tokens[-1]
     if drafts == LOOKUP:
+        if acceptance == RATIO:
+            raise GenerationError(
+                f"Acceptance {RATIO!r} is for drafts that a model draws, and {LOOKUP!r} draws none: both ways accept "
+                f"the same of them. Expected {DRAW!r}, or the package of a smaller model. Leave the acceptance out."
+            )
         costs = measure(session.decoder, most)
-        return Speculation(most=most, drafter=partial(PromptLookup, costs))
+        return Speculation(most=most, drafter=lambda _: PromptLookup(costs))
     assert isinstance(drafts, TextGenerationSession)
     _check_draft(session, drafts)
     model = DraftModel(drafts.decoder, session.decoder.vocab_size)
     costs = replace(measure(session.decoder, most), drafting=model.measure())
-    return Speculation(most=most, drafter=partial(ModelDrafter, model, costs))
+    return Speculation(most=most, drafter=partial(_model_drafter, model, costs, acceptance))
+
+
+def _model_drafter(
+    model: DraftModel, costs: Costs, acceptance: Acceptance, request: Request
+) -> ModelDrafter:
+    draws = acceptance == RATIO and request.sampling.temperature > 0
+    return ModelDrafter(model, costs, request.sampling if draws else None)
 
 
 def _check(session: TextGenerationSession) -> None:

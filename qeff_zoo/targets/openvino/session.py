@@ -19,7 +19,7 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.numerics import Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.targets.ort import session as onnx_runtime
 
 #: Tokens of a row from which on OpenVINO is the faster.
@@ -35,7 +35,7 @@ def open_program(
         package: For target `openvino`.
         role: Of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
-        lean: For a few calls: leave ONNX Runtime's weights in the file.
+        lean: See `qeff_zoo.targets.ort.trial`.
 
     Raises:
         GenerationError: The KV cache does not fit into memory.
@@ -44,8 +44,11 @@ def open_program(
     program = package.program(role)
     path = package.path / program.path
     # First, since it reads nothing outside the package; without states for that alone.
-    lean = lean or not program.states
-    few = onnx_runtime.open_program(package, role, threads=threads, lean=lean)
+    few = None
+    if program.states:
+        few = onnx_runtime.open_program(package, role, threads=threads, lean=lean)
+    else:
+        onnx_runtime.open_graph(path, threads=threads)
     try:
         many = compiled(path, program.numerics, threads)
     except RuntimeError as error:
@@ -53,7 +56,7 @@ def open_program(
             f"OpenVINO cannot open {str(path)!r}: {reason(error)}. Expected a package as it was built. Run `qeff-zoo "
             "inspect PACKAGE --verify`; where it is damaged, build or pull it again."
         ) from error
-    return OpenvinoProgram(program, many, few if program.states else None)
+    return OpenvinoProgram(program, many, few)
 
 
 def reason(error: RuntimeError) -> str:
@@ -132,7 +135,7 @@ class OpenvinoProgram:
         self.specializations, self.states = program.specializations, program.states
         self.inputs = Tensor.by_name(program.inputs)
         self.outputs = Tensor.by_name(program.outputs)
-        self.memory: Mapping[str, Array] = few.memory if few else {}
+        self.memory = few.memory if few else Memory({})
         self._request, self._few = many.create_infer_request(), few
 
     def together(

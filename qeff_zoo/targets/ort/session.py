@@ -52,14 +52,16 @@ def open_program(
         role: Of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
         choices: Return what is chosen of experts and keys as well.
-        lean: For a few calls: leave the weights in the file.
+        lean: See `qeff_zoo.targets.ort.trial`.
 
     Raises:
         GenerationError: There is no graph, or the KV cache does not fit into memory.
     """
     program = package.program(role)
     path = package.path / program.path
-    graph = _returning_choices(path) if choices and path.is_file() else None
+    graph = None
+    if path.is_file() and (choices or lean):
+        graph = _changed(path, return_choices=choices, shorten=lean)
     session = open_graph(
         path, threads=threads, prepack=not lean and _prepacks(package), graph=graph
     )
@@ -79,21 +81,22 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
     return OrtProgram(open_graph(path), states, specializations)
 
 
-def _returning_choices(path: Path) -> bytes | None:
-    """Return a graph, without its weights, that has its choices as outputs; None where it makes none."""
+def _changed(path: Path, *, return_choices: bool, shorten: bool) -> bytes | None:
+    """Return a graph, without its weights, that returns its choices or is shortened; None where nothing changes."""
     # Running a package needs no onnx_ir.
     import onnx_ir as ir
     from google.protobuf.message import DecodeError
 
-    from qeff_zoo.passes.choices import return_choices
+    from qeff_zoo.passes import choices
+    from qeff_zoo.targets.ort import trial
 
     try:
         model = ir.load(path)
-    except DecodeError as error:
-        raise PackageError(
-            f"Cannot read {str(path)!r}: {error}. Expected the graph of a package. Build or pull it again."
-        ) from error
-    return ir.to_proto(model).SerializeToString() if return_choices(model.graph) else None
+    except DecodeError:
+        return None  # ONNX Runtime, which opens it as it is, says what is wrong
+    changed = choices.return_choices(model.graph) if return_choices else 0
+    changed += trial.shorten(model.graph) if shorten else 0
+    return ir.to_proto(model).SerializeToString() if changed else None
 
 
 def _prepacks(package: Package) -> bool:
@@ -184,7 +187,7 @@ class OrtProgram:
         self.inputs = {name: tensor for name, tensor in given.items() if name not in retained}
         self.outputs = {name: tensor for name, tensor in made.items() if name not in written}
         #: The very memory that the graph reads and writes.
-        self.memory: Mapping[str, Array] = new_states(
+        self.memory = new_states(
             self.states,
             {state.name: given[state.name].dtype for state in self.states},
             specializations,

@@ -111,7 +111,9 @@ class PredictedProgram:
         self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
         self.outputs = Tensor.by_name(program.outputs)
         self._shapes = FixedShapes(program.specializations)
-        self._memory = new_states(self.states, dtypes_of(session), self.specializations)
+        self._memory: Mapping[str, Array] = new_states(
+            self.states, dtypes_of(session), self.specializations
+        )
         self._names = [value.name for value in session.get_outputs()]
 
     def together(

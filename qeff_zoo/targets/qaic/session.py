@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on Cloud AI 100 cards, through the SDK's `qaicrt`: calls in, answers out.
 
-States stay on the cards: where a QPC lists them at all, they are given as empty buffers; but where prompts run on
-other cards than answers, each call is given them and returns them, whole. A card takes the shapes that its QPC was
-compiled for and no others, see `qeff_zoo.runtime.fixed_shapes`. None of this has run on a card: the order
-of calls and the meaning of buffers are those of the sessions of QEfficient and vllm-qaic.
+States stay on the cards: where a QPC lists them at all, calls leave them out; but where prompts run on other cards than
+answers, calls of prompts return the rows that they ran, and calls of answers are given those that came from there. A
+card takes the shapes that its QPC was compiled for and no others, see `qeff_zoo.runtime.fixed_shapes`. None of this has
+run on a card: the order of calls and the meaning of buffers are those of the sessions of QEfficient and vllm-qaic.
 """
 
-import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,12 +21,12 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
-from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.targets.qaic import cards
+from qeff_zoo.targets.qaic.slices import Slices, specification
 
 _QPC = "programqpc.bin"
 _TIMEOUT = 60_000  # milliseconds of one call
-_SKIPPED = [0]  # dimensions of a buffer that is not given
 #: Types of buffers, by their names in QAicApi.
 _DTYPES: Mapping[str, type[np.generic]] = {
     "FLOAT_TYPE": np.float32,
@@ -81,7 +80,11 @@ def open_program(
         axes,
         cards.choose(sdk[0], program.flags),
         sdk,
-        hands_over=bool(shape.get("prefill_only") or shape.get("decode_only")),
+        half="gives"
+        if shape.get("prefill_only")
+        else "takes"
+        if shape.get("decode_only")
+        else None,
     )
 
 
@@ -102,16 +105,15 @@ class Buffer:
         """Type of the values outside."""
         return np.dtype(np.float32) if self.is_bfloat16 else self.dtype
 
-    def write(self, array: Array) -> bytes:
-        """Turn an input into a buffer."""
+    def write(self, array: Array) -> Array:
+        """Turn an input into what a card reads."""
         if self.is_bfloat16:  # the nearest, of two the even
             bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
             array = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        return np.ascontiguousarray(array, self.dtype).tobytes()
+        return np.ascontiguousarray(array, self.dtype)
 
-    def read(self, buffer: Any, shape: Sequence[int]) -> Array:
-        """Turn a buffer into an output."""
-        array = np.frombuffer(bytes(buffer), self.dtype).reshape(shape)
+    def read(self, array: Array) -> Array:
+        """Turn what a card wrote into an output."""
         return (array.astype(np.uint32) << 16).view(np.float32) if self.is_bfloat16 else array
 
 
@@ -124,7 +126,7 @@ class QaicProgram:
         axes: Of its inputs and outputs besides states: a size or a symbol each.
         devices: Ids of the cards.
         sdk: The modules `qaicrt` and `QAicApi_pb2`.
-        hands_over: Whether its states go to another program, or come from one.
+        half: Whether it gives its states to another program, or takes that one's; None if it does all.
 
     Raises:
         GenerationError: A card refused, or there is no memory for the states.
@@ -139,7 +141,7 @@ class QaicProgram:
         devices: Sequence[int],
         sdk: tuple[Any, Any],
         *,
-        hands_over: bool = False,
+        half: Literal["gives", "takes"] | None = None,
     ) -> None:
         self._rt, api = sdk
         self._folder, self._devices = folder, devices
@@ -156,26 +158,13 @@ class QaicProgram:
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
         self._require(axes.keys(), read, {one.name for one in found})
-        # Of every call, in their order; those without a buffer are states, or nobody asks for them.
         self._names = [one.name for one in found]
-        returned = {state.output: state.name for state in self.states if hands_over}
-        wanted = {*axes, *returned, *returned.values()}
-        buffers = {
-            one.name: _buffer(api, one.name, one.type) for one in found if one.name in wanted
-        }
-        self._returned = returned if _readable(returned, buffers) else {}
         self._buffers = {
-            name: one for name, one in buffers.items() if name in axes or self._returned
+            one.name: _buffer(api, one.name, one.type) for one in found if one.name in axes
         }
-        dtypes = {name: self._buffers[name].dtype for name in self._returned.values()}
-        #: None where the cards keep the states.
-        self.memory: Mapping[str, Array] | None = (
-            new_states(self.states, dtypes, self.specializations) if dtypes else None
-        )
         tensors = {
             name: Tensor(dtype=buffer.tensor_dtype, shape=axes[name])
             for name, buffer in self._buffers.items()
-            if name in axes
         }
         # Slots are found here, of the rows of a call.
         given = {name: tensor for name, tensor in tensors.items() if name in read}
@@ -190,6 +179,11 @@ class QaicProgram:
         running = self._activate(qpc)
         #: Gives the cards back, as is done too when the program is no longer referred to.
         self.close = weakref.finalize(self, _deactivate, self._active, running)
+        #: None where the cards keep the states.
+        self.memory: Memory | None = None
+        self._slices: Slices | None = None
+        if half:
+            self._hand_over(running, api, {one.name: one for one in found}, gives=half == "gives")
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -208,34 +202,27 @@ class QaicProgram:
         (execution,) = self._active
         call = self._shapes.fit(inputs, rows)
         shapes = dict(zip(self._names, self._sizes[call.index], strict=True))
-        given = {**call.inputs, **(self.memory or {})}
-        data, dims = [], []
-        for name in self._names:
-            content, size, shape = b"", 1, _SKIPPED
-            if name in self._buffers:
-                buffer, shape = self._buffers[name], shapes[name]
-                size = buffer.dtype.itemsize
-                content = (
-                    buffer.write(given[name]) if name in given else bytes(math.prod(shape) * size)
-                )
-            data.append(self._rt.QBuffer(content))
-            dims.append((size, shape))
-        self._check(
-            execution.setData(data, self._rt.BufferDimensionsVecRef(dims)), "fill the buffers of"
-        )
+        # What is not among these stays on the card. Outputs are written into their arrays.
+        data = {
+            name: buffer.write(call.inputs[name])
+            if name in call.inputs
+            else np.empty(shapes[name], buffer.dtype)
+            for name, buffer in self._buffers.items()
+        }
+        if self._slices is not None:
+            for slices, offsets in self._slices.of(rows):
+                status, _ = execution.setDataWithSlices(slices, self._slices.handle, offsets)
+                self._check(status, "set slices of states of")
+        pairs = [(self._names.index(name), array) for name, array in data.items()]
+        self._check(execution.setData(pairs), "fill the buffers of")
         self._check(self._queue.enqueue(execution), "start")
         self._check(execution.waitForCompletion(), "run")
-        status, answers = execution.getData()
-        self._check(status, "read the answer of")
-        made = {}
-        for name, answer in zip(self._names, answers, strict=True):
-            if name in self.outputs:
-                output = self._buffers[name].read(answer, shapes[name])
-                made[name] = call.answer(output, self.outputs[name].shape)
-            elif self.memory is not None and name in self._returned:
-                state = self.memory[self._returned[name]]
-                state[...] = self._buffers[name].read(answer, shapes[name])
-        return made
+        if self.memory is not None:
+            self.memory.written.difference_update(rows)
+        return {
+            name: call.answer(self._buffers[name].read(data[name]), output.shape)
+            for name, output in self.outputs.items()
+        }
 
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
         """Make sure that the QPC takes and returns what the manifest says."""
@@ -277,6 +264,26 @@ class QaicProgram:
             self._active.append(self._rt.ExecObj(self._context, program))
         return program
 
+    def _hand_over(self, running: Any, api: Any, found: Mapping[str, Any], *, gives: bool) -> None:
+        """Make ready to give states to another program, or to take its, where they are listed and are floats.
+
+        Of MXINT8 nobody says how it lies in a buffer.
+        """
+        names = [name for one in self.states for name in (one.name, one.output)]
+        if not all(name in found for name in names):
+            return
+        buffers = {name: _buffer(api, name, found[name].type) for name in names}
+        if any(buffer.dtype.kind != "f" for buffer in buffers.values()):
+            return
+        dtypes = {one.name: buffers[one.name].dtype for one in self.states}
+        memory = new_states(self.states, dtypes, self.specializations, is_current=gives)
+        status, handle = running.createSlicingSpecHandle(specification(self.states, memory))
+        self._check(status, "prepare slices of states of")
+        self.memory = memory
+        self._slices = Slices(
+            handle, {name: found[name].index for name in names}, self.states, memory
+        )
+
     @contextmanager
     def _understood(self, what: str) -> Iterator[None]:
         """Say in our words what a constructor of the SDK raises."""
@@ -313,12 +320,6 @@ def _buffer(api: Any, name: str, kind: int) -> Buffer:
         )
     known = types[kind]
     return Buffer(dtype=np.dtype(_DTYPES[known]), is_bfloat16=known == "BFLOAT16_TYPE")
-
-
-def _readable(returned: Mapping[str, str], buffers: Mapping[str, Buffer]) -> bool:
-    """Tell whether states are listed, and are floats: of MXINT8 nobody says how it lies in a buffer."""
-    every = [buffers.get(name) for name in (*returned, *returned.values())]
-    return all(one is not None and one.dtype.kind == "f" for one in every)
 
 
 def _deactivate(active: list[Any], program: Any) -> None:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of a given form: JSON of a schema, a regular expression, one of several texts, or a grammar.
+
+llguidance says before each token which ones go on as the form allows; the others cannot be chosen.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.program import Array
+
+_KEPT = 32  # grammars of a session that need not be compiled again
+#: Work on an expression, at most; a fifth of llguidance's own bound: a hostile one takes half a second and not eight.
+_FUEL = 200_000
+#: Between the tokens of JSON: nothing, a space, or a line and its indentation. More would let a weak model go on for
+#: ever without a word.
+_BLANKS = r" ?|\n {0,32}"
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """The form of an answer; `json`, `regex`, `choice` and `lark` make one.
+
+    Args:
+        source: As llguidance writes it.
+
+    Example:
+        >>> colour = Grammar.json(
+        ...     {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}}
+        ... )
+        >>> session.generate("A fire engine is", grammar=colour)[0].text  # doctest: +SKIP
+        '"red"'
+    """
+
+    source: str
+
+    @classmethod
+    def json(cls, schema: Mapping[str, Any] | str | None = None) -> "Grammar":
+        """JSON of a schema; any object without one.
+
+        Args:
+            schema: A JSON Schema, or its text. What cannot be held to, such as `uniqueItems`, is refused when it is
+                asked for.
+
+        Raises:
+            GenerationError: It is no JSON object.
+        """
+        wanted: Any = {"type": "object"} if schema is None else schema
+        wanted = wanted if isinstance(wanted, str) else json.dumps(wanted)
+        try:
+            source = _matching().grammar_from_json_schema(
+                wanted, overrides={"whitespace_pattern": _BLANKS}
+            )
+        except ValueError as error:
+            raise GenerationError(
+                f"Cannot hold an answer to a JSON Schema of {len(wanted):,} characters: {error}. Expected a JSON "
+                "object. Correct it."
+            ) from error
+        return cls(source)
+
+    @classmethod
+    def regex(cls, pattern: str) -> "Grammar":
+        """A text that a regular expression matches as a whole; in Rust's syntax, without look-around."""
+        return cls(_matching().grammar_from_regex(pattern))
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> "Grammar":
+        """One of several texts."""
+        if not texts or "" in texts:
+            raise GenerationError(
+                f"Cannot choose among {list(texts)!r}; expected at least one text, none of them empty. Correct them."
+            )
+        alternatives = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+        return cls.lark(f"start: {alternatives}")
+
+    @classmethod
+    def lark(cls, text: str) -> "Grammar":
+        """A text of a context-free grammar, in Lark's syntax as llguidance has it; its rule `start` is the whole."""
+        return cls(_matching().grammar_from_lark(text))
+
+
+class Guides:
+    """Makes guides for the answers of one package.
+
+    Args:
+        folder: Of the package.
+        vocab_size: Of the model's logits.
+        eos_token_ids: Tokens that end an answer.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+        self._folder, self._vocab_size, self._eos = folder, vocab_size, sorted(eos_token_ids)
+        self._compiled = lru_cache(_KEPT)(self._compile)
+
+    def check(self, grammar: Grammar) -> None:
+        """Compile a grammar, from any thread.
+
+        Raises:
+            GenerationError: It is none, it is too complex, or the package's tokenizer does not say what its tokens are.
+        """
+        self._compiled(grammar.source)
+
+    def guide(self, grammar: Grammar) -> "Guide":
+        """Return what guides one answer.
+
+        Raises:
+            GenerationError: As `check`.
+        """
+        return Guide(self._compiled(grammar.source).deep_copy(), self._vocab_size)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        path = self._folder / "tokenizer.json"
+        from llguidance import LLTokenizer
+
+        if not path.is_file():
+            raise GenerationError(
+                f"Package {str(self._folder)!r} has no tokenizer.json and cannot hold answers to a form; expected one. "
+                "Leave the grammar out."
+            )
+        try:
+            text = path.read_text(encoding="utf-8")
+            known = max(json.loads(text)["model"]["vocab"].values(), default=0) + 1
+            return LLTokenizer(
+                text, n_vocab=max(self._vocab_size, known), eos_token=self._eos or None
+            )
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+            raise GenerationError(
+                f"Cannot hold answers of {str(self._folder)!r} to a form: {error}. Expected a tokenizer whose tokens "
+                "are bytes or pieces of text. Leave the grammar out."
+            ) from error
+
+    def _compile(self, source: str) -> Any:
+        from llguidance import LLParserLimits
+
+        tokenizer, limits = (
+            self._tokenizer,
+            LLParserLimits(initial_lexer_fuel=_FUEL, verbose_errors=False),
+        )
+        wrong, found = _matching().validate_grammar_with_warnings(source, tokenizer, limits=limits)
+        if wrong:
+            raise GenerationError(
+                f"Cannot hold an answer to this form: {' '.join(found[0].split())}. Expected a JSON Schema, a regular "
+                "expression or a grammar that llguidance reads. Correct it, or leave it out."
+            )
+        matcher = _matching()(tokenizer, source, log_level=0, limits=limits)
+        matcher.compute_bitmask()  # the first takes longest, and nobody waits for it here
+        return matcher
+
+
+class Guide:
+    """Keeps one answer to its form, token by token.
+
+    Args:
+        matcher: At the answer's beginning.
+        vocab_size: Of the model's logits.
+    """
+
+    def __init__(self, matcher: Any, vocab_size: int) -> None:
+        self._matcher, self._vocab_size = matcher, vocab_size
+
+    def allowed(self) -> Array:
+        """Tell of each token whether it may come next, (vocab,).
+
+        Raises:
+            GenerationError: None may.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        found = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(bool)
+        if not found.any():
+            raise GenerationError(
+                f"No token goes on with the answer: {self._matcher.get_error() or 'it is complete'}. Expected a form "
+                "that the vocabulary can spell. Make it simpler."
+            )
+        return found
+
+    def take(self, token: int) -> bool:
+        """Go on by a token that is allowed.
+
+        Returns:
+            Whether the answer is complete, so that nothing may follow.
+        """
+        self._matcher.consume_token(token)
+        return bool(self._matcher.is_stopped() and not self._matcher.is_error())
+
+
+def _matching() -> Any:
+    from llguidance import LLMatcher  # takes a while, which answers of any form need not
+
+    return LLMatcher

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of a given form: every one has it, however it is drawn and whoever asks."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import openai
+import pytest
+from fixtures_serving import MODEL, QUESTION
+
+from qeff_zoo import cli
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import Grammar, Sampling, TextGenerationSession
+from qeff_zoo.runtime.sampling import Drawn, Sampler
+
+PROMPTS = ["class socket.", "def open(", "x"]
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["socket", "collections", "naïve"]},
+        "count": {"type": "integer", "minimum": 3, "maximum": 40},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["name", "count", "flags"],
+    "additionalProperties": False,
+}
+
+
+def _is_json(text: str) -> None:
+    jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def _matches(pattern: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        assert re.fullmatch(pattern, text), text
+
+    return check
+
+
+FORMS: dict[str, tuple[Callable[[], Grammar], Callable[[str], None]]] = {
+    "schema": (lambda: Grammar.json(SCHEMA), _is_json),
+    "regex": (lambda: Grammar.regex(r"\d{4}-\d\d(-é)?"), _matches(r"\d{4}-\d\d(-é)?")),
+    "choice": (lambda: Grammar.choice(["yes", 'no "1"', "é"]), _matches('yes|no "1"|é')),
+    "lark": (
+        lambda: Grammar.lark('start: "(" start ")" | word\nword: /[a-z]{1,3}/'),
+        lambda text: _matches(r"\(*[a-z]{1,3}\)*")(text) or _balanced(text),
+    ),
+}
+
+
+def _balanced(text: str) -> None:
+    assert text.count("(") == text.count(")")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_have_their_form(
+    form: str, temperature: float, alone: TextGenerationSession
+) -> None:
+    grammar, check = FORMS[form]
+    sampling = Sampling(temperature=temperature, seed=1, top_k=40, repetition_penalty=1.2)
+    found = alone.generate(PROMPTS, grammar=grammar(), sampling=sampling, generation_len=110)
+    ended = [one for one in found if one.finish_reason != "length"]
+    for one in ended:
+        check(one.text)
+    assert len(ended) >= 2  # of the model's own choice, blanks or brackets may fill the context
+
+
+def test_an_answer_without_a_form_runs_beside_one_with(alone: TextGenerationSession) -> None:
+    plain, form = alone.request(PROMPTS[0], generation_len=12), Grammar.choice(["yes", "no"])
+    (wanted,) = alone.generate([plain])
+    held = alone.request(PROMPTS[0], generation_len=12, grammar=form)
+    found = alone.generate([held, plain, held])
+    assert found[1].token_ids == wanted.token_ids
+    assert {found[0].text, found[2].text} <= {"yes", "no"}
+    assert found[0].finish_reason in ("stop", "eos")
+
+
+class Only:
+    """Lets some tokens come."""
+
+    def __init__(self, tokens: list[int], vocab: int) -> None:
+        self._allowed = np.isin(np.arange(vocab), tokens)
+
+    def allowed(self) -> np.ndarray:
+        return self._allowed
+
+    def take(self, token: int) -> bool:
+        return not self._allowed[token]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{}, {"top_k": 10}, {"top_p": 0.99}, {"min_p": 0.001}, {"presence_penalty": 1.0}],
+    ids=str,
+)
+def test_what_is_drawn_is_the_share_among_what_is_allowed(choices: dict[str, Any]) -> None:
+    logits = np.linspace(-2, 3, 40, dtype=np.float32)
+    allowed = [1, 20, 30]
+    guide: Any = Only(allowed, len(logits))
+    sampling = Sampling(temperature=1.0, seed=0, **choices)
+    sampler = Sampler(sampling, [], guide)
+    counts = np.zeros(len(logits))
+    for _ in range(4000):
+        sampler._counts.clear()
+        counts[sampler.next(logits)] += 1
+    shares = np.exp(logits[allowed])
+    assert not np.delete(counts, allowed).any()
+    assert counts[allowed] / 4000 == pytest.approx(shares / shares.sum(), abs=0.03)
+    # Nor does a draft count that is not allowed.
+    drafted = Drawn(39, np.arange(len(logits)), np.full(len(logits), 1 / len(logits)))
+    assert {sampler.next_of(logits, drafted) for _ in range(100)} <= {*allowed}
+    # However a random number rounds, it is of an allowed token.
+    sampler._random = type("", (), {"random": lambda _: 1 - 2**-53})()  # type: ignore[assignment]
+    assert sampler.next(logits) == 30
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    {
+        "half an expression": (lambda: Grammar.regex("(("), "unclosed group"),
+        "a rule that is missing": (lambda: Grammar.lark("start: foo"), "foo"),
+        "a keyword that is not held to": (
+            lambda: Grammar.json({"type": "array", "uniqueItems": True}), "uniqueItems",
+        ),
+        "a schema elsewhere": (lambda: Grammar.json({"$ref": "http://127.0.0.1/x"}), "127.0.0.1"),
+        "nothing": (lambda: Grammar.json({"type": "string", "enum": []}), "enum|[Uu]nsatisf"),
+        "no schema": (lambda: Grammar.json("[1]"), "Expected a JSON object"),
+        "no choices": (lambda: Grammar.choice([]), "at least one text"),
+        "an empty choice": (lambda: Grammar.choice(["a", ""]), "none of them empty"),
+    }.values(),
+)  # fmt: skip
+def test_a_form_that_cannot_be_held_to_is_refused(
+    form: Callable[[], Grammar], said: str, alone: TextGenerationSession
+) -> None:
+    with pytest.raises(GenerationError, match=said):
+        alone.request("x", grammar=form())
+
+
+def test_a_form_has_an_end(alone: TextGenerationSession) -> None:
+    with pytest.raises(GenerationError, match="cannot go on beyond its end"):
+        alone.request("x", grammar=Grammar.choice(["a"]), ignore_eos=True)
+
+
+def test_a_package_without_a_tokenizer_holds_to_none(
+    alone: TextGenerationSession, tmp_path: Path
+) -> None:
+    from qeff_zoo.runtime.grammar import Guides
+
+    for folder, said in ((tmp_path / "none", "has no tokenizer.json"), (tmp_path, "to a form")):
+        with pytest.raises(GenerationError, match=said):
+            Guides(folder, alone.decoder.vocab_size, [1]).check(Grammar.choice(["a"]))
+        (tmp_path / "tokenizer.json").write_text("{}")
+
+
+@pytest.mark.parametrize("pattern", ["(a{1000}){1000}", "(a|b)*a(a|b){30}", r"(\w{1,99}){1,99}"])
+def test_a_hostile_form_takes_no_minute(pattern: str, alone: TextGenerationSession) -> None:
+    begun = time.process_time()
+    with suppress(GenerationError):  # too much for it; the others are answered
+        alone.generate(["x"], grammar=Grammar.regex(pattern), generation_len=20)
+    assert time.process_time() - begun < 20
+
+
+def test_a_server_holds_answers_to_their_form(client: openai.OpenAI) -> None:
+    schema = {"name": "thing", "schema": SCHEMA, "strict": True}
+    forms: dict[str, tuple[dict[str, Any], Callable[[str], Any]]] = {
+        "schema": (
+            {"response_format": {"type": "json_schema", "json_schema": schema}}, _is_json,
+        ),
+        "vllm's schema": ({"structured_outputs": {"json": SCHEMA}}, _is_json),
+        "regex": ({"structured_outputs": {"regex": "[ab]{3}"}}, _matches("[ab]{3}")),
+        "choice": ({"structured_outputs": {"choice": ["yes", "no"]}}, _matches("yes|no")),
+        "grammar": ({"structured_outputs": {"grammar": 'start: "a" "b"'}}, _matches("ab")),
+    }  # fmt: skip
+    for asked, check in forms.values():
+        chat = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=90, n=2, temperature=1, extra_body=asked,  # type: ignore[arg-type]
+        )  # fmt: skip
+        for choice in chat.choices:
+            assert choice.finish_reason == "stop"
+            check(choice.message.content or "")
+    form = {"response_format": {"type": "json_object"}}
+    pieces = client.completions.create(
+        model=MODEL, prompt="x", max_tokens=8, stream=True, extra_body=form
+    )
+    assert "".join(piece.choices[0].text for piece in pieces).startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}}},
+            "response_format",
+        ),
+        ({"structured_outputs": {"regex": "(("}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        ({"structured_outputs": {"backend": "x"}}, "structured_outputs"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_server_says_what_is_wrong_with_a_form(
+    client: openai.OpenAI, asked: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=MODEL, prompt="x", max_tokens=4, extra_body=asked)
+    assert (refused.value.param or "").startswith(param)
+
+
+def test_the_command_holds_answers_to_their_form(
+    trained: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema, lark = tmp_path / "schema.json", tmp_path / "form.lark"
+    schema.write_text(json.dumps(SCHEMA))
+    lark.write_text('start: "a" "b"')
+    forms: list[tuple[list[str], Callable[[str], Any]]] = [
+        (["--json-schema", str(schema)], _is_json),
+        (["--regex", "[ab]{3}"], _matches("[ab]{3}")),
+        (["--choice", "yes", "--choice", "no"], _matches("yes|no")),
+        (["--grammar", str(lark)], _matches("ab")),
+    ]
+    run = ["run", str(trained.path), "--prompt", "x", "--generation-len", "110", "--json"]
+    for flags, check in forms:
+        assert cli.main([*run, *flags]) == 0
+        check(json.loads(capsys.readouterr().out)["outputs"][0]["text"])
+    schema.write_text("{")
+    assert cli.main([*run, "--json-schema", str(schema)]) == 1
+    assert "Expected a JSON object" in capsys.readouterr().err
+
+
+def test_the_example_of_the_guide(
+    trained: Package,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    guide = Path(__file__).parents[1] / "docs" / "serving.md"
+    (code,) = re.findall(
+        "<!-- forms: .*?-->\n```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "my-package").symlink_to(trained.path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(guide), "exec"), {})
+    assert json.loads(capsys.readouterr().out)["name"] in ("Ada", "Grace")
