@@ -1,17 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that nobody expects, and where to put them: what the fuzz tests of tests/hostile have in common."""
+"""Values that nobody expects, and where to put them: what the fuzz tests of tests/hostile have in common.
+
+QEFF_ZOO_TEST_CASES=5000 tries that many with each reader, in place of what the tests have time for on every change.
+"""
 
 import copy
+import os
+import tracemalloc
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 SECONDS = 2.0  # for one case; it takes milliseconds
+
+
+def asked(usual: int) -> int:
+    """Return how many cases a test tries."""
+    return int(os.environ.get("QEFF_ZOO_TEST_CASES", usual))
+
+
+@contextmanager
+def allocating(most: int) -> Iterator[None]:
+    """Check that no more is ever allocated at a time, in bytes."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= most
+    finally:
+        tracemalloc.stop()
+
+
 CASES = settings(
-    max_examples=2000,
+    max_examples=asked(2000),
     deadline=None,
     derandomize=True,
     database=None,

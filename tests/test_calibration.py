@@ -15,6 +15,7 @@ from fixtures_builds import Models
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
+    AutoModelForCausalLM,
     BertConfig,
     BertModel,
     Gemma2Config,
@@ -37,6 +38,8 @@ from qeff_zoo.calibration.rounding import damped, error_of, gptq, nearest
 from qeff_zoo.calibration.writing import Writer
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError, StoreError, UnsupportedModelError
+from qeff_zoo.validation.reference_formats import open_weights
+from qeff_zoo.weights.writing import evaluate
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -147,7 +150,7 @@ def test_folded_scales_leave_the_float_model_what_it_was(
     rounded = work.Work._round
 
     def keep(self: Any, name: str, weights: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
-        kept[f"{self.subject.sources[name]}"] = weights.clone()
+        kept[self.subject.sources[name].tensor] = weights.clone()
         rounded(self, name, weights, hessian)
         return weights
 
@@ -198,9 +201,9 @@ def test_what_is_read_back_is_what_was_computed_bit_for_bit(
     written: dict[str, Rounded] = {}
     put = Writer.put_matrix
 
-    def noting(self: Writer, path: str, found: Rounded) -> None:
+    def noting(self: Writer, path: str, found: Rounded, number: int) -> None:
         written[f"{path}.weight"] = found
-        put(self, path, found)
+        put(self, path, found, number)
 
     monkeypatch.setattr(Writer, "put_matrix", noting)
 
@@ -263,6 +266,80 @@ def test_experts_are_quantized_each_with_its_own_tokens(
 
     (program,) = package.manifest["programs"]
     assert program["ways"]["experts"].keys() == {"native"}
+    assert program["ways"]["weights"].keys() == {"kept"}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        # (experts, columns, rows), with biases, gates and ups in turns; a square one
+        ("gpt_oss", {"intermediate_size": 64}),
+        # the same, all experts multiplied in one product; zero points
+        ("llama4_text", {"intermediate_size": 64}),
+        # (experts, rows, columns)
+        ("qwen3_moe", {"moe_intermediate_size": 64}),
+    ],
+)
+def test_experts_of_one_tensor_are_quantized_one_by_one(
+    model_type: str,
+    config: dict[str, Any],
+    models: Models,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was written, what a package keeps, and what Hugging Face computes with it are the same numbers."""
+    floats = models.checkpoint(f"{model_type}-64", model_type, **config)
+    if model_type == "qwen3_moe":  # as transformers has them, not as its checkpoints do
+        floats = models.copy(floats, tmp_path / "floats")
+        model = AutoModelForCausalLM.from_pretrained(floats, dtype=torch.float32)
+        model.save_pretrained(floats, save_original_format=False)
+    if model_type == "gpt_oss":  # whose router can be told that an expert is never to be chosen
+        floats = models.copy(floats, tmp_path / "floats")
+        tensors = load_file(floats / "model.safetensors")
+        for name in tensors:
+            if name.endswith("router.bias"):
+                tensors[name][0] = -100
+        save_file(tensors, floats / "model.safetensors", {"format": "pt"})
+    stacks = {
+        name: info.shape
+        for name, info in open_checkpoint(str(floats)).stored.items()
+        if "experts." in name and len(info.shape) == 3
+    }
+    assert stacks
+    written: dict[str, dict[int, Rounded]] = {}
+    put = Writer.put_matrix
+
+    def noting(self: Writer, path: str, found: Rounded, number: int) -> None:
+        written.setdefault(path, {})[number] = found
+        put(self, path, found, number)
+
+    monkeypatch.setattr(Writer, "put_matrix", noting)
+    wishes = Wishes(tokens=64, zero_points=model_type == "llama4_text")
+    found = quantize(str(floats), tmp_path / "out", wishes)
+    experts = [one for one in found.matrices if one.expert is not None]
+    assert len(experts) == sum(shape[0] for shape in stacks.values())
+    assert all(one.error <= one.nearest_error for one in found.matrices)
+    assert not any("experts" in name for name in found.floats)
+    missed = [one for one in experts if not one.is_reached]
+    assert {one.expert for one in missed} == ({0} if model_type == "gpt_oss" else set())
+    assert all(one.error == one.nearest_error for one in missed)
+
+    checkpoint = open_checkpoint(str(tmp_path / "out"))
+    reference = open_weights(checkpoint.folder, checkpoint.quantization).tensors
+    for name, shape in stacks.items():
+        assert checkpoint.logical[name].shape == shape
+        turned = checkpoint.values[name][0] == "transpose"
+        each = written[f"{name}_by_{'columns' if turned else 'rows'}"]
+        values = torch.stack([each[number].values for number in range(shape[0])])
+        wanted = (values.mT if turned else values).contiguous().numpy()
+        assert evaluate(checkpoint.values[name], checkpoint).tobytes() == wanted.tobytes()
+        assert reference[name][...].numpy().tobytes() == wanted.tobytes()
+
+    package = qeff_zoo.build(found.path, ctx_len=32, prefill_seq_len=8)
+
+    assert package.validated == "checkpoint"
+    (program,) = package.manifest["programs"]
     assert program["ways"]["weights"].keys() == {"kept"}
 
 

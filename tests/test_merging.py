@@ -165,9 +165,26 @@ def test_a_build_proves_that_the_adapter_is_inside(
     assert not record.passed
     again = qeff_zoo.build(models.llama, adapter=[asked], weights="int8", **SHAPE)
     assert again.build_key == package.build_key
+    moved = shutil.copytree(adapter, tmp_path / "moved")
     overwrite(adapter / "adapter_config.json", b'{"peft_type": "LORA", "r": 8, "lora_alpha": 1}')
     with pytest.raises(AdapterError, match=r"but package 'llama \+ sql' was built with sha256"):
         source_of(package, None)
+    (known,) = source_of(package, None, [str(moved)]).merged
+    assert (known.weight, known.adapter.folder) == (0.5, moved)
+    assert main(["validate", str(package.path), "--adapter", str(adapter)]) == 1
+    assert "was not merged into 'llama + sql'. Expected those" in capsys.readouterr().err
+    shutil.copytree(moved, adapter, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("target", ["openvino", "qnn-htp"])
+def test_other_targets_have_the_adapter_inside(
+    models: Models, home: Path, adapter: Path, target: str
+) -> None:
+    """Which the reference says, that merges it by code of its own."""
+    models.trace(models.llama, home)
+    sizes = {**SHAPE, "weights": "int8", "target": target}
+    package = qeff_zoo.build(models.llama, adapter=str(adapter), **sizes)
+    assert package.validated == ("simulated" if target == "qnn-htp" else "checkpoint")
 
 
 def planned(source: Path, *asked: str, **choices: Any) -> Any:

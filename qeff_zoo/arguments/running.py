@@ -283,6 +283,13 @@ def _add_validate(commands: Any) -> None:
     parser.add_argument(
         "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
     )
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where an adapter that was merged into the package is now; may be given several times",
+    )
     parser.add_argument("--target", help="of a recipe, what its tiny models are built for")
     parser.add_argument(
         "--record",

@@ -24,6 +24,8 @@ class Matrix:
         zero_points: Whether each group has one.
         error: Squared difference of its outputs on the texts, relative to their square.
         nearest_error: What rounding to the nearest would have made of it.
+        expert: Its number, where that is one tensor with others.
+        is_reached: Whether any token of the texts came to it; rounded to the nearest otherwise.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Matrix:
     zero_points: bool
     error: float
     nearest_error: float
+    expert: int | None = None
+    is_reached: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ class Streamed:
         self.path, self.layers = self._chain()
         if hasattr(self.model, "set_experts_implementation"):
             self.model.set_experts_implementation("eager")  # an expert after the other
-        #: Names of the linear layers that experts were taken apart into.
+        #: The linear layers that experts were taken apart into, by name.
         self.unstacked = unstack(self.model, self.expressions, checkpoint.tensors, f"{self.path}.")
         self._values: dict[str, Tensor] = {}
         #: By layer and text.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is to be quantized: the matrices of a model, and how many bits they may take."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from qeff_zoo.calibration.asked import MEASURED, Wishes
 from qeff_zoo.calibration.budget import cheapest, distance
 from qeff_zoo.calibration.grids import Scheme
 from qeff_zoo.calibration.streaming import Streamed
+from qeff_zoo.calibration.unstacking import Place
 from qeff_zoo.calibration.writing import scale_dtype, torch_dtype
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
@@ -53,24 +55,31 @@ class Subject:
         }
         if self.wishes.embeddings:
             asked |= {self.embedding} | ({self.head} if self.head and not self.tied else set())
-        #: Modules whose matrix can be stored in integers, and the checkpoint's name of that.
-        self.sources: dict[str, str] = {}
+        #: Modules whose matrix can be stored in integers, and where the checkpoint has that.
+        self.sources: dict[str, Place] = {}
         for name in modules:
-            source = expressions.get(f"{name}.weight")
-            if name in asked and isinstance(source, str) and self._fits(source):
-                self.sources[name] = source
+            place = self._place(name) if name in asked else None
+            if place is not None and self._fits(place):
+                self.sources[name] = place
         self.names = list(modules)
         text_config = model.config.get_text_config()
         heads = getattr(text_config, "num_attention_heads", 1)
         self.head_dim = getattr(text_config, "head_dim", None) or text_config.hidden_size // heads
         self.measured = self._measured()
 
-    def _fits(self, source: str) -> bool:
-        info = self.checkpoint.stored[source]
-        whole = info.shape[-1] % self.wishes.group_size == 0
-        return (
-            len(info.shape) == 2 and whole and info.dtype in FLOATS and source.endswith(".weight")
-        )
+    def _place(self, name: str) -> Place | None:
+        """Return where the checkpoint has a module's matrix; None where it has it in another form."""
+        if name in self.streamed.unstacked:
+            return self.streamed.unstacked[name]
+        source = self.streamed.expressions.get(f"{name}.weight")
+        if not isinstance(source, str) or not source.endswith(".weight"):
+            return None
+        shape = self.checkpoint.stored[source].shape
+        return Place(tensor=source, rows=shape[0], columns=shape[1]) if len(shape) == 2 else None
+
+    def _fits(self, place: Place) -> bool:
+        info = self.checkpoint.stored[place.tensor]
+        return place.columns % self.wishes.group_size == 0 and info.dtype in FLOATS
 
     def _measured(self) -> list[int]:
         """Return the numbers of the first texts, whose answers are compared."""
@@ -86,7 +95,7 @@ class Subject:
         size = self.wishes.group_size
         if self.wishes.budget is None:
             return [Scheme(self.wishes.bits, size, self.wishes.zero_points)]
-        columns = [self.checkpoint.stored[self.sources[name]].shape[1] for name in names]
+        columns = [self.sources[name].columns for name in names]
         wide = (one for one in (128, 64, 32) if one >= size and not any(n % one for n in columns))
         return [Scheme(4, size, self.wishes.zero_points), Scheme(8, next(wide, size))]
 
@@ -113,11 +122,12 @@ class Subject:
                 )
 
     def matrices(self) -> dict[str, int]:
-        """Return the number of weights of every matrix of the checkpoint."""
+        """Return the number of weights of every matrix of the checkpoint, and of every stack of them."""
+        stacks = {place.tensor for place in self.streamed.unstacked.values()}
         return {
-            name: info.shape[0] * info.shape[1]
+            name: math.prod(info.shape)
             for name, info in self.checkpoint.stored.items()
-            if len(info.shape) == 2 and info.dtype in FLOATS
+            if (len(info.shape) == 2 or name in stacks) and info.dtype in FLOATS
         }
 
     def bits(self, schemes: Mapping[str, Scheme]) -> float:
@@ -126,7 +136,7 @@ class Subject:
 
     def total(self, schemes: Mapping[str, Scheme]) -> float:
         """Return bits of all matrices."""
-        by_source = {self.sources[name]: scheme for name, scheme in schemes.items()}
+        by_source = {self.sources[name].tensor: scheme for name, scheme in schemes.items()}
         return sum(
             by_source[name].bits_per_weight * weights
             if name in by_source
@@ -136,17 +146,16 @@ class Subject:
 
     def called(self, name: str) -> str:
         """Return the name of a linear layer; of an expert's, which has none in the model, that in the checkpoint."""
-        source = self.streamed.expressions.get(f"{name}.weight")
-        return str(source).removesuffix(".weight") if name in self.streamed.unstacked else name
+        place = self.streamed.unstacked.get(name)
+        return name if place is None else place.path
 
     def weights(self, name: str) -> int:
         """Return the number of a module's weights."""
-        rows, columns = self.checkpoint.stored[self.sources[name]].shape
-        return rows * columns
+        return self.sources[name].rows * self.sources[name].columns
 
     def dtype(self, name: str) -> torch.dtype:
         """Return the type of a module's scales."""
-        return torch_dtype(scale_dtype(self.checkpoint.stored[self.sources[name]]))
+        return torch_dtype(scale_dtype(self.checkpoint.stored[self.sources[name].tensor]))
 
     def distance(self, expected: Sequence[Tensor], hidden: Sequence[Tensor]) -> float:
         """Compare answers to the measured texts; all but the layers is loaded.

@@ -216,12 +216,14 @@ class Work:
         """Quantize a matrix, write it, and return its values."""
         scheme, dtype = self.schemes[name], self.subject.dtype(name)
         plain = nearest(weights, torch.ones(weights.shape[1]), scheme, dtype)
+        is_reached = bool(hessian.any())
         found = (
             plain
-            if self.subject.wishes.method == NEAREST
+            if self.subject.wishes.method == NEAREST or not is_reached
             else gptq(weights, hessian, scheme, dtype)
         )
-        self.writer.put_matrix(self.subject.sources[name].removesuffix(".weight"), found)
+        place = self.subject.sources[name]
+        self.writer.put_matrix(place.path, found, place.expert or 0)
         whole = error_of(weights, torch.zeros(()), hessian) or 1.0
         errors = [error_of(weights, one.values, hessian) / whole for one in (found, plain)]
         self.matrices.append(
@@ -232,6 +234,8 @@ class Work:
                 zero_points=scheme.zero_points,
                 error=errors[0],
                 nearest_error=errors[1],
+                expert=place.expert,
+                is_reached=is_reached,
             )
         )
         return found.values
@@ -268,7 +272,7 @@ class Work:
         places = {
             e: name for name, e in self.subject.streamed.expressions.items() if isinstance(e, str)
         }
-        gone = {self.subject.sources[name] for name in self.schemes}
+        gone = {self.subject.sources[name].tensor for name in self.schemes}
         if self.subject.embedding in self.schemes:  # tied to it, and stored again
             gone |= {one for one in self.subject.streamed.doubled if isinstance(one, str)}
         here = self.subject.checkpoint.folder
@@ -282,8 +286,8 @@ class Work:
         stored = self.subject.checkpoint.stored
         planned = {name: Planned(stored[name].dtype, stored[name].shape) for name in self._plain()}
         for name, scheme in self.schemes.items():
-            source = self.subject.sources[name]
-            planned |= planned_matrix(source.removesuffix(".weight"), stored[source], scheme)
+            place = self.subject.sources[name]
+            planned |= planned_matrix(place, stored[place.tensor], scheme)
         return planned
 
     @property

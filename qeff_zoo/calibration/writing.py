@@ -4,6 +4,8 @@
 weight_packed (rows, columns * bits / 32) int32, the first column in the lowest bits, integers moved to 0 … 2**bits - 1
 weight_scale  (rows, columns / group), weight_shape (2,) int64
 weight_zero_point  (rows * bits / 32, columns / group) int32, where there are zero points: packed and moved likewise
+
+Of experts that the checkpoint has in one tensor, all of these are stacks too, but for weight_shape, of three numbers.
 """
 
 import json
@@ -16,6 +18,7 @@ import numpy as np
 import torch
 
 from qeff_zoo.calibration.grids import Rounded, Scheme
+from qeff_zoo.calibration.unstacking import Place
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS, TensorInfo
 from qeff_zoo.formats.encoded import Array
 from qeff_zoo.weights.quantization import pack
@@ -54,22 +57,23 @@ class Planned:
         return int(np.prod(self.shape, dtype=np.int64)) * DTYPE_BITS[self.dtype] // 8
 
 
-def planned_matrix(path: str, info: TensorInfo, scheme: Scheme) -> dict[str, Planned]:
-    """Return the tensors that a matrix becomes.
+def planned_matrix(place: Place, info: TensorInfo, scheme: Scheme) -> dict[str, Planned]:
+    """Return the tensors that a matrix, or the stack that it is in, becomes.
 
     Args:
-        path: Of its module in the checkpoint.
+        place: Of the matrix.
         info: As the checkpoint has it.
         scheme: How it will be stored.
     """
-    rows, columns = info.shape
-    words = -(-rows * scheme.bits // 32)
-    zeros = {f"{path}.weight_zero_point": Planned("I32", (words, columns // scheme.group))}
+    path, lead = place.path, () if place.expert is None else (place.experts,)
+    words, groups = -(-place.rows * scheme.bits // 32), place.columns // scheme.group
+    zeros = {f"{path}.weight_zero_point": Planned("I32", (*lead, words, groups))}
+    packed = place.columns * scheme.bits // 32
     return {
         **(zeros if scheme.zero_points else {}),
-        f"{path}.weight_packed": Planned("I32", (rows, columns * scheme.bits // 32)),
-        f"{path}.weight_scale": Planned(scale_dtype(info), (rows, columns // scheme.group)),
-        f"{path}.weight_shape": Planned("I64", (2,)),
+        f"{path}.weight_packed": Planned("I32", (*lead, place.rows, packed)),
+        f"{path}.weight_scale": Planned(scale_dtype(info), (*lead, place.rows, groups)),
+        f"{path}.weight_shape": Planned("I64", (2 + len(lead),)),
     }
 
 
@@ -127,27 +131,32 @@ class Writer:
         for name in names:
             self._places[name] = (file, 8 + len(raw) + header[name]["data_offsets"][0])
 
-    def put(self, name: str, values: Array) -> None:
-        """Write a tensor to its place.
+    def put(self, name: str, values: Array, number: int = 0) -> None:
+        """Write a tensor, or an item of it, to its place.
 
         Args:
             name: A planned one.
-            values: Its bytes, in any shape and type.
+            values: The bytes, in any shape and type.
+            number: Of the item.
         """
         raw = np.ascontiguousarray(values)
-        assert raw.nbytes == self._planned[name].nbytes, name
+        items, rest = divmod(self._planned[name].nbytes, raw.nbytes)
+        assert number < items, name
+        assert not rest, name
         file, offset = self._places[name]
         with (self._folder / file).open("r+b") as opened:
-            opened.seek(offset)
+            opened.seek(offset + number * raw.nbytes)
             opened.write(raw.data)
-        self._missing.discard(name)
+        if number == items - 1:  # they come in order
+            self._missing.discard(name)
 
-    def put_matrix(self, path: str, found: Rounded) -> None:
+    def put_matrix(self, path: str, found: Rounded, number: int = 0) -> None:
         """Write the tensors of a matrix.
 
         Args:
-            path: Of its module in the checkpoint.
+            path: Of its module, or its stack, in the checkpoint.
             found: What it became.
+            number: Of the matrix in the stack.
         """
         bits = found.scheme.bits
         half = 1 << (bits - 1)
@@ -155,11 +164,12 @@ class Writer:
         if found.scheme.zero_points:
             zeros = (found.zeros + half).to(torch.uint8).numpy().T
             zeros = np.pad(zeros, [(0, 0), (0, -zeros.shape[1] % (32 // bits))])
-            self.put(f"{path}.weight_zero_point", pack(zeros, bits).view("<u4").T)
-        self.put(f"{path}.weight_packed", pack(moved, bits))
+            self.put(f"{path}.weight_zero_point", pack(zeros, bits).view("<u4").T, number)
+        self.put(f"{path}.weight_packed", pack(moved, bits), number)
         name = f"{path}.weight_scale"
-        self.put(name, to_bytes(found.scales, self._planned[name].dtype))
-        self.put(f"{path}.weight_shape", np.array(moved.shape, np.int64))
+        self.put(name, to_bytes(found.scales, self._planned[name].dtype), number)
+        lead = self._planned[f"{path}.weight_packed"].shape[:-2]
+        self.put(f"{path}.weight_shape", np.array([*lead, *moved.shape], np.int64))
 
     def finish(self) -> None:
         """Make sure that everything was written."""

@@ -24,6 +24,7 @@ def validate_command(arguments: argparse.Namespace) -> int:
     outcome = checks.check(
         arguments.package,
         checkpoint=arguments.checkpoint,
+        adapters=arguments.adapter,
         target=arguments.target,
         record=arguments.record,
         reporter=reporter(arguments),
@@ -63,6 +64,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
         {"package": package},
         scoring,
         checkpoint=arguments.checkpoint,
+        adapters=arguments.adapter,
         graph=arguments.graph,
         reporter=reporter(arguments),
     )

@@ -60,8 +60,10 @@ def _summary(found: "Quantized") -> str:
         )
     if found.floats:
         rows.append(["floats", len(found.floats), "0", "0"])
+    unreached = sum(not one.is_reached for one in found.matrices)
+    missed = f"; no token came to {unreached:,} matrices of experts" if unreached else ""
     shown = table(rows, ["linear layers", "number", "error", "rounded to the nearest"])
     return (
         f"{shown}\n\n{found.bits_per_weight:.3f} bits per weight; {found.measure} from the float model "
-        f"{found.distance:.2g}, on {found.calibration['tokens']:,} tokens"
+        f"{found.distance:.2g}, on {found.calibration['tokens']:,} tokens{missed}"
     )

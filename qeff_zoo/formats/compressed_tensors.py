@@ -7,6 +7,9 @@
     weight_scale  (…, blocks down, blocks across); for NVFP4 divided by weight_global_scale
     weight_g_idx  (columns,) the group of each column, where those were sorted by importance
 
+`qeff-zoo quantize` writes a stack of experts NAME, which is no module, as NAME_by_rows.weight_packed and so on where it
+is (experts, rows, columns), and as NAME_by_columns.weight_packed where it is (experts, columns, rows).
+
 Which scheme a module has follows from its tensors, not from the patterns of `config_groups`: it is the one there whose
 sizes its tensors have. Source: https://github.com/vllm-project/compressed-tensors, `compressors`.
 """
@@ -43,7 +46,7 @@ from qeff_zoo.formats.fields import (
     unpack_some,
 )
 from qeff_zoo.formats.gptq import order_of_groups
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.expressions import Expression, Read, transpose
 
 _FORMATS = (
     "dense",
@@ -56,6 +59,7 @@ _FORMATS = (
     "nvfp4-pack-quantized",
     "pack-quantized",
 )
+_STACKS = ("_by_rows", "_by_columns")
 #: Tensors that say how activations and caches are quantized.
 _ACTIVATIONS = (
     "input_scale",
@@ -114,7 +118,8 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
         stored: The checkpoint.
         schemes: Each with what of `num_bits` (or `bits`), `group_size` and `block_structure` it has.
     """
-    encoded = {}
+    encoded: dict[str, Encoded] = {}
+    values: dict[str, Expression] = {}
     for path in stored.modules("weight_packed", "weight_scale"):
         packed = stored.tensors.get(f"{path}.weight_packed")
         if packed is None:
@@ -123,9 +128,14 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
             made = _packed(stored, path, schemes)
         else:
             made = _pairs(stored, path)
-        encoded[f"{path}.weight"] = made
+        name = f"{path}.weight"
+        encoded[name] = made
+        if len(made.shape) == 3 and path.endswith(_STACKS):
+            turned = path.endswith(_STACKS[1])
+            stack, _, _ = path.rpartition("_by_")
+            values[stack] = transpose(1, 2, name) if turned else name
     beside = {name for name in stored.tensors if name.rpartition(".")[2] in _ACTIVATIONS}
-    return Encodings(encoded=encoded, beside=frozenset(beside))
+    return Encodings(encoded=encoded, values=values, beside=frozenset(beside))
 
 
 def _block(

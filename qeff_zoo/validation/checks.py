@@ -2,6 +2,7 @@
 """Behind `qeff-zoo validate`: a package against its checkpoint again, or a recipe against its tiny models."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -60,6 +61,7 @@ def check(
     subject: str,
     *,
     checkpoint: str | None = None,
+    adapters: Sequence[str] = (),
     target: str | None = None,
     record: bool = False,
     reporter: Reporter | None = None,
@@ -69,6 +71,7 @@ def check(
     Args:
         subject: A package's folder, build key or model name; or a recipe's `model_type`.
         checkpoint: Where the package's checkpoint is now; None for where it was when the package was built here.
+        adapters: Where those that were merged into the package are now, in any order; of others, where they were.
         target: Of a recipe, what its tiny models are built for; None for the default.
         record: Write `validated_models/ORG/NAME.json`, or `validated_models/_tiny/MODEL_TYPE.json` of a recipe, or
             what a recipe's models do on another target to `validated_models/_targets/TARGET.json`.
@@ -77,12 +80,14 @@ def check(
     Raises:
         PackageError: There is no such package.
         CheckpointError: Its checkpoint is not to be found, or is another one.
+        AdapterError: The same of an adapter.
     """
     watch = Stopwatch(reporter or Silent())
     if not Path(subject).exists() and registry.file_name(subject) in registry.list_model_types():
-        if checkpoint:
+        if checkpoint or adapters:
+            given = "--checkpoint" if checkpoint else "--adapter"
             raise PackageError(
-                f"{subject!r} is a recipe; --checkpoint is for packages. Leave it out, or name a package."
+                f"{subject!r} is a recipe; {given} is for packages. Leave it out, or name a package."
             )
         recipe = registry.find_recipe(subject)
         if target in (None, targets.NAMES[0]):
@@ -92,16 +97,17 @@ def check(
         raise PackageError(
             f"{subject!r} is a package of one target; --target is for recipes. Leave it out, or name a recipe."
         )
-    return _check_package(find_package(subject), checkpoint, watch, record=record)
+    package = find_package(subject)
+    source = source_of(package, checkpoint, adapters)
+    return _check_package(package, source, watch, record=record)
 
 
 def _check_package(
-    package: Package, checkpoint: str | None, watch: Stopwatch, *, record: bool
+    package: Package, source: Checkpoint, watch: Stopwatch, *, record: bool
 ) -> Outcome:
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import records
 
-    source = source_of(package, checkpoint)
     with watch.stage("validate", unit="step") as advance:
         level = targets.find(package.target).level
         found = validation.validate(package, source, level=level, progress=advance)
@@ -114,15 +120,17 @@ def _check_package(
     )
 
 
-def source_of(package: Package, given: str | None) -> Checkpoint:
+def source_of(package: Package, given: str | None, adapters: Sequence[str] = ()) -> Checkpoint:
     """Open the checkpoint that a package was built from, and make sure that it is the one.
 
     Args:
         package: Any.
         given: Where the checkpoint is now; None for where it was when the package was built here.
+        adapters: Where those that were merged into the package are now, in any order; of others, where they were.
 
     Raises:
         CheckpointError: It is not to be found, or is another one.
+        AdapterError: The same of an adapter.
     """
     store, spec = Store(), source_in(package.manifest)
     here = store.source(package.build_key)
@@ -145,29 +153,40 @@ def source_of(package: Package, given: str | None) -> Checkpoint:
             f"The weights in {str(known)!r} are {digest}, but package {package.name!r} was built from "
             f"{spec['weights']}. Name the folder of the right checkpoint with --checkpoint, or build again."
         )
-    return _with_adapters(checkpoint, package, store)
+    return _with_adapters(checkpoint, package, store, adapters)
 
 
-def _with_adapters(checkpoint: Checkpoint, package: Package, store: Store) -> Checkpoint:
+def _with_adapters(
+    checkpoint: Checkpoint, package: Package, store: Store, given: Sequence[str]
+) -> Checkpoint:
     """Add the adapters that were merged into a package, and make sure that they are the ones."""
     from qeff_zoo.adapters.merging import with_adapters
+    from qeff_zoo.adapters.reading import open_adapter
 
+    made = adapters_in(package.manifest)
+    digests = [one["digest"] for one in made]
+    here = {f"sha256:{open_adapter(one).digest}": one for one in given}
+    if strange := [here[digest] for digest in here if digest not in digests]:
+        raise AdapterError(
+            f"The adapter {strange[0]!r} was not merged into {package.name!r}. Expected those of the digests "
+            f"{', '.join(digests) or 'none'}. Name their folders with --adapter, or leave it out."
+        )
     asked = []
-    for number, one in enumerate(adapters_in(package.manifest), 1):
+    for number, one in enumerate(made, 1):
         hub = f"{one['model_id']}@{one['revision']}" if "model_id" in one else None
-        place = hub or store.source(package.build_key, number)
+        place = here.get(one["digest"]) or hub or store.source(package.build_key, number)
         if place is None:
             raise AdapterError(
                 f"Where the adapter {one['digest']} of {package.name!r} lies is not known on this machine. Expected a "
-                "package that was built here, or an adapter of the Hub. Build it again with --adapter."
+                "package that was built here, or an adapter of the Hub. Name its folder with --adapter."
             )
         asked.append(f"{place}={one['weight']!r}")
     found = with_adapters(checkpoint, asked)
-    for made, given in zip(adapters_in(package.manifest), found.merged, strict=True):
-        if made["digest"] != given.source["digest"]:
+    for one, now in zip(made, found.merged, strict=True):
+        if one["digest"] != now.source["digest"]:
             raise AdapterError(
-                f"The adapter {given.adapter.name!r} is {given.source['digest']}, but package {package.name!r} was "
-                f"built with {made['digest']}. Expected that one. Put it back, or build again with --adapter."
+                f"The adapter {now.adapter.name!r} is {now.source['digest']}, but package {package.name!r} was "
+                f"built with {one['digest']}. Expected that one. Name its folder with --adapter, or build again."
             )
     return found
 

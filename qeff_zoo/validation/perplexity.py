@@ -162,6 +162,7 @@ def compare(
     scoring: Scoring,
     *,
     checkpoint: str | None = None,
+    adapters: Sequence[str] = (),
     graph: bool = False,
     reporter: Reporter | None = None,
 ) -> Comparison:
@@ -171,6 +172,7 @@ def compare(
         packages: Of one checkpoint and one context, by what to call them; at least one.
         scoring: As `prepare` makes it.
         checkpoint: Where the checkpoint is now; None for where it was when the packages were built here.
+        adapters: Where those that were merged into the packages are now, as `checks.source_of` takes them.
         graph: Also the portable graph, in float32.
         reporter: Shows progress.
 
@@ -184,7 +186,7 @@ def compare(
         1.0000002
     """
     watch = Stopwatch(reporter or Silent())
-    source, *_ = [source_of(package, checkpoint) for package in packages.values()]
+    source, *_ = [source_of(package, checkpoint, adapters) for package in packages.values()]
     first = next(iter(packages.values()))
     specializations = first.programs[0].specializations
     factors = first.manifest["spec"].get("task", {}).get("rope_factors")

@@ -126,7 +126,9 @@ def compressed_tensors(files: Files, config: Mapping[str, Any]) -> dict[str, Dec
             decoded[f"{path}.weight"] = Decoded(files, sources, _packed_floats)
         else:
             sources = files.parts(path, "weight_packed", "weight_shape", *names)
-            decoded[f"{path}.weight"] = Decoded(files, sources, partial(_packed, told))
+            name, stacked, major = path.rpartition("_by_")  # experts of one tensor
+            decode = partial(_turned if major == "columns" else _packed, told)
+            decoded[name if stacked else f"{path}.weight"] = Decoded(files, sources, decode)
     for path in files.modules("weight_scale"):
         dtype = files.dtype(f"{path}.weight") if f"{path}.weight" in files else ""
         if dtype in _FP8:
@@ -154,6 +156,10 @@ def _packed(
     if weight_zero_point is not None:  # packed along the rows
         zeros = fields(weight_zero_point.mT, bits)[..., :rows].mT - middle
     return _integers(told, integers, weight_scale, zeros, weight_g_idx)
+
+
+def _turned(told: Sequence[int | None], **stored: Tensor) -> Tensor:
+    return _packed(told, **stored).mT
 
 
 def _integers(
