@@ -82,21 +82,7 @@ def open_session(
             f"{' or '.join(NAMES)}. Run a package of such a task."
         )
     task = find(package.task)
-    if blocks and package.task != TEXT_GENERATION:
-        raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r}, in which there are no blocks; expected "
-            f"one for {TEXT_GENERATION}. Leave blocks out."
-        )
-    if speculate is None and acceptance != DRAW:
-        raise GenerationError(
-            f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
-            "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
-        )
-    if speculate is not None and package.task != TEXT_GENERATION:
-        raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
-            f"expected one for {TEXT_GENERATION}. Leave speculation out."
-        )
+    _check(package, speculate, acceptance, blocks=blocks)
     choices: dict[str, Any] = {}
     if prefixes is not None and task.role == "decoder" and task.reads != "sound":
         choices = {"prefixes": prefixes}
@@ -127,6 +113,27 @@ def open_session(
         drafts = speculate if speculate == LOOKUP else _open_draft(speculate, threads)
         session.speculation = speculation_of(session, drafts, acceptance)
     return session
+
+
+def _check(
+    package: Package, speculate: Package | Lookup | None, acceptance: Acceptance, *, blocks: bool
+) -> None:
+    """Refuse choices that do not go together, or not with the task of a package."""
+    if blocks and package.task != TEXT_GENERATION:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which there are no blocks; expected "
+            f"one for {TEXT_GENERATION}. Leave blocks out."
+        )
+    if speculate is None and acceptance != DRAW:
+        raise GenerationError(
+            f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
+            "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
+        )
+    if speculate is not None and package.task != TEXT_GENERATION:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
+            f"expected one for {TEXT_GENERATION}. Leave speculation out."
+        )
 
 
 def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:
