@@ -19,6 +19,7 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, PrefixChoices, Sampling, TextGenerationSession
+from qeff_zoo.runtime.program import Memory
 from qeff_zoo.runtime.turning import Turn, _learn
 from qeff_zoo.targets.ort.session import OrtProgram
 
@@ -171,7 +172,7 @@ def test_what_is_seen_in_a_config_or_in_states_is_refused_at_once(tmp_path: Path
         scaled.allow_blocks()
     halves = session_of(tmp_path / "three", ToyProgram(1, 64, 8))
     halves.decoder.program.states = halves.decoder.program.states[:1]
-    halves.decoder.program.memory = {"past_key.0": np.zeros((1, 1, 64, 1), np.float16)}
+    halves.decoder.program.memory = Memory({"past_key.0": np.zeros((1, 1, 64, 1), np.float16)})
     with pytest.raises(GenerationError, match="retains keys and values in float16"):
         halves.allow_blocks()
 
