@@ -153,6 +153,7 @@ def _choices(
     blocks: Sequence[Sequence[int]] = (),
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
+    param = "blocks" if blocks else param
     _check_length(session, sum(map(len, (*blocks, tokens))), limit, param)
     shown: dict[str, Any] = {"images": pictures} if pictures else {}
     shown |= {"blocks": blocks} if blocks else {}
