@@ -38,14 +38,14 @@ def main(checkpoint: Path, target: Path, kind: str = "q4_0") -> None:
     whole, unfinished = target.with_suffix(".bf16"), target.with_suffix(".unfinished")
     config = json.loads((checkpoint / "config.json").read_bytes())
     writer = gguf.GGUFWriter(whole, "llama")
-    _write_config(writer, config)
+    write_config(writer, config)
     for name, values in tensors(checkpoint):
         if values.ndim == 1:
-            writer.add_tensor(_renamed(name), _as_float32(values))
+            writer.add_tensor(renamed(name), _as_float32(values))
         else:
             ordered = _permuted(values, name, config)
             bytes_ = ordered.view(np.uint8).reshape(len(ordered), -1)
-            writer.add_tensor(_renamed(name), bytes_, raw_dtype=gguf.GGMLQuantizationType.BF16)
+            writer.add_tensor(renamed(name), bytes_, raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -59,7 +59,8 @@ def main(checkpoint: Path, target: Path, kind: str = "q4_0") -> None:
     unfinished.rename(target)
 
 
-def _write_config(writer: Any, config: Mapping[str, Any]) -> None:
+def write_config(writer: Any, config: Mapping[str, Any]) -> None:
+    """Write the metadata that say what a config.json does."""
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -85,7 +86,8 @@ def tensors(checkpoint: Path) -> Iterator[tuple[str, Any]]:
             yield name, data[first:last].view(np.uint16).reshape(entry["shape"])
 
 
-def _renamed(name: str) -> str:
+def renamed(name: str) -> str:
+    """Return what llama.cpp calls a tensor."""
     name = name.removesuffix(".weight").removeprefix("model.")
     if not name.startswith("layers."):
         return f"{_MODEL.get(name, 'output')}.weight"

@@ -46,6 +46,7 @@ class Size:
 SIZES = {
     "160m": Size(768, 3072, 12, 12, 4, 32_000, tied=False),
     "1.2b": Size(2048, 8192, 16, 32, 8, 128_256),
+    "70b": Size(8192, 28_672, 80, 64, 8, 128_256, tied=False),
     "405b": Size(16_384, 53_248, 126, 128, 8, 128_256, tied=False),
 }
 
@@ -116,7 +117,8 @@ def make(folder: Path, size: Size, seed: int) -> Path:
     return folder
 
 
-def _shapes(size: Size) -> Iterator[tuple[str, tuple[int, ...]]]:
+def shapes_of(size: Size) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of every tensor of a size."""
     kv = size.hidden // size.heads * size.kv_heads
     yield "model.embed_tokens.weight", (size.vocabulary, size.hidden)
     for index in range(size.layers):
@@ -140,7 +142,7 @@ def _shapes(size: Size) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _shards(size: Size) -> Iterator[dict[str, tuple[int, ...]]]:
     shard: dict[str, tuple[int, ...]] = {}
     taken = 0
-    for name, shape in _shapes(size):
+    for name, shape in shapes_of(size):
         nbytes = 2 * int(np.prod(shape))
         if shard and taken + nbytes > _SHARD_BYTES:
             yield shard

@@ -4,9 +4,10 @@
 A model of random weights writes prepared texts: each of its tokens is drawn as ever, and then the text's own is taken,
 so that drafts are right where they would be for a model that writes these. Plain decoding and each way to draft take
 turns in one session. A draft model's tokens are right with a chance, and its speed is compared with what that allows.
+With --rows several texts are written beside each other, and the tokens of all are counted.
 Judged is CPU time on one thread, since others on the machine disturb it less. Prints JSON.
 
-    python benchmarks/speculation.py [--size 160m|1.2b] [--weights int4] [--tokens 160] [--repeat 2]
+    python benchmarks/speculation.py [--size 160m|1.2b] [--weights int4] [--tokens 600] [--repeat 1] [--rows 4]
 """
 
 import argparse
@@ -16,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import numpy as np
 from measuring import machine
@@ -29,11 +31,14 @@ import qeff_zoo
 from qeff_zoo.runtime import Sampling, TextGenerationSession
 from qeff_zoo.runtime.sampling import Sampler
 from qeff_zoo.runtime.speculation import Speculation
+from qeff_zoo.runtime.speculation import costs as costs_module
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel
-from qeff_zoo.runtime.speculation.opening import speculation_of
+from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
+#: A prompt and what is written after it, as tokens.
+_Text: TypeAlias = tuple[list[int], list[int]]
 _HERE = Path(__file__).parent
 _PACKAGES = ("qeff-zoo", "onnxruntime")
 _MOST, _CTX_LEN = 15, 2048
@@ -84,17 +89,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", choices=["160m", "1.2b"], default="1.2b")
     parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="int4")
-    parser.add_argument("--tokens", type=int, default=160, metavar="N", help="of each text")
-    parser.add_argument("--repeat", type=int, default=2, metavar="N", help="turns of each")
+    parser.add_argument(
+        "--tokens", type=int, default=600, metavar="N", help="of each text, at most"
+    )
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="turns of each")
+    parser.add_argument("--rows", type=int, default=1, metavar="N", help="texts beside each other")
     default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
     facts = machine(_PACKAGES)
-    package = _build(arguments.cache, arguments.size, arguments.weights)
+    # Its costs are measured by the clock that judges.
+    clock: Any = SimpleNamespace(perf_counter=time.thread_time)
+    vars(costs_module)["time"] = clock
+    package = _build(arguments.cache, arguments.size, arguments.weights, arguments.rows)
     session: Any = qeff_zoo.load(package, threads=1)
-    lookup = speculation_of(session, "lookup")
-    costs = measure(session.decoder, lookup.most)
+    costs = measure(session.decoder, _MOST)
+    lookup = Speculation(most=_MOST, drafter=lambda _: PromptLookup(costs))
     ways: dict[str, Any] = {"plain": None, "lookup": lookup}
+    answer = {"machine": facts, "size": arguments.size, "weights": arguments.weights}
+    for name, known in (("costs", costs.seconds), ("costs_of_rows", costs.together)):
+        answer[name] = {size: round(one / costs.of(1), 3) for size, one in known.items()}
+    if arguments.rows > 1:
+        found = _beside(session, ways, arguments)
+        _print({**answer, "rows": arguments.rows, **found})
+        return
     if arguments.size != "160m":
         small = _build(arguments.cache, "160m", arguments.weights)
         drafts: Any = qeff_zoo.load(small, threads=1)
@@ -102,16 +120,17 @@ def main() -> None:
         costs = replace(costs, drafting=model.measure())
         ways["draft model"] = model
     found = _compare(session, ways, arguments)
-    answer = {"machine": facts, "size": arguments.size, "weights": arguments.weights}
-    answer["costs"] = {width: round(one / costs.of(1), 3) for width, one in costs.seconds.items()}
-    answer |= {"texts": found, "limits": _judge(found, costs)}
+    _print({**answer, "texts": found, "limits": _judge(found, costs)})
+
+
+def _print(answer: dict[str, Any]) -> None:
     json.dump(answer, sys.stdout, indent=1)
     sys.stdout.write("\n")
 
 
-def _build(cache: Path, size: str, weights: str) -> str:
+def _build(cache: Path, size: str, weights: str, rows: int = 1) -> str:
     """Return the folder of a package that checks drafts."""
-    folder = cache / f"speculation-{size}-{weights}"
+    folder = cache / f"speculation-{size}-{weights}{f'-{rows}' if rows > 1 else ''}"
     if not folder.is_dir():
         source = make(cache / f"llama-{size}-0", SIZES[size], 0)
         qeff_zoo.build(
@@ -119,6 +138,7 @@ def _build(cache: Path, size: str, weights: str) -> str:
             weights=weights,
             ctx_len=_CTX_LEN,
             num_speculative_tokens=(_MOST,),
+            full_batch_size=rows if rows > 1 else None,
             validate=False,
             output=folder,
         )
@@ -129,50 +149,87 @@ def _compare(
     session: TextGenerationSession, ways: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Return, by kind of text and way, medians of seconds, and how often drafts were right."""
-    tokenizer = Tokenizer(_HERE.parent / "examples" / "tiny-llama")
     found: dict[str, dict[str, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
-    for case in json.loads((_HERE / "speculation_texts.json").read_text(encoding="utf-8")):
-        prompt = tokenizer.encode(case["prompt"])
-        text = tokenizer.encode(case["answer"], special_tokens=False)[: arguments.tokens]
+    for kind, prompt, text in _texts(arguments.tokens):
         turns: dict[str, list[dict[str, float]]] = defaultdict(list)
         for number in range(arguments.repeat):
             for name in [*ways][:: -1 if number % 2 else 1]:
-                turns[name].append(_write(session, name, ways[name], prompt, text))
+                if name == "draft model" and len(found[kind][name]):
+                    continue  # each of its texts is like another
+                turns[name].append(_write(session, name, ways[name], [(prompt, text)]))
         for name, every in turns.items():
             medians = {key: statistics.median(one[key] for one in every) for key in every[0]}
-            found[case["kind"]][name].append(medians)
-        print(case["kind"], {name: every[-1] for name, every in turns.items()}, file=sys.stderr)
+            found[kind][name].append(medians)
+        print(kind, {name: every[-1] for name, every in turns.items()}, file=sys.stderr)
     return {
         kind: {name: _sum(every) for name, every in ways_.items()} for kind, ways_ in found.items()
     }
 
 
+def _beside(
+    session: TextGenerationSession, ways: dict[str, Any], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Write texts of one kind, and of several, beside each other; judge that drafts cost nobody much."""
+    by_kind: dict[str, list[_Text]] = defaultdict(list)
+    for kind, *text in _texts(arguments.tokens):
+        by_kind[kind].append((text[0], text[1]))
+    mixed = [text for texts in zip(*by_kind.values(), strict=True) for text in texts]
+    found: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for count in sorted({2, arguments.rows}):
+        for kind, texts in {**by_kind, "mixed": mixed}.items():
+            length = min(len(text) for _, text in texts[:count])  # all to the end
+            asked = [(prompt, text[:length]) for prompt, text in texts[:count]]
+            turns: dict[str, list[dict[str, float]]] = defaultdict(list)
+            for number in range(arguments.repeat):
+                for name in [*ways][:: -1 if number % 2 else 1]:
+                    turns[name].append(_write(session, name, ways[name], asked))
+            name = f"{count} beside each other, {kind}"
+            found[name] = {way: _sum(every) for way, every in turns.items()}
+            ratio = found[name]["plain"]["cpu_s"] / found[name]["lookup"]["cpu_s"]
+            limits[name] = {"value": round(ratio, 3), "at_least": 0.97, "within": ratio >= 0.97}
+            print(name, limits[name], file=sys.stderr)
+    return {"texts": found, "limits": limits}
+
+
+def _texts(most: int) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Yield the kind of each text, the tokens of its prompt, and its own."""
+    tokenizer = Tokenizer(_HERE.parent / "examples" / "tiny-llama")
+    for case in json.loads((_HERE / "speculation_texts.json").read_text(encoding="utf-8")):
+        text = tokenizer.encode(case["answer"], special_tokens=False)[:most]
+        yield case["kind"], tokenizer.encode(case["prompt"]), text
+
+
 def _write(
-    session: TextGenerationSession, name: str, way: Any, prompt: list[int], text: list[int]
+    session: TextGenerationSession, name: str, way: Any, texts: Sequence[_Text]
 ) -> dict[str, float]:
-    """Let the session write a text after a prompt; return what decoding took."""
+    """Let the session write texts after their prompts; return what decoding took."""
     session.speculation = way
     if name == "draft model":
+        ((prompt, text),) = texts
         chance = ByChance(way, [*prompt, *text])
         session.speculation = Speculation(most=_MOST, drafter=lambda _: chance)
-    request = session.request(prompt, generation_len=len(text), ignore_eos=True)
-    answer = session.answer(request)
-    answer._sampler = Replayed(text)
+    answers = []
+    for prompt, text in texts:
+        request = session.request(prompt, generation_len=len(text), ignore_eos=True)
+        answers.append(session.answer(request))
+        answers[-1]._sampler = Replayed(text)
     with session.exclusively() as scheduler:
-        scheduler.submit(answer)
-        while not answer.token_ids:
+        scheduler.submit(*answers)
+        while not all(answer.token_ids for answer in answers):
             scheduler.step()
+        before = sum(len(answer.token_ids) for answer in answers)
         cpu, wall = time.thread_time(), time.perf_counter()
         while scheduler.step():
             pass
         cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
-    assert answer.token_ids == text
+    assert [answer.token_ids for answer in answers] == [text for _, text in texts]
     return {
-        "tokens": len(text) - 1,
+        "tokens": sum(len(text) for _, text in texts) - before,
         "cpu_s": cpu,
         "wall_s": wall,
-        "drafted": answer.drafted_tokens,
-        "accepted": answer.accepted_tokens,
+        "drafted": sum(answer.drafted_tokens for answer in answers),
+        "accepted": sum(answer.accepted_tokens for answer in answers),
     }
 
 
@@ -205,7 +262,8 @@ def _judge(found: dict[str, Any], costs: Costs) -> dict[str, Any]:
             tokens = sum(_CHANCE**place for place in range(_DRAFTED + 1))
             spent = costs.of(_DRAFTED + 1) + _DRAFTED * costs.drafting
             bound = tokens / spent * costs.of(1)
-            reached = plain["cpu_s"] / drafted["cpu_s"]
+            of_first = sum(plain["each_cpu_s"][: len(drafted["each_cpu_s"])])
+            reached = of_first / drafted["cpu_s"]
             limit(f"{kind}, draft model", reached / bound, _MODEL, ratio=round(reached, 3))
     return limits
 

@@ -57,6 +57,8 @@ def build(
         adapters = (adapters,)
     if adapters is not None:
         choices["adapter"] = tuple(map(os.fspath, adapters))
+    if choices.get("speculator") is not None:
+        choices["speculator"] = os.fspath(choices["speculator"])
     request = Request(**choices)
     built = pipeline.build(
         os.fspath(model),
@@ -164,8 +166,9 @@ def load(
             does. Their tokens were run one by one, so that such a prompt's answer may differ in its last bits.
         prefix_cache_dir: Folder in which all of it is also kept for later sessions; whoever reads it reads the prompts.
         speculate: Of text generation, what drafts tokens, which the package then checks several at a time: a package
-            of a smaller model of the same vocabulary, named as `package` is, or "lookup" for what the text itself has
-            said before. The package must have been built with `num_speculative_tokens`.
+            of a smaller model of the same vocabulary, named as `package` is, "lookup" for what the text itself has
+            said before, or "heads" for those that the package was built with: `speculator`. It must have been built
+            with `num_speculative_tokens`, which heads bring along.
         acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
             draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
             by min(1, p/q), which leaves the distribution as it is.
@@ -181,10 +184,13 @@ def load(
         >>> session.generate(["def main"], generation_len=16)[0].text  # doctest: +SKIP
     """
     from qeff_zoo.runtime import PrefixChoices, open_session
+    from qeff_zoo.runtime.speculation import OWN
 
     folder = None if prefix_cache_dir is None else Path(prefix_cache_dir)
     prefixes = PrefixChoices(bytes=prefix_cache_bytes, answers=prefix_cache_answers, folder=folder)
-    drafts: Any = speculate if speculate in (None, "lookup") else _usable(speculate)
+    drafts: Any = speculate
+    if drafts not in (None, *OWN):
+        drafts = _usable(drafts)
     return open_session(
         _usable(package),
         threads=threads,
@@ -269,11 +275,11 @@ def find_here(reference: str) -> Package | None:
     Raises:
         PackageError: There are several, or it is damaged.
     """
+    if reference and os.path.exists(reference):  # noqa: PTH110 -- a name too long for a file is none
+        return Package.open(reference)
     from qeff_zoo.hub.index import package_path
     from qeff_zoo.hub.naming import ambiguity, full_name, is_called
 
-    if reference and os.path.exists(reference):  # noqa: PTH110 -- a name too long for a file is none
-        return Package.open(reference)
     entries = [
         entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")
     ]

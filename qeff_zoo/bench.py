@@ -24,7 +24,7 @@ from qeff_zoo.progress import peak_rss_bytes
 from qeff_zoo.tasks import TEXT_GENERATION
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.speculation import Lookup
+    from qeff_zoo.runtime.speculation import Own
 
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
 
@@ -38,7 +38,7 @@ class Case:
         prompt_len: Tokens of each prompt.
         generation_len: Tokens to generate for each.
         threads: CPU threads that compute one operator; None for one per physical core.
-        speculate: What drafts tokens: "lookup", or the folder of a package; None for nothing.
+        speculate: What drafts tokens: "lookup", "heads", or the folder of a package; None for nothing.
     """
 
     batch_size: int
@@ -80,7 +80,7 @@ def plan(
     batch_sizes: Sequence[int] = (),
     threads: int | None = None,
     spread: bool = False,
-    speculate: "Package | Lookup | None" = None,
+    speculate: "Package | Own | None" = None,
 ) -> list[Case]:
     """List the cases of a package: every batch size with every prompt length.
 
@@ -220,10 +220,10 @@ def main(arguments: Sequence[str]) -> None:
 
 def _measure(package: Package, case: Case, repeat: int) -> Figures:
     from qeff_zoo.runtime import open_session
-    from qeff_zoo.runtime.speculation import LOOKUP
+    from qeff_zoo.runtime.speculation import OWN
 
     drafts: Any = case.speculate
-    if drafts not in (None, LOOKUP):
+    if drafts not in (None, *OWN):
         drafts = Package.open(drafts)
     session: Any = open_session(package, threads=case.threads, speculate=drafts)
     runs = [_run_once(session, case, number) for number in range(repeat + 1)][1:]

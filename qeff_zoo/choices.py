@@ -141,6 +141,14 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         distance=HARDEST,
         short="adapter",
     )
+    speculator: str | None = choice(
+        "sources.speculator",
+        "heads that draft tokens, for `run --speculate heads`: a folder or Hub id (org/name, org/name@revision) with "
+        "those of turbo, of Medusa or of an MLP speculator",
+        of="decoder",
+        sharing="any",
+        short="heads",
+    )
     max_loras: int | None = choice(
         "task.max_loras",
         "adapters (LoRA) that a session holds at a time, to be loaded while it runs (default: none)",

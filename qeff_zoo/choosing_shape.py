@@ -53,7 +53,7 @@ def choose_shape(
     if "decoder" in roles:
         _fit_context(positions, few, choices)
         _fit_compute_contexts(recipe, choices)
-        _fit_speculation(choices)
+        _fit_speculation(checkpoint, request, choices)
         _check_apart(recipe, choices)
     return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
 
@@ -123,8 +123,13 @@ def _fit_compute_contexts(recipe: Recipe, choices: Chosen) -> None:
         choices.set(name, fitting, choices.why.get(name, "derived: fits ctx_len"))
 
 
-def _fit_speculation(choices: Chosen) -> None:
-    """Refuse numbers of drafted tokens that no decode call can check."""
+def _fit_speculation(checkpoint: Checkpoint, request: Request, choices: Chosen) -> None:
+    """Refuse numbers of drafted tokens that no decode call can check; with heads, let one check those of all."""
+    if checkpoint.speculator:
+        heads = checkpoint.speculator.said["heads"]
+        choices.set("speculator", request.speculator, "user")
+        if not choices.value["num_speculative_tokens"]:
+            choices.set("num_speculative_tokens", (heads,), f"derived: {heads} heads")
     drafted, most = choices.value["num_speculative_tokens"], choices.value["ctx_len"] - 2
     if not drafted:
         return

@@ -5,6 +5,7 @@ ZooError                    the user can act on it; the command line prints it a
 ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
 ├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
 ├── AdapterError            an adapter that cannot be read, or does not fit a model or a package
+├── SpeculatorError         heads that draft which cannot be read, or are damaged
 ├── PlanError               choices that conflict; lists every conflict
 ├── ExportError             the graph could not be made, or is not what the recipe promises
 ├── CompileError            a target could not lower or compile the graph
@@ -46,6 +47,10 @@ class CheckpointError(ZooError):
 
 class AdapterError(ZooError):
     """An adapter (LoRA) cannot be read, or does not fit the model or the package that it was given to."""
+
+
+class SpeculatorError(ZooError):
+    """Heads that draft tokens cannot be read, or are not what their configuration says."""
 
 
 class PlanError(ZooError):

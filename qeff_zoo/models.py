@@ -2,8 +2,9 @@
 """Which checkpoints are known, and what was run with each: the files of `validated_models/` -> a status per model id.
 
 `ORG/NAME.json` is evidence of a checkpoint, `_tiny/MODEL_TYPE.json` of a recipe's tiny models, `_targets/TARGET.json`
-of the tiny models of all recipes on another target; all are written by `validate --record`. `declared.json` lists
-checkpoints that have no evidence of their own.
+of the tiny models of all recipes on another target; all are written by `validate --record`. `_speculation.json` is
+evidence of what drafts leave behind in them, written by `scripts/reject_drafts`. `declared.json` lists checkpoints that
+have no evidence of their own.
 """
 
 import json
@@ -25,6 +26,7 @@ _BESIDE = Path(__file__).parent / "validated_models"
 #: Installed beside this file; in a checkout beside the package.
 FOLDER = _BESIDE if _BESIDE.is_dir() else _BESIDE.parent.parent / "validated_models"
 _DECLARED, _TINY, _TARGETS = "declared.json", "_tiny", "_targets"
+_SPECULATION = "_speculation.json"
 
 #: What a compiler made of tiny models, the worst first, and how that is said of a graph that is made otherwise now.
 _OLDER = {"refused": "was refused", "differs": "differed", "agrees": "agreed"}
@@ -126,7 +128,30 @@ def verdict(recipe: Recipe, target: str, folder: Path = FOLDER) -> str:
         target: Its name.
         folder: As `validated_models/`.
     """
-    path = target_evidence(target, folder)
+    return _worst(recipe, target, target_evidence(target, folder))
+
+
+def speculation_evidence(folder: Path = FOLDER) -> Path:
+    """Return where it is kept what rejected drafts left behind in tiny models.
+
+    Args:
+        folder: As `validated_models/`.
+    """
+    return folder / _SPECULATION
+
+
+def speculation(recipe: Recipe, folder: Path = FOLDER) -> str:
+    """Return whether a recipe's tiny models agree with themselves when drafts were rejected, see `verdict`.
+
+    Args:
+        recipe: As it is for its own task.
+        folder: As `validated_models/`.
+    """
+    return _worst(recipe, targets.NAMES[0], speculation_evidence(folder))
+
+
+def _worst(recipe: Recipe, target: str, path: Path) -> str:
+    """Return the worst verdict of a file on a recipe's tiny models."""
     known = json.loads(path.read_bytes())["models"] if path.is_file() else {}
     named = (f"{recipe.model_type}-{tiny.name}" for tiny in recipe.tiny)
     found = [known[name] for name in named if name in known]

@@ -23,6 +23,7 @@ from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.source_tree import has_uncommitted_changes
+from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
 from qeff_zoo.weights import writing as weights
@@ -60,6 +61,7 @@ def make_plan(
     from qeff_zoo.adapters.merging import with_adapters
 
     checkpoint = with_adapters(open_checkpoint(model, **place), request.adapter)
+    checkpoint = with_speculator(checkpoint, request.speculator)
     # What is refused is refused before the weights are hashed, which takes long for a large model.
     plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
@@ -122,6 +124,8 @@ def build(
     for number, one in enumerate(checkpoint.merged, 1):
         if not one.adapter.repository:
             store.remember_source(plan.build_key, one.adapter.folder, number)
+    if checkpoint.speculator and not checkpoint.speculator.repository:
+        store.remember_source(plan.build_key, checkpoint.speculator.folder, HEADS)
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
@@ -427,6 +431,7 @@ def export(
     with watch.stage("plan"):
         checkpoint = open_checkpoint(model, need_weights=not graph_only, **place)
         checkpoint = with_adapters(checkpoint, request.adapter)
+        checkpoint = with_speculator(checkpoint, request.speculator)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
         (program,) = plan.programs
     with new_folder(output) as folder, watch.stage("graph"):

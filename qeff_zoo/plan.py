@@ -24,7 +24,8 @@ from qeff_zoo.choosing import (
 from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
-from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.recipe import Component, Recipe, Shape
+from qeff_zoo.speculators import HEADS
 from qeff_zoo.targets import Resolved
 from qeff_zoo.tasks import Task, choice
 from qeff_zoo.versions import installed
@@ -125,7 +126,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     """
     choices = Chosen()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
-    served = [tasks.find(component.task) for component in tasks.components_of(recipe)]
+    components = tasks.components_of(recipe, *([HEADS] if checkpoint.speculator else []))
+    served = [tasks.find(component.task) for component in components]
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
     storage = choose_weights(target, checkpoint, request, choices)
@@ -137,7 +139,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     usual = recipe.compile_flags.get(target.name, {})
     options = choose_options(target, usual, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
-    _check_programs(recipe, target, choices)
+    _check_programs(checkpoint, recipe, components, target, choices)
     _check_applicable(served, target, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
@@ -146,9 +148,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
         for group in ("task", "quantization")
     }
-    programs = _programs(
-        checkpoint, recipe, shape, choices, factors=others, flags=options, **storage
-    )
+    common = {"shape": shape, "flags": options, **storage}
+    programs = _programs(checkpoint, recipe, components, choices, factors=others, **common)
     source = {
         "model_id": checkpoint.model_id,
         "revision": checkpoint.revision,
@@ -157,7 +158,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     }
     spec = {
         "spec": 2,
-        "sources": {"model": source, **_adapters(checkpoint)},
+        "sources": {"model": source, **_others(checkpoint)},
         "arch": identity.arch_digest(checkpoint.config),
         "recipe": spec_of(recipe),
         "task": {
@@ -187,32 +188,35 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     )
 
 
-def _adapters(checkpoint: Checkpoint) -> dict[str, Any]:
-    found = [one.source for one in checkpoint.merged]
-    return {"adapters": found} if found else {}
-
-
 def _programs(
     checkpoint: Checkpoint,
     recipe: Recipe,
-    shape: Shape,
+    components: Sequence[Component],
     choices: Chosen,
     factors: Mapping[str, Any],
     **common: Any,
 ) -> tuple[ProgramPlan, ...]:
     """Plan a program for each component."""
-    parts = {one: tasks.part_of(one) for one in tasks.components_of(recipe)}
+    shape = common["shape"]
     return tuple(
         ProgramPlan(
-            role=component.role,
-            task=component.task,
-            shape=shape,
+            role=one.role,
+            task=one.task,
             variant={**part.variant(checkpoint, recipe, shape, choices.value), **factors},
             specializations=part.specializations(shape),
             **common,
         )
-        for component, part in parts.items()
+        for one, part in zip(components, map(tasks.part_of, components), strict=True)
     )
+
+
+def _others(checkpoint: Checkpoint) -> dict[str, Any]:
+    found = [one.source for one in checkpoint.merged]
+    heads = checkpoint.speculator
+    return {
+        **({"adapters": found} if found else {}),
+        **({"speculator": heads.source} if heads else {}),
+    }
 
 
 def spec_of(recipe: Recipe) -> dict[str, Any]:
@@ -279,9 +283,19 @@ def _check_applicable(
     ]
 
 
-def _check_programs(recipe: Recipe, target: targets.Target, choices: Chosen) -> None:
-    """Refuse more programs than a target runs of one package."""
-    roles = [repr(component.role) for component in tasks.components_of(recipe)]
+def _check_programs(
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    components: Sequence[Component],
+    target: targets.Target,
+    choices: Chosen,
+) -> None:
+    """Refuse more programs than a target runs of one package, and heads where nothing is drafted."""
+    roles = [repr(component.role) for component in components]
+    if checkpoint.speculator and repr(HEADS) not in roles:
+        choices.problems.append(
+            f"--speculator is for {tasks.TEXT_GENERATION}, and the package is for {recipe.task}. Leave it out."
+        )
     if len(roles) > target.programs:
         choices.problems.append(
             f"A package for {recipe.task} has programs {' and '.join(roles)}, but --target {target.name} runs "

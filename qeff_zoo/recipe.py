@@ -88,8 +88,12 @@ class Images:
         whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
         marker: Field of the config with the token that stands for a picture in a prompt; nothing for `token`.
-        before: Tokens before those of a picture, of those that its marker becomes: ids, or fields of the config.
+        before: Tokens before those of a picture, of those that its marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
+        layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
+        nested: Whether the forward takes the tiles of a picture on an axis of their own.
+        grid: Whether the tower computes with the rows and columns of patches itself.
+        sized: Whether the tower takes a picture of any height and width, in whole patches.
     """
 
     token: str = "image_token_id"
@@ -101,6 +105,10 @@ class Images:
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
+    layout: str = ""
+    nested: bool = False
+    grid: bool = False
+    sized: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

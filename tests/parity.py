@@ -201,8 +201,8 @@ def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
         model = auto.from_config(parsed, attn_implementation="eager", dtype=torch.float32).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # Norms and biases start at 1 and 0, where much can be dropped unseen.
-            if parameter.dim() == 1 or name.endswith("bias"):
+            # Norms and biases start at 1 and 0, where much can be dropped unseen; so do some projections of pictures.
+            if parameter.dim() == 1 or name.endswith("bias") or not parameter.any():
                 parameter += 0.3 * torch.randn_like(parameter)
         stored = model.state_dict()
         for name, buffer in model.named_buffers():  # a router's correction, which starts at 0

@@ -21,6 +21,8 @@ from qeff_zoo.tasks import text_generation
 
 SEVERAL: parity.Variant = (("num_logits_to_keep", True),)
 MOST = 5
+#: Computes its later layers only for tokens whose logits are asked for.
+NARROWED = "llama_swiftkv-base"
 _PROMPT = 6
 
 
@@ -130,3 +132,10 @@ def trace_of_rejected(name: str) -> tuple[float, float]:
     return max(
         float(np.abs(logits(oracle.speculation) - right).max()) for oracle in oracles(prompt, text)
     ), noise
+
+
+def verdict(away: float, noise: float) -> dict[str, Any]:
+    """Say what `trace_of_rejected` found."""
+    most = parity.TOLERANCE["fp32"] * noise
+    found = "agrees" if away <= most else "differs"
+    return {"verdict": found, "max_error": float(f"{away:.3g}"), "<=": float(f"{most:.3g}")}

@@ -15,6 +15,7 @@ import pytest
 import torch
 from fixtures_builds import Models
 from fixtures_serving import MODEL, connect, running
+from rejecting import Oracle
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
@@ -36,6 +37,7 @@ from qeff_zoo.numerics import format_of
 from qeff_zoo.plan import NO_WEIGHTS, resolve
 from qeff_zoo.runtime import Engine, TextGenerationSession
 from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.weights.quantization import round_trip
 
 SLOTS, RANK = 4, 8
@@ -425,6 +427,28 @@ def test_an_adapter_of_another_model_is_refused(
         session.adapters.load("a", folder)
     _config(folder, base_model_name_or_path="org/Llama")
     session.adapters.load("a", folder)
+
+
+def test_drafts_change_no_answer_of_an_adapter(
+    models: Models, build: Building, adapters: dict[str, Path]
+) -> None:
+    """Checked with the adapter of their request, beside another's, and forgotten where they were wrong."""
+    session = build(models.llama, **SHAPE, **TAKING, num_speculative_tokens=(3,))
+    for number, kind in enumerate(("every layer", "attention")):
+        session.adapters.load(str(number), adapters[kind])
+    prompts = [(5, 6, 7), (7, 6, 5), (9, 8, 7)]
+    requests = [
+        session.request(prompt, generation_len=24, ignore_eos=True, adapter=adapter)
+        for prompt, adapter in zip(prompts, ("0", "1", None), strict=True)
+    ]
+    plain = [output.token_ids for output in session.generate(requests)]
+    oracle = Oracle(dict(zip(prompts, plain, strict=True)), frozenset(range(0, 24, 5)))
+    session.speculation = Speculation(most=3, drafter=lambda _: oracle)
+    outputs = session.generate(requests)
+    assert [output.token_ids for output in outputs] == plain
+    assert all(output.drafted_tokens > output.accepted_tokens > 0 for output in outputs)
+    (base,) = session.generate([prompts[0]], generation_len=24, ignore_eos=True)
+    assert base.token_ids != plain[0]
 
 
 def test_a_package_without_slots_takes_none(

@@ -13,7 +13,7 @@ import parity
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rejecting import MOST, Oracle, program, trace_of_rejected
+from rejecting import MOST, NARROWED, Oracle, program, trace_of_rejected
 from test_scheduling import BLOCK_BYTES, CTX_LEN, Client, alone, clients
 from toy_decoder import VOCAB, ToyDecoder, greedy_answer
 
@@ -28,8 +28,10 @@ from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 
 FREE = Costs(seconds={1: 1.0, 6: 1.0})
-#: Of all tiny models it was tried when `validated_models/_speculation.json` was written.
-DECODERS = parity.names_of("text-generation") if parity.EVERY else [*parity.STATES.values()]
+#: `scripts/reject_drafts` tries all tiny models.
+DECODERS = (
+    parity.names_of("text-generation") if parity.EVERY else [*parity.STATES.values(), NARROWED]
+)
 
 
 # --- scheduling -----------------------------------------------------------------------------------
@@ -311,6 +313,7 @@ def test_as_many_are_drafted_as_give_most_tokens_a_second(
         return sum(chance**place for place in range(count + 1)) / spent
 
     best, none = costs.best(chance, most, rows), rows / (1 + (rows - 1) * slope)
+    none *= 1.1 if rows > 1 else 1  # others do not wait for what is not sure
     assert 0 <= best <= most
     reached = rate(best) if best else none
     assert reached >= max(none, *map(rate, range(1, most + 1))) - 1e-9

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import speculators
 import torch
 from fixtures_builds import HEAVY, TIMEOUT, Models
 from runnable_package import checkpoint
@@ -84,6 +85,7 @@ def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Itera
         shutil.copy(one, folder / SWIFTKV)
     (folder / ENCODER).symlink_to(models.bert)
     checkpoint(folder / CLASSIFIER, "bert", task="text-classification")
+    speculators.turbo(folder / "org" / "heads", 192, 2048)
     (folder / "examples").mkdir()
     (folder / "examples" / "prompts.txt").write_text("My name is\nThe sun rises from\n")
     (folder / "dataset").mkdir()
@@ -634,7 +636,7 @@ def test_compile_refuses_by_name(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"qaic_config": {"speculative_model_type": "turbo"}}, "Only 'target' is there"),
+        ({"qaic_config": {"speculative_model_type": "x"}}, "There are 'target', a model that"),
         ({"qaic_config": {"include_sampler": True, "return_pdfs": True}}, "Give sampling=Sampling"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
         ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rejecting import Oracle
 from static_server import served
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -28,6 +29,7 @@ from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.sights import Picture, Sights, arrange
+from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
@@ -36,10 +38,10 @@ from qeff_zoo.validation import ladder, tiny_models
 from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 
 ROOT = Path(__file__).parent.parent
-#: A picture of one size and continuous batching; patches of pictures of any size and 3 axes of RoPE.
-CASES: dict[str, dict[str, int]] = {
+#: A picture of one size and continuous batching; patches of pictures of any size, 3 axes of RoPE, and drafts.
+CASES: dict[str, dict[str, Any]] = {
     "llava": {"full_batch_size": 3},
-    "qwen2_5_vl": {"batch_size": 2},
+    "qwen2_5_vl": {"batch_size": 2, "num_speculative_tokens": (3,)},
 }
 PROCESSORS = {
     "llava": {
@@ -167,6 +169,28 @@ def test_a_picture_is_read_once(session: ImageTextToTextSession) -> None:
     assert session.vision.read == before + 1
     session.vision.look(picture(session, 6))
     assert session.vision.read == before + 2
+
+
+@pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
+def test_drafts_change_no_answer_about_a_picture(
+    built: tuple[Package, Path], session: ImageTextToTextSession
+) -> None:
+    requests = [
+        replace(
+            asked(session, *(picture(session, seed) for seed in seeds)),
+            limit=12,
+            eos_token_ids=frozenset(),
+        )
+        for seeds in ((1,), (2, 3))
+    ]
+    plain = [output.token_ids for output in session.generate(requests)]
+    right = dict(zip([request.prompt for request in requests], plain, strict=True))
+    oracle = Oracle(right, frozenset(range(0, 12, 5)))
+    session.speculation = Speculation(most=3, drafter=lambda _: oracle)
+    outputs = session.generate(requests)
+    assert [output.token_ids for output in outputs] == plain
+    assert all(output.drafted_tokens > output.accepted_tokens > 0 for output in outputs)
+    assert open_session(built[0], threads=1, speculate="lookup").speculation
 
 
 def test_text_alone_is_answered_too(session: ImageTextToTextSession) -> None:

@@ -158,6 +158,19 @@ def test_a_verdict_of_an_older_graph_is_told_apart(
     assert models.verdict(registry.find_recipe("bert"), "qnn-htp", tmp_path) == ""
 
 
+def test_what_rejected_drafts_left_behind_is_told_by_recipe(tmp_path: Path) -> None:
+    """If a model differs: put its states back, see `tests/rejecting.py`, and run `scripts/reject_drafts`."""
+    known = json.loads(models.speculation_evidence().read_bytes())["models"]
+    assert {one["verdict"] for one in known.values()} == {"agrees"}
+    assert all(one["max_error"] <= one["<="] for one in known.values())
+    gemma = registry.find_recipe("gemma3_text")
+    assert models.speculation(gemma) in ("agrees", "agreed")
+    path = models.speculation_evidence(tmp_path)
+    path.write_text(json.dumps({"models": {"gemma3_text-base": {"verdict": "differs"}}}))
+    assert models.speculation(gemma, tmp_path) == "differed"
+    assert models.speculation(registry.find_recipe("llama"), tmp_path) == ""
+
+
 def test_what_validate_records_is_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:

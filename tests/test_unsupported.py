@@ -26,7 +26,9 @@ from qeff_zoo.tasks import encoders as encoders_task
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
 KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]
-REASONS = [*DECODERS.items(), *ENCODERS.items()]
+PICTURES = DATA["pictures"]
+REASONS = [*DECODERS.items(), *ENCODERS.items(), *PICTURES.items()]
+SEEING = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 CAUSAL = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 READS_WHOLE_TEXTS = (
     auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -41,7 +43,7 @@ FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, Runtim
 
 def named(key: str) -> list[Any]:
     """List the entries that have a key, each with the class that it speaks of."""
-    lists = ((DECODERS, class_of), (ENCODERS, encoder_of))
+    lists = ((DECODERS, class_of), (ENCODERS, encoder_of), (PICTURES, seeing_of))
     return [
         pytest.param(name, entry[key], find, id=f"{name}-{find.__name__}")
         for reasons, find in lists
@@ -69,6 +71,10 @@ def encoder_of(model_type: str) -> Any:
     return getattr(transformers, found if isinstance(found, str) else found[0])
 
 
+def seeing_of(model_type: str) -> Any:
+    return getattr(transformers, SEEING[model_type])
+
+
 def encoders() -> set[str]:
     """Name every type that has a class for whole texts, but those that are decoders."""
     answered = {name for name, entry in DECODERS.items() if entry.get("kind") != "encoder"}
@@ -88,6 +94,15 @@ def test_every_encoder_has_a_recipe_or_a_reason() -> None:
     assert not encoders() - covered - set(ENCODERS), "neither recipe nor reason"
     assert not covered & set(ENCODERS), "both recipe and reason"
     assert not set(ENCODERS) - encoders(), "not a text encoder of transformers"
+
+
+def test_what_reads_pictures_has_a_recipe_or_a_reason_but_not_both() -> None:
+    """Some types have neither yet: docs/vision-language.md names what there is."""
+    covered = recipes("image-text-to-text")
+    assert not covered & set(PICTURES), "both recipe and reason"
+    assert not set(PICTURES) - set(SEEING), (
+        "transformers has no class of it that reads pictures and text"
+    )
 
 
 def test_reasons_are_sentences_with_one_proof_at_most() -> None:

@@ -70,9 +70,10 @@ def _add_grammar(parser: argparse.ArgumentParser) -> None:
 def _add_speculate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speculate",
-        metavar="lookup|PACKAGE",
-        help="draft tokens and check several in one call: what followed the same words before, or what the package of "
-        "a smaller model says; for a package built with --num-speculative-tokens",
+        metavar="lookup|heads|PACKAGE",
+        help="draft tokens and check several in one call: what followed the same words before, what heads say that the "
+        "package was built with (--speculator), or the package of a smaller model; for a package built with "
+        "--num-speculative-tokens",
     )
 
 

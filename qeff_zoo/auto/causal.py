@@ -12,6 +12,7 @@ from qeff_zoo.auto.sampler import samplings
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.tasks import TEXT_GENERATION
 
+_TURBO = "turbo"
 #: The shortest compute context that is chosen, up to which `ctx_len`; beyond both, the last.
 _SHORTEST = ((4096, 32_768), (8192, 65_536), (16_384, None))
 
@@ -53,8 +54,9 @@ class QEFFAutoModelForCausalLM(Model):
         Args:
             pretrained_model_name_or_path: Hub id or folder, or a GGUF file.
             continuous_batching: Answers begin and end by themselves; `compile` then takes `full_batch_size`.
-            qaic_config: QEfficient's options of a graph: `ccl_enabled`, `speculative_model_type` "target",
-                `include_sampler` and `max_top_k_ids`; the others are refused by name.
+            qaic_config: QEfficient's options of a graph: `ccl_enabled`, `include_sampler`, `max_top_k_ids`, and
+                `speculative_model_type`: "target", or "turbo" with the heads that lie in
+                `pretrained_model_name_or_path` (default: beside the model); the others are refused by name.
             trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
             full_batch_size: QEfficient's older way to say `continuous_batching`.
             **source: `revision`, `gguf_file`, `config_from`; QEfficient's others are refused by name.
@@ -65,14 +67,21 @@ class QEFFAutoModelForCausalLM(Model):
         config = dict(qaic_config or {})
         compute_contexts = bool(config.pop("ccl_enabled", False))
         most_top_k = config.pop("max_top_k_ids", None)
+        heads = None
+        if config.get("speculative_model_type") == _TURBO:
+            beside = config.pop("pretrained_model_name_or_path", None)
+            heads = os.fspath(beside or pretrained_model_name_or_path)
         translation.refuse("qaic_config", config, translation.CONFIG)
         model = cls._load(pretrained_model_name_or_path, source)
+        model._heads = heads
         model._slots = 1 if continuous_batching or full_batch_size else None
         model._compute_contexts = compute_contexts
         model._checks_drafts = bool(config.get("speculative_model_type") or source.get("is_tlm"))
         model._most_top_k = most_top_k
         return model
 
+    #: Folder or Hub id of heads that draft for it.
+    _heads: str | None = None
     #: Whether `compile` is to be told compute contexts.
     _compute_contexts: bool = False
     #: Whether it is to be told how many drafted tokens a call checks.
@@ -128,7 +137,7 @@ class QEFFAutoModelForCausalLM(Model):
             ZooError: As for `qeff_zoo.build`; or an argument means nothing here.
         """
         self._check_batches(full_batch_size, kv_cache_batch_size, batch_size)
-        if self._checks_drafts and not num_speculative_tokens:
+        if self._checks_drafts and not (num_speculative_tokens or self._heads):
             raise PlanError(
                 [
                     "The model was loaded to check drafted tokens, and num_speculative_tokens is "
@@ -149,6 +158,7 @@ class QEFFAutoModelForCausalLM(Model):
             "mxfp6_matmul": mxfp6_matmul,
             "mxint8_kv_cache": mxint8_kv_cache,
             "num_speculative_tokens": num_speculative_tokens or None,
+            "speculator": self._heads,
             "comp_ctx_lengths_prefill": comp_ctx_lengths_prefill,
             "comp_ctx_lengths_decode": comp_ctx_lengths_decode,
         }

@@ -86,8 +86,9 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             (None,), "Leave it out: it is the first argument."
         ),
         "speculative_model_type": Foreign(
-            (None, False, "target"),
-            "Only 'target' is there: a model that checks drafts, with num_speculative_tokens of `compile`.",
+            (None, False, "target", "turbo"),
+            "There are 'target', a model that checks drafts, with num_speculative_tokens of `compile`, and 'turbo', a "
+            "model with heads that draft.",
         ),
         "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
         "include_sampler": _ALWAYS,  # `generate` takes sampling_params

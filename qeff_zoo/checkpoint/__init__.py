@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from qeff_zoo.adapters.merging import Merged
     from qeff_zoo.formats.encoded import Encoded, Encodings
+    from qeff_zoo.speculators import Speculator
     from qeff_zoo.weights.expressions import Expression
 
 __all__ = ["Checkpoint", "Place", "Progress", "TensorInfo", "open_checkpoint"]
@@ -58,6 +59,7 @@ class Checkpoint:
         files: Where the files come from.
         gguf: Name of the GGUF file of the weights, or of the first of several; nothing for safetensors.
         merged: Adapters that are to be merged into the weights: their tensors are there beside the checkpoint's.
+        speculator: Heads that draft for it, whose tensors are there too; None without.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Checkpoint:
     files: Files = field(repr=False)
     gguf: str = ""
     merged: "tuple[Merged, ...]" = ()
+    speculator: "Speculator | None" = None
 
     @property
     def model_type(self) -> str:
@@ -165,6 +168,7 @@ class Checkpoint:
             "checkpoint": str(self.companions["config.json"].parent.absolute()),
             "gguf": [str((self.folder / name).absolute()) for name in files],
             "adapters": [one.located for one in self.merged],
+            "speculator": self.speculator and self.speculator.located,
         }
 
     @cached_property
@@ -237,11 +241,15 @@ class Checkpoint:
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every tensor that `read` reads: in place of what stores others in fewer bits, those others."""
-        return self._own | self._beside if self.merged else self._own
+        return self._own | self._beside if self._beside else self._own
 
     @cached_property
     def _beside(self) -> dict[str, TensorInfo]:
-        return {name: info for one in self.merged for name, info in one.tensors.items()}
+        others: list[Merged | Speculator] = [
+            *self.merged,
+            *([self.speculator] if self.speculator else []),
+        ]
+        return {name: info for one in others for name, info in one.tensors.items()}
 
     @cached_property
     def _own(self) -> dict[str, TensorInfo]:

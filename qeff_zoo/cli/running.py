@@ -105,9 +105,11 @@ def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _drafts(arguments: argparse.Namespace) -> Any:
-    """Return what drafts tokens: a package, "lookup" or nothing."""
+    """Return what drafts tokens: a package, "lookup", "heads" or nothing."""
+    from qeff_zoo.runtime.speculation import OWN
+
     asked = arguments.speculate
-    return asked if asked in (None, "lookup") else usable_package(asked)
+    return asked if asked in (None, *OWN) else usable_package(asked)
 
 
 def _prefixes(arguments: argparse.Namespace) -> Any:

@@ -124,13 +124,24 @@ def _unfold(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
-    """Pieces of given lengths are cut one by one: a sequence of one piece fails."""
+    """Pieces of given lengths are cut one by one."""
     lengths = args[1] if len(args) > 1 else kwargs.get("split_size_or_sections")
     if not isinstance(lengths, list | tuple):
         return None
+    if len(lengths) == 1:  # whatever its length, which may depend on what the pictures are
+        return (args[0],)
     axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     ends = [0, *accumulate(lengths)]
     return tuple(args[0].narrow(axis, start, stop - start) for start, stop in pairwise(ends))
+
+
+def _numbers(_: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """A tensor of sizes that are not known yet would take those of the example."""
+    values = args[0]
+    if not isinstance(values, list) or not any(isinstance(one, torch.SymInt) for one in values):
+        return None
+    dtype = kwargs.get("dtype", torch.int64)
+    return torch.stack([torch.full((), one, dtype=dtype) for one in values])
 
 
 _RULES: dict[Any, Callable[[Any, Any, Any], Any]] = {
@@ -143,5 +154,6 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Any]] = {
     Tensor.squeeze: _squeeze,
     F.unfold: _unfold,
     torch.split: _split,
+    torch.tensor: _numbers,
     Tensor.split: _split,
 }

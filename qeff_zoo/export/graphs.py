@@ -131,11 +131,15 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bind(needed)
     behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
+    heads = checkpoint.speculator.bindings if checkpoint.speculator else {}
+    behind |= {name: heads[name] for name in needed if name in heads}
     shapes = {name: tuple(model.graph.initializers[name].shape) for name in behind}
-    if problems := bindings.problems_of(behind, shapes, checkpoint.logical):
+    if problems := bindings.problems_of(
+        behind, shapes, {**checkpoint.logical, **checkpoint.tensors}
+    ):
         raise CheckpointError(
-            f"{checkpoint.name!r} has dense layers that differ from their configs: {' '.join(problems)} Expected the "
-            f"shapes that the configs name. Get the files again, from one revision."
+            f"{checkpoint.name!r} has dense layers or heads that differ from their configs: {' '.join(problems)} "
+            "Expected the shapes that the configs name. Get the files again, from one revision."
         )
     content = {
         "expressions": {**bound.expressions, **behind},

@@ -29,6 +29,7 @@ from qeff_zoo.package.manifest import (
     adapter_axis,
     adapters_in,
     base_name,
+    digest_axis,
     parse,
     shortened,
     source_in,
@@ -189,6 +190,11 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         axes |= dict(_flat(members, group)) if isinstance(members, Mapping) else {}
     if merged := adapters_in(manifest):
         axes["adapter"] = adapter_axis(merged)
+    if heads := source_in(manifest, "speculator"):
+        # What they compute is part of the key, and follows from them.
+        axes = {name: value for name, value in axes.items() if not name.startswith("speculator.")}
+        axes.pop("hidden_states", None)
+        axes["speculator"] = digest_axis(heads)
     # Of the target's lowering: nobody asks for another than the newest.
     axes.pop("revision", None)
     if file := manifest.get("weights", {}).get("gguf_file"):

@@ -38,6 +38,13 @@ _CROPPED = {
     "resample": _BICUBIC, "size": {"shortest_edge": 224}, "default_to_square": False,
     "do_center_crop": True, "crop_size": {"height": 224, "width": 224},
 }  # fmt: skip
+_PADDED = {
+    **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}, "min_size": 14,
+}  # fmt: skip
+_PATCHES = {
+    **_PLAIN, **_CLIP, "resample": _BICUBIC, "default_to_square": False,
+    "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+}  # fmt: skip
 _IDEFICS3 = {
     **_PLAIN, **_HALF,
     "resample": _LANCZOS, "size": {"longest_edge": 4 * 364}, "max_image_size": {"longest_edge": 364},
@@ -62,6 +69,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "default_to_square": False,
         },
     ),
+    "DeepseekVLImageProcessor": (rules.long_edge_in_square, _PADDED),
     "DeiTImageProcessor": (
         rules.plain,
         {
@@ -73,6 +81,12 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         rules.pan_and_scan,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
     ),
+    "Glm4vImageProcessor": (
+        rules.grid_of_frames,
+        {
+            **_PATCHES, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
+        },
+    ),
     "GotOcr2ImageProcessor": (
         rules.tiles_of_one_canvas,
         {
@@ -81,12 +95,22 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "JanusImageProcessor": (rules.long_edge_in_square, _PADDED),
     "LlavaImageProcessor": (rules.square, {**_CROPPED, "do_pad": False}),
     "LlavaNextImageProcessor": (
         rules.tiles_of_resolutions,
         {
             **_CROPPED, "do_pad": True,
             "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+        },
+    ),
+    "LlavaOnevisionImageProcessor": (
+        rules.tiles_of_resolutions,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}, "do_pad": True,
+            "image_grid_pinpoints": [
+                [384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)
+            ],
         },
     ),
     "PixtralImageProcessor": (
@@ -99,9 +123,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "Qwen2VLImageProcessor": (
         rules.grid_of_patches,
         {
-            **_PLAIN, **_CLIP, "resample": _BICUBIC, "default_to_square": False,
-            "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
-            "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+            **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
         },
     ),
     "SiglipImageProcessor": (

@@ -83,6 +83,21 @@ def square(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": _stacked([_finished(image, settings) for image in images])}
 
 
+def long_edge_in_square(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """DeepSeek-VL and Janus: the longer side as long as the square, the rest in the mean color."""
+    color = [int(value * 255) for value in settings["image_mean"]]
+    arrays = []
+    for image in images:
+        if settings["do_resize"]:
+            scale = settings["size"]["height"] / max(image.shape[:2])
+            height, width = (
+                max(round(side * scale), settings["min_size"]) for side in image.shape[:2]
+            )
+            image = resize(image, height, width, settings["resample"])
+        arrays.append(numbers(pad_to_square(image, color), settings))
+    return {"pixel_values": _stacked(arrays)}
+
+
 def _best_resolution(image: Pixels, choices: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Of (height, width), choose the one that keeps most pixels, and of those the one that wastes least."""
     own_height, own_width = image.shape[:2]
@@ -189,6 +204,38 @@ def smart_size(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int,
         new_height = math.ceil(height * ratio / factor) * factor
         new_width = math.ceil(width * ratio / factor) * factor
     return new_height, new_width
+
+
+def _size_of_frames(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int, int]:
+    """As `smart_size`, of a picture that is two frames: it is scaled by one, and what is left is judged by both."""
+    height, width = image.shape[:2]
+    if (scale := max(factor / height, factor / width)) > 1:
+        height, width = int(height * scale), int(width * scale)
+    plain = smart_size(np.broadcast_to(image[:1, :1], (height, width, 3)), factor, 1, 1 << 62)
+    if 2 * plain[0] * plain[1] > most:
+        ratio = math.sqrt(2 * height * width / most)
+        return tuple(
+            max(factor, math.floor(side / ratio / factor) * factor) for side in (height, width)
+        )
+    if 2 * plain[0] * plain[1] < fewest:
+        ratio = math.sqrt(fewest / (2 * height * width))
+        return tuple(math.ceil(side * ratio / factor) * factor for side in (height, width))
+    return plain
+
+
+def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """GLM-4V: patches as of Qwen2-VL, of pictures whose size is chosen otherwise."""
+    size, factor = settings["size"], settings["patch_size"] * settings["merge_size"]
+    if settings["do_resize"]:
+        images = [
+            resize(
+                image,
+                *_size_of_frames(image, factor, size["shortest_edge"], size["longest_edge"]),
+                settings["resample"],
+            )
+            for image in images
+        ]
+    return grid_of_patches(images, {**settings, "do_resize": False})
 
 
 def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:

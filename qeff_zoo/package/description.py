@@ -12,7 +12,7 @@ from typing import Any
 from qeff_zoo import targets
 from qeff_zoo.escapes import shown
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import Manifest, adapters_in
+from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.tasks import TEXT_GENERATION
 
@@ -67,6 +67,9 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     yield "weights", f"{stored}, {weights['tensors']} tensors"
     for one in adapters_in(manifest):
         yield "adapter", f"merged: {adapter_named(one)}"
+    if heads := source_in(manifest, "speculator"):
+        kind = manifest["spec"]["task"]["speculator"]
+        yield "heads", f"{kind['heads']} that draft ({kind['kind']}): {_place(heads)}"
     for program in manifest["programs"]:
         yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"
     if needs:
@@ -82,8 +85,12 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
 
 def adapter_named(source: Mapping[str, Any]) -> str:
     """Say which adapter was merged into a package, from its manifest's spec: where it is, and its weight in the sum."""
+    return f"{_place(source)}, weight {source['weight']:g}"
+
+
+def _place(source: Mapping[str, Any]) -> str:
     hub = f"{source['model_id']} at {source['revision']}, " if "model_id" in source else ""
-    return f"{hub}{source['digest']}, weight {source['weight']:g}"
+    return f"{hub}{source['digest']}"
 
 
 def _shapes(program: Mapping[str, Any], manifest: Manifest) -> str:
@@ -152,7 +159,9 @@ def _chosen(spec: Mapping[str, Any], field: str) -> str:
     value: Any = spec
     for part in field.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    text = "" if value is None or isinstance(value, Mapping) else str(value)
+    if isinstance(value, Mapping):  # a source
+        value = value.get("digest")
+    text = "" if value is None else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -43,7 +43,7 @@ _MOST_PROBLEMS = 100
 # More than any package needs, and little enough to be checked in seconds.
 _MOST_VALUES, _MOST_LEVELS, _LONGEST_TEXT, _LARGEST = 500_000, 32, 10_000, 1 << 63
 _WITH, _LONGEST_NAME = " + ", 255
-_DIGITS = 16  # of an adapter's digest
+_DIGITS = 16  # of a source's digest
 _NAME_BYTES = 255  # of a file or folder, on every usual file system
 
 
@@ -201,10 +201,14 @@ def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
         sources: As a spec has them; see `qeff_zoo.adapters.merging`.
     """
     return [
-        one["digest"].removeprefix("sha256:")[:_DIGITS]
-        + ("" if one["weight"] == 1 else f"={one['weight']:g}")
-        for one in sources
+        digest_axis(one) + ("" if one["weight"] == 1 else f"={one['weight']:g}") for one in sources
     ]
+
+
+def digest_axis(source: Mapping[str, Any]) -> str:
+    """Name a source of a spec by the beginning of its digest."""
+    digest: str = source["digest"]
+    return digest.removeprefix("sha256:")[:_DIGITS]
 
 
 def name_with(name: str, adapters: Sequence[str]) -> str:

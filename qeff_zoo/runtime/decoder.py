@@ -20,6 +20,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes
 PADDING = -1
 _TYPES = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
+_HIDDEN = "hidden_states"
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
 
@@ -67,6 +68,8 @@ class Decoder:
         vocab_size = program.outputs["logits"].shape[2]
         assert isinstance(vocab_size, int)
         self.vocab_size = vocab_size
+        #: By row, of the tokens that it ran last, what heads draft from, (tokens, size); nothing where there are none.
+        self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
 
     @property
@@ -277,7 +280,13 @@ class Decoder:
             for place, row in enumerate(rows):
                 if (sights := pieces[row].sights) is not None:
                     inputs[self._types][place, sights.places] = 1
-        logits = self.program.run(inputs, rows)["logits"].astype(np.float32, copy=False)
+        outputs = self.program.run(inputs, rows)
+        if _HIDDEN in outputs:
+            self.hidden |= {
+                row: outputs[_HIDDEN][place, : len(pieces[row].tokens)]
+                for place, row in enumerate(rows)
+            }
+        logits = outputs["logits"].astype(np.float32, copy=False)
         return {
             row: logits[place, : min(kept, len(pieces[row].tokens))]
             for place, row in enumerate(rows)

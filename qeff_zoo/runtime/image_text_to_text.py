@@ -18,7 +18,7 @@ from qeff_zoo.runtime.text_generation import (
     TextGenerationSession,
 )
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.vision import GRID, Vision
+from qeff_zoo.runtime.vision import Vision
 
 #: One picture as a processor prepares it: `pixel_values`, and what else the model's forward takes of it.
 Prepared: TypeAlias = Mapping[str, Array]
@@ -57,7 +57,9 @@ class ImageTextToTextSession(TextGenerationSession):
         super().__init__(folder, program, prefixes=prefixes)
         self.config = read_json(folder / "config.json")
         self.images = chosen["images"]
-        self.vision = Vision(vision, self.config, feature_cache_bytes)
+        self.vision = Vision(
+            vision, self.config, feature_cache_bytes, self.images.get("layout", "")
+        )
         self._processor: Any = None
         #: The token that stands for a row of a picture's features.
         self.placeholder = _id(self.config, self.images["token"])
@@ -95,7 +97,7 @@ class ImageTextToTextSession(TextGenerationSession):
         if not seen:  # which may be a request that was written out before
             self._check_count(tokens, self.placeholder, 0)
             return super().request(tokens, **choices)
-        whole = self._written_out(tokens, [picture.rows for picture in seen])
+        whole = self._written_out(tokens, seen)
         return replace(super().request(whole, **choices), sights=self._arranged(whole, seen))
 
     def request_written_out(
@@ -156,14 +158,14 @@ class ImageTextToTextSession(TextGenerationSession):
             return picture
         if self._processor is None:
             self._processor = load_image_processor(self.folder)
-        made = self._processor([picture])
-        return {name: made[name] for name in ("pixel_values", GRID) if name in made}
+        made: Prepared = self._processor([picture])
+        return made
 
-    def _written_out(self, tokens: Sequence[int], rows: Sequence[int]) -> list[int]:
+    def _written_out(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """Replace the token of each picture by those of its rows, and what stands around them."""
         marker = _id(self.config, self.images.get("marker") or self.images["token"])
-        self._check_count(tokens, marker, len(rows))
-        left, whole = iter(rows), list[int]()
+        self._check_count(tokens, marker, len(pictures))
+        left, whole = iter(pictures), list[int]()
         for token in tokens:
             whole += self.run_of(next(left)) if token == marker else [token]
         return whole
@@ -177,16 +179,20 @@ class ImageTextToTextSession(TextGenerationSession):
                 f"both. Write {shown!r} where each picture belongs, or use the chat template (--chat), which does."
             )
 
-    def run_of(self, rows: int) -> list[int]:
-        """Return the tokens that a picture of so many rows takes in a prompt."""
-        before, after = (
-            [
-                one if isinstance(one, int) else _id(self.config, one)
-                for one in self.images.get(side, ())
-            ]
-            for side in ("before", "after")
-        )
-        return [*before, *[self.placeholder] * rows, *after]
+    def run_of(self, picture: Picture) -> list[int]:
+        """Return the tokens that a picture takes in a prompt; without a tokenizer, those of its rows alone."""
+        whole = [token for one in self.images.get("before", ()) for token in self._named(one)]
+        for part in self.vision.layout.write(picture.grid, picture.rows):
+            whole += [self.placeholder] * part if isinstance(part, int) else self._named(part)
+        return whole + [token for one in self.images.get("after", ()) for token in self._named(one)]
+
+    def _named(self, one: int | str) -> list[int]:
+        """Return what a recipe names: an id, a field of the config, or a text."""
+        if isinstance(one, int):
+            return [one]
+        if one.endswith(("_id", "_index")):
+            return [_id(self.config, one)]
+        return self.tokenizer.encode(one, special_tokens=False) if self.tokenizer else []
 
     def sights(self, tokens: Sequence[int], pictures: Sequence[Prepared]) -> Sights | None:
         """Read the pictures of a prompt.

@@ -27,7 +27,7 @@ from qeff_zoo.runtime.passages import Passages, Placing
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
-from qeff_zoo.runtime.speculation import Drafter, Speculation
+from qeff_zoo.runtime.speculation import Drafter, Reader, Speculation
 
 
 @dataclass
@@ -353,6 +353,9 @@ class Scheduler:
         self.timings.prefill_tokens += sum(len(piece.tokens) for piece in pieces.values())
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
+        # Of passages, what a drafter would read is not where it is.
+        self._tell([seat for seat in chunk if not seat.answer.request.blocks], pieces)
+        for seat in chunk:
             if seat.placing and seat.done == len(seat.placing.next):
                 seat.placing.save(seat.row)
                 seat.done = 0
@@ -360,6 +363,12 @@ class Scheduler:
         self._extend(chunk, logits)
         for seat in chunk:
             self._keep(seat)
+
+    def _tell(self, seats: Sequence[_Seat], pieces: Mapping[int, Piece]) -> None:
+        """Tell drafters that read it what the model made of a call's tokens."""
+        for seat in seats:
+            if isinstance(seat.drafter, Reader) and seat.row in self._decoder.hidden:
+                seat.drafter.read(pieces[seat.row].start, self._decoder.hidden[seat.row])
 
     def _decode(self, decoding: Sequence[_Seat]) -> None:
         """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
@@ -408,6 +417,7 @@ class Scheduler:
         logits = self._decoder.verify(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         starts = {seat: seat.done for seat in seats}
+        self._tell(seats, pieces)
         for seat, piece, draft in ahead:
             before = len(seat.answer.token_ids)
             seat.done += len(piece.tokens)
@@ -434,6 +444,7 @@ class Scheduler:
         logits = self._decoder.decode(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         self.timings.decode_tokens += len(decoding)
+        self._tell(decoding, pieces)
         for seat in decoding:
             seat.done += 1
         self._extend(decoding, logits)

@@ -14,14 +14,14 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
-from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Lookup
+from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
-from qeff_zoo.tasks import NAMES, TEXT_GENERATION, find
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
 Session: TypeAlias = (
     TextGenerationSession
@@ -43,7 +43,7 @@ def open_session(
     *,
     threads: int | None = None,
     prefixes: PrefixChoices | None = None,
-    speculate: Package | Lookup | None = None,
+    speculate: Package | Own | None = None,
     acceptance: Acceptance = DRAW,
     blocks: bool = False,
     observe: Observe | None = None,
@@ -56,8 +56,9 @@ def open_session(
         package: For a target that runs here.
         threads: CPU threads that compute one operator; None for one per physical core.
         prefixes: Of text generation, what is kept of prompts for others that begin alike; None for the usual.
-        speculate: Of text generation, what drafts tokens that this package checks: one of a smaller model, or "lookup"
-            for what the text itself has said before; None for nothing. The cost of calls is measured first.
+        speculate: Of text generation, what drafts tokens that this package checks: one of a smaller model; "heads"
+            for those that this package was built with; "lookup" for what the text itself has said before; None for
+            nothing. The cost of calls is measured first.
         acceptance: Of drafts of a model, which tokens count: those that the request draws as well, so that a seed
             gives the same answer; or "ratio" for more of them, of the same distribution.
         blocks: Of text generation, whether requests may have passages that are computed by themselves (block
@@ -96,7 +97,7 @@ def open_session(
         choices = {"image_processor": named}
     target = targets.find(package.target)
     with _fitting(package):
-        answering, *before = package.programs
+        answering, *before = (one for one in package.programs if one.role != HEADS)
         opening = opening or partial(target.open, package, answering.role, lean=lean)
         opened = opening(threads=threads, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
@@ -110,13 +111,13 @@ def open_session(
         session.allow_blocks()
     if speculate is not None:
         assert isinstance(session, TextGenerationSession)
-        drafts = speculate if speculate == LOOKUP else _open_draft(speculate, threads)
+        drafts = _open_drafts(package, speculate, threads)
         session.speculation = speculation_of(session, drafts, acceptance)
     return session
 
 
 def _check(
-    package: Package, speculate: Package | Lookup | None, acceptance: Acceptance, *, blocks: bool
+    package: Package, speculate: Package | Own | None, acceptance: Acceptance, *, blocks: bool
 ) -> None:
     """Refuse choices that do not go together, or not with the task of a package."""
     if blocks and package.task != TEXT_GENERATION:
@@ -129,11 +130,35 @@ def _check(
             f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
             "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
         )
-    if speculate is not None and package.task != TEXT_GENERATION:
+    session = find(package.task).session()
+    if speculate is not None and not issubclass(session, TextGenerationSession):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
-            f"expected one for {TEXT_GENERATION}. Leave speculation out."
+            f"expected one for {TEXT_GENERATION} or {IMAGE_TEXT_TO_TEXT}. Leave speculation out."
         )
+
+
+def _open_drafts(
+    package: Package, speculate: Package | Own, threads: int | None
+) -> TextGenerationSession | Program | Own:
+    if speculate == LOOKUP:
+        return speculate
+    if isinstance(speculate, Package):
+        return _open_draft(speculate, threads)
+    heads = open_heads(package, threads)
+    if heads is None:
+        raise GenerationError(
+            f"Package {str(package.path)!r} has no heads that draft; expected one that was built with --speculator. "
+            "Build it so, or draft with 'lookup' or the package of a smaller model."
+        )
+    return heads
+
+
+def open_heads(package: Package, threads: int | None = None) -> Program | None:
+    """Open the heads that draft for a package; None where it has none."""
+    if HEADS not in {one.role for one in package.programs}:
+        return None
+    return targets.find(package.target).open(package, HEADS, threads=threads)
 
 
 def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:

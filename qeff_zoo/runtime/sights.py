@@ -16,12 +16,12 @@ class Picture:
     Args:
         digest: Of its pixels and its geometry.
         features: By input of the language program, (rows, width).
-        grid: Time, height and width in rows of features, of models whose RoPE has three axes.
+        grid: Time, height and width in rows of features; or tiles, and the rows and columns in which they lie.
     """
 
     digest: bytes
     features: Mapping[str, Array]
-    grid: tuple[int, int, int] | None = None
+    grid: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def rows(self) -> int:
@@ -125,7 +125,6 @@ def _axes(length: int, pictures: Sequence[Picture], starts: Sequence[int]) -> Ar
     axes = np.zeros((3, length), np.int64)
     at = done = 0
     for picture, start in zip(pictures, starts, strict=True):
-        assert picture.grid is not None
         axes[:, done:start] = np.arange(at, at + start - done)
         at += start - done
         lie = np.indices(picture.grid).reshape(3, -1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.runtime.geometry import Tower
+from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sights import Picture
 
@@ -24,10 +25,14 @@ class Vision:
         program: Opened.
         config: config.json of the model.
         budget: Bytes of features that are kept.
+        layout: As the recipe says.
     """
 
-    def __init__(self, program: Program, config: Mapping[str, Any], budget: int) -> None:
-        self.program, self._budget = program, budget
+    def __init__(
+        self, program: Program, config: Mapping[str, Any], budget: int, layout: str = ""
+    ) -> None:
+        self.program, self._config, self._budget = program, config, budget
+        self.layout = LAYOUTS[layout]
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config) if "position_ids" in program.inputs else None
         #: Bytes in use.
@@ -55,14 +60,34 @@ class Vision:
 
     def _look(self, digest: bytes, prepared: Mapping[str, Array]) -> Picture:
         self.read += 1
-        inputs = {"pixel_values": np.ascontiguousarray(prepared["pixel_values"], np.float32)}
-        grid: tuple[int, int, int] | None = None
-        if self.tower is not None:
-            time, height, width = (int(size) for size in prepared[GRID].reshape(3))
-            inputs |= self.tower.describe((time, height, width))
-            grid = time, height // self.tower.merge, width // self.tower.merge
-        known = {name: array for name, array in inputs.items() if name in self.program.inputs}
-        return Picture(digest=digest, features=dict(self.program.run(known)), grid=grid)
+        pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
+        if self.tower is None:
+            return self._look_at_tiles(digest, pixels, prepared)
+        time, height, width = (int(size) for size in prepared[GRID].reshape(3))
+        told = {
+            "pixel_values": pixels,
+            GRID: prepared[GRID],
+            **self.tower.describe((time, height, width)),
+        }
+        grid = time, height // self.tower.merge, width // self.tower.merge
+        return Picture(digest=digest, features=self._run(told), grid=grid)
+
+    def _look_at_tiles(
+        self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]
+    ) -> Picture:
+        """Read tiles one by one: they do not see one another."""
+        tiles = pixels.reshape(-1, *pixels.shape[-3:])
+        found = [self._run({"pixel_values": tile[None]}) for tile in tiles]
+        features = {
+            name: self.layout.arrange([tile[name] for tile in found], prepared, self._config)
+            for name in found[0]
+        }
+        grid = self.layout.grid(len(tiles), prepared, self._config)
+        return Picture(digest=digest, features=features, grid=grid)
+
+    def _run(self, told: Mapping[str, Array]) -> dict[str, Array]:
+        known = {name: array for name, array in told.items() if name in self.program.inputs}
+        return dict(self.program.run(known))
 
     def _keep(self, picture: Picture) -> None:
         if picture.nbytes > self._budget:

@@ -232,35 +232,35 @@ class Store:
             raise refused("keep a configuration in", final, error) from error
         return final
 
-    def remember_source(self, build_key: str, place: Path, adapter: int = 0) -> None:
+    def remember_source(self, build_key: str, place: Path, part: int | str = 0) -> None:
         """Note where a package's checkpoint lies on this machine: a folder, or a GGUF file; packages hold no paths.
 
         Args:
             build_key: Of the package.
-            place: Of the checkpoint, or of an adapter that was merged into it.
-            adapter: 0 for the checkpoint, 1 for the first adapter, ….
+            place: Of the checkpoint, or of what was made part of it.
+            part: 0 for the checkpoint, 1 for the first adapter that was merged into it, …; the role of heads.
         """
         # The Hub's cache links a file to another name.
         place = place.parent.resolve() / place.name if place.is_file() else place.resolve()
-        if self.source(build_key, adapter) == place:
+        if self.source(build_key, part) == place:
             return
-        note = self._source_note(build_key, adapter)
+        note = self._source_note(build_key, part)
         with suppress(OSError):  # a store that can only be read still serves packages
             note.parent.mkdir(parents=True, exist_ok=True)
             write_durably(note, os.fsencode(place))
 
-    def _source_note(self, build_key: str, adapter: int) -> Path:
-        return self._layout.sources / (_checked(build_key) + f".{adapter}" * bool(adapter))
+    def _source_note(self, build_key: str, part: int | str) -> Path:
+        return self._layout.sources / (_checked(build_key) + f".{part}" * bool(part))
 
-    def source(self, build_key: str, adapter: int = 0) -> Path | None:
+    def source(self, build_key: str, part: int | str = 0) -> Path | None:
         """Find where a package's checkpoint lay when it was built here, if that folder or file still exists.
 
         Args:
             build_key: Of the package.
-            adapter: As for `remember_source`.
+            part: As for `remember_source`.
         """
         try:
-            place = Path(os.fsdecode(self._source_note(build_key, adapter).read_bytes()))
+            place = Path(os.fsdecode(self._source_note(build_key, part).read_bytes()))
         except FileNotFoundError:
             return None
         return place if place.exists() else None

@@ -37,7 +37,7 @@ NAMES = (
     "speech-seq2seq",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder", "vision"]
+Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads"]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]
@@ -105,6 +105,7 @@ class Task(Part):
         name: Hub pipeline tag.
         program: What its program is called in a package of several; its role where there is one.
         before: Parts whose results it reads, as the pictures that a vision tower has read.
+        beside: Parts that a package may have or not: heads that draft for it.
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token, or frame of sound, has an answer of its own.
         reads: What its packages read.
@@ -124,6 +125,7 @@ class Task(Part):
     answers: AnswerKind
     program: str = ""
     before: tuple[Part, ...] = ()
+    beside: tuple[Part, ...] = ()
     by_token: bool = False
     reads: Literal["text", "image", "sound"] = "text"
     auto_classes: tuple[str, ...]
@@ -141,8 +143,9 @@ class Task(Part):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """What has a program, by the role of that; the one that answers is first."""
-        return {self.program or self.role: self, **{part.role: part for part in self.before}}
+        """What has a program, or may have one, by the role of that; the one that answers is first."""
+        others = (*self.before, *self.beside)
+        return {self.program or self.role: self, **{part.role: part for part in others}}
 
     def takes(self, choice: Choice) -> bool:
         """Tell whether a choice of a build means anything to it."""
@@ -185,10 +188,17 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
     return replace(recipe, task=task, components=components, shapes=shapes)
 
 
-def components_of(recipe: Recipe) -> tuple[Component, ...]:
-    """Return the models that become programs of a package: those of its task, which for most is one."""
-    parts = find(recipe.task).parts
-    return recipe.components or tuple(Component(role=role, task=recipe.task) for role in parts)
+def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
+    """Return the models that become programs of a package: those of its task, which for most is one.
+
+    Args:
+        recipe: As it is for its task.
+        *beside: Roles of parts that the package is to have, of those that it may have or not.
+    """
+    task = find(recipe.task)
+    left_out = {part.role for part in task.beside} - {*beside}
+    of_task = (Component(role=role, task=task.name) for role in task.parts if role not in left_out)
+    return recipe.components or tuple(of_task)
 
 
 def part_of(component: Component) -> Part:

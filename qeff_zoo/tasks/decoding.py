@@ -13,6 +13,7 @@ IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
      logits (batch_size, num_logits_to_keep, vocab)   with that input: of so many positions up to the highest; of a row
                                             with fewer, all of them come first, and the rest means nothing
+     [hidden_states (batch_size, seq_len, hidden)]   of every token what logits are made of, for heads that draft
      <state>_RetainedState                  for every state
 """
 
@@ -48,11 +49,20 @@ class Step(nn.Module):
         model: Hugging Face model whose attention is `qeff_zoo`.
         states: What it retains, in their order.
         names: Of what a call is given besides tokens and positions.
+        hidden_states: Whether it returns what logits are made of.
     """
 
-    def __init__(self, model: Any, states: Sequence[State], names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: Any,
+        states: Sequence[State],
+        names: tuple[str, ...] = (),
+        *,
+        hidden_states: bool = False,
+    ) -> None:
         super().__init__()
         self.model, self.states, self.names = model, states, names
+        self.hidden_states = hidden_states
 
     def forward(
         self,
@@ -76,7 +86,10 @@ class Step(nn.Module):
             first = (state.needed + 1 - count).clamp(min=0)
             state.needed = (first + torch.arange(count)[None]).clamp(max=last)
 
+        hidden: list[Tensor] = []
+
         def only_needed(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            hidden.append(args[0])
             return (args[0] if state.narrowed else state.only_needed(args[0]),)
 
         head = self.model.get_output_embeddings().register_forward_pre_hook(only_needed)
@@ -84,14 +97,9 @@ class Step(nn.Module):
             output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:
             head.remove()
-        if num_logits_to_keep is not None and state.narrowed:
-            raise ExportError(
-                f"{type(self.model).__name__} computes its later layers for a call's newest token alone, so that no "
-                "draft can be checked. Expected a model that computes all layers for all tokens; leave "
-                "--num-speculative-tokens out."
-            )
         written = (one.name for one in self.states if one.written)
-        return (output.logits, *(state.present[name] for name in written))
+        told = hidden if self.hidden_states else []
+        return (output.logits, *told, *(state.present[name] for name in written))
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
@@ -128,6 +136,7 @@ def tracing(
     expanded_kv: bool = False,
     comp_ctx_lengths: bool = False,
     num_logits_to_keep: bool = False,
+    hidden_states: bool = False,
     step: type[Step] = Step,
     more: More | None = None,
     probe: Callable[[Any], list[State]] = probe,
@@ -140,6 +149,7 @@ def tracing(
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
         comp_ctx_lengths: Let each call say how many rows of the cache it reads.
         num_logits_to_keep: Let each call say of how many positions it returns logits.
+        hidden_states: Return what logits are made of, of every token.
         step: What runs one call.
         more: What a call is given besides tokens and positions.
         probe: Finds the states.
@@ -165,16 +175,15 @@ def tracing(
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     # Behind the states: example and symbols.
+    counts = {"comp_ctx_lengths": _SEEN} if comp_ctx_lengths else {}
+    counts |= {"num_logits_to_keep": _KEPT} if num_logits_to_keep else {}
     last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
-    if comp_ctx_lengths:
-        seen = Dim("comp_ctx_lengths", min=2, max=longest)
-        last["comp_ctx_lengths"] = torch.zeros(_SEEN).long(), {0: seen}
-    if num_logits_to_keep:
-        kept = Dim("num_logits_to_keep", min=2, max=longest)
-        last["num_logits_to_keep"] = torch.zeros(_KEPT).long(), {0: kept}
+    for name, count in counts.items():
+        last[name] = torch.zeros(count).long(), {0: Dim(name, min=2, max=longest)}
+    told = ["logits", *(["hidden_states"] if hidden_states else [])]
     given = more(batch, seq, ctx, position_ids) if more else {}
     return Tracing(
-        module=step(model, states, tuple(given)).eval(),
+        module=step(model, states, tuple(given), hidden_states=hidden_states).eval(),
         inputs={
             "input_ids": torch.zeros_like(position_ids),
             "position_ids": position_ids,
@@ -196,7 +205,7 @@ def tracing(
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
         input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
-        output_names=["logits", *(state.output for state in states if state.written)],
+        output_names=[*told, *(state.output for state in states if state.written)],
         states=states,
         then=None if continuous_batching else remove_slots,
     )

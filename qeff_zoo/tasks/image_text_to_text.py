@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Patches of a picture that a program of fixed sizes is made for: 1,024 of them are one of 448 x 448 pixels.
 _PATCHES = 1024
+_SIDE = 448
 _MERGED = 4  # patches of a row of features
 
 
@@ -57,7 +58,8 @@ def _variant(
 
 def _pictures(shape: Shape) -> list[dict[str, Any]]:
     symbols = {"image_rows": _PATCHES // _MERGED, "segments": 3, "windows": _PATCHES // _MERGED}
-    return named("Picture", [{"patches": _PATCHES, **symbols}])
+    sides = {"height": _SIDE, "width": _SIDE}
+    return named("Picture", [{"patches": _PATCHES, **symbols, **sides}])
 
 
 def _specializations(shape: Shape) -> list[dict[str, Any]]:

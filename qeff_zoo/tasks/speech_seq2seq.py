@@ -20,6 +20,7 @@ _OF_TEXT = (
     "comp_ctx_lengths_prefill",
     "comp_ctx_lengths_decode",
     "num_speculative_tokens",
+    "speculator",
     "expanded_kv",
     "kv_heads",
 )

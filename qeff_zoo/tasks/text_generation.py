@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION, Task, Tracing, looks_ahead, named
+from qeff_zoo.speculators import HEADS
+from qeff_zoo.tasks import (
+    FEATURE_EXTRACTION,
+    TEXT_GENERATION,
+    Part,
+    Task,
+    Tracing,
+    looks_ahead,
+    named,
+)
 from qeff_zoo.weights import kv_heads
 
 if TYPE_CHECKING:
@@ -35,10 +44,28 @@ def _variant(
         "continuous_batching": shape.full_batch_size,
         "comp_ctx_lengths": shape.comp_ctx_lengths_decode,
         "num_logits_to_keep": shape.num_speculative_tokens,
+        "hidden_states": checkpoint.speculator,
         "expanded_kv": chosen.get("expanded_kv"),
     }
     heads = {"kv_heads": chosen["kv_heads"]} if "kv_heads" in chosen else {}
     return {**{name: True for name, value in told.items() if value}, **heads}
+
+
+def _heads(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import drafting
+
+    return drafting.tracing(model, **variant)
+
+
+def _heads_variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    assert checkpoint.speculator is not None
+    return {"speculator": dict(checkpoint.speculator.said)}
+
+
+def _drafts(shape: Shape) -> list[dict[str, Any]]:
+    return named("Draft", [{"batch_size": shape.full_batch_size or shape.batch_size}])
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
@@ -47,6 +74,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
         found.append(
             f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} does not have. Leave it out."
         )
+    if checkpoint.speculator:
+        found += checkpoint.speculator.problems(checkpoint.name, checkpoint.text_config)
     if request.kv_heads is not None:
         found += kv_heads.problems(checkpoint.name, checkpoint.config, recipe, request.kv_heads)
     if looks_ahead(checkpoint.config):
@@ -111,6 +140,15 @@ def _stages() -> Any:
 TASK = Task(
     name=TEXT_GENERATION,
     role="decoder",
+    beside=(
+        Part(
+            role=HEADS,
+            probe=None,
+            tracing=_heads,
+            variant=_heads_variant,
+            specializations=_drafts,
+        ),
+    ),
     answers="logits",
     auto_classes=("AutoModelForCausalLM",),
     suffixes=("ForCausalLM", "LMHeadModel"),

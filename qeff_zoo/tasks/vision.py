@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """One picture through the vision tower of a model that reads pictures and text, as it is traced: program `vision`.
 
-IN   pixel_values (1, channels, height, width) f32      a picture of the one size that the tower takes; or
+IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of the one size that the tower takes,
+                                                        or of any size in whole patches; or
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie:
      position_ids (patches, 2) i64                      row and column of each
      cu_seqlens (segments,) i64                         where pictures begin and end among the patches
+     [image_grid_thw (1, 3) i64, of towers that compute with it]
      [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]
-OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture
+OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
+                                                        lines of a picture end with a learned row, that is the last
      [deepstack.i (rows, hidden)]                       what is added to the states after layer i of the language model
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import SymInt, Tensor, nn
 from torch.export import Dim
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images
@@ -29,8 +34,13 @@ from qeff_zoo.tasks import Tracing
 
 MERGES = (Tensor.masked_scatter, torch.masked_scatter)
 _TOWERS = ("visual",)  # modules that take patches
+#: What a processor says of a picture that was cut into patches, as an input of towers that compute with it.
+GRID = "image_grid_thw"
 _UNIT = 4  # patches of the example, by the square of what a tower merges
 _MOST = 1 << 20  # patches
+#: Layouts of models that must be told how large a picture was, of which a tile is one alone here.
+_TILED = ("lines",)
+_ALONE = {"image_size_to_num_patches": lambda **_: 1}
 
 
 #: transformers compares numbers of placeholders and features, which here are told apart otherwise.
@@ -68,6 +78,19 @@ class Unread:
             raise AttributeError(name)
 
 
+class _Alone:
+    """Numbers of rows by which a forward would part pictures, of which there is one."""
+
+    def __floordiv__(self, _: Any) -> "_Alone":
+        return self
+
+    def prod(self, **_: Any) -> "_Alone":
+        return self
+
+    def tolist(self) -> list[None]:
+        return [None]
+
+
 class _Noted(TorchFunctionMode):
     """Notes the features that a forward merges into its text."""
 
@@ -79,31 +102,49 @@ class _Noted(TorchFunctionMode):
         if func in MERGES:
             self.features = args[2]
             return args[0]
+        if func is torch.as_tensor and any(isinstance(one, SymInt) for one in tree_leaves(args)):
+            return _Alone()
+        if func is Tensor.__getitem__ and _is_of_one(args[1], args[0]):
+            return args[0]
         return func(*args, **(kwargs or {}))
 
 
+def _is_of_one(index: Any, values: Tensor) -> bool:
+    """Tell whether pictures are chosen that are no padding, of one alone."""
+    chosen = isinstance(index, Tensor) and index.dtype is torch.bool
+    return chosen and index.shape == (1,) == values.shape[:1]
+
+
 class Picture(nn.Module):
-    """The forward up to the merge, of a picture of one size.
+    """The forward up to the merge, of a picture or a tile of one.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        token: The placeholder.
+        images: As a recipe says of them.
     """
 
-    def __init__(self, model: Any, token: int) -> None:
+    def __init__(self, model: Any, images: Images) -> None:
         super().__init__()
-        self.model, self.token = model, token
+        self.model, self.images = model, images
+        self.token = getattr(model.config, images.token)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features."""
-        noted = _Noted()
+        pixels, noted = given[0], _Noted()
+        told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
+        if self.images.sized:
+            told["image_sizes"] = [tuple(pixels.shape[2:])]
+        elif self.images.layout in _TILED:
+            told["image_sizes"] = torch.tensor([pixels.shape[2:]])
         skip = (
             self.model.get_decoder(),
             "forward",
             lambda *_, inputs_embeds=None, **__: Unread(inputs_embeds),
         )
-        with swapped(skip), Concrete(), noted:
-            self.model(input_ids=torch.full((1, 2), self.token), pixel_values=given[0])
+        module = sys.modules[type(self.model).__module__]
+        alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
+        with swapped(skip), mock.patch.dict(vars(module), alone), Concrete(), noted:
+            self.model(input_ids=torch.full((1, 2), self.token), **told)
         return (_rows(noted.features),)
 
 
@@ -122,11 +163,13 @@ class Patches(nn.Module):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and those that are added later."""
         pixels, *lie = given
-        told = dict(zip(self.names, lie, strict=True)) | {"max_seqlen": 1}
+        told: dict[str, Any] = {GRID: torch.tensor([[1, 2, 2]])}
+        told |= zip(self.names, lie, strict=True)
+        told["max_seqlen"] = 1
         if "window_index" in told:
             told["max_window_seqlen"] = 1
         with Concrete():
-            output = tower_of(self.model)(pixels, grid_thw=torch.tensor([[1, 2, 2]]), **told)
+            output = tower_of(self.model)(pixels, grid_thw=told.pop(GRID), **told)
         deep = getattr(output, "deepstack_features", None) or []
         return tuple(_rows(part) for part in (output.pooler_output, *deep))
 
@@ -157,15 +200,20 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
         return _of_patches(model, told)
     vision = model.config.vision_config
     size = vision.image_size
+    axes: dict[int, Any] = {}
+    if told.sized:
+        unit = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
+        rows, columns = (Dim(name, min=2, max=size // unit) for name in ("rows", "columns"))
+        size, axes = (2 * unit, 3 * unit), {2: unit * rows, 3: unit * columns}
     height, width = size if isinstance(size, list | tuple) else (size, size)
     pixels = torch.zeros(1, getattr(vision, "num_channels", 3), height, width)
-    token = getattr(model.config, told.token)
     return Tracing(
-        module=Picture(model, token).eval(),
+        module=Picture(model, told).eval(),
         inputs={"given": [pixels]},
-        dynamic_shapes={"given": [{}]},
+        dynamic_shapes={"given": [axes]},
         input_names=["pixel_values"],
         output_names=["image_embeds"],
+        then=_name_sides if told.sized else None,
     )
 
 
@@ -186,6 +234,8 @@ def _of_patches(model: Any, images: Images) -> Tracing:
     if hasattr(tower, "num_grid_per_side"):
         whole["interp_indices"] = torch.zeros(count, 4, dtype=torch.long), {0: merged * rows}
         whole["interp_weights"] = torch.zeros(count, 4), {0: merged * rows}
+    if images.grid:
+        whole[GRID] = torch.tensor([[1, 4, count // 4]]), {}
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
     return Tracing(
@@ -200,6 +250,17 @@ def _of_patches(model: Any, images: Images) -> Tracing:
 
 def _name_patches(graph: Any) -> None:
     """Call the number of patches that, which the trace knows as a multiple of the rows."""
-    for value in graph.graph.inputs:
-        named = ["patches" if "*" in str(dim) else dim for dim in value.shape]
-        value.shape = type(value.shape)(named)
+    _rename(graph.graph.inputs, lambda dim, _: "patches" if "*" in str(dim) else dim)
+
+
+def _name_sides(graph: Any) -> None:
+    """Call the sides of a picture that, which the trace knows as multiples of a patch's, and their product rows."""
+    _rename(
+        graph.graph.inputs, lambda dim, axis: ("height", "width")[axis - 2] if axis > 1 else dim
+    )
+    _rename(graph.graph.outputs, lambda dim, axis: dim if axis else "image_rows")
+
+
+def _rename(values: Any, name: Callable[[Any, int], Any]) -> None:
+    for value in values:
+        value.shape = type(value.shape)([name(dim, axis) for axis, dim in enumerate(value.shape)])

@@ -146,8 +146,11 @@ def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
     Returns:
         How many keys, 0 for all of them; None for another kind of mask.
     """
-    with _disable_current_modes():  # real numbers, also while a graph is traced
-        return _tried_window(mask_function)
+    try:
+        with _disable_current_modes():  # real numbers, also while a graph is traced
+            return _tried_window(mask_function)
+    except IndexError:  # it looks up tokens, of which there are not so many
+        return None
 
 
 def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:

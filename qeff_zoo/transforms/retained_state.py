@@ -62,7 +62,7 @@ class RetainedState(Cache):
         self.present: States = {}
         #: Columns whose logits the call returns, (batch, 1) unless told otherwise: that of each row's highest position.
         self.needed = position_ids.argmax(1, keepdim=True)
-        #: Positions whose queries are computed, (batch, seq); after `narrow`, (batch, 1).
+        #: Positions whose queries are computed, (batch, seq); after `narrow`, those of the needed columns.
         self.queries = position_ids
 
     # --- queries -----------------------------------------------------------------------------------
@@ -78,13 +78,13 @@ class RetainedState(Cache):
             *values: (batch, seq, size) each.
 
         Returns:
-            Their needed columns, (batch, 1, size).
+            Their needed columns, (batch, needed, size).
         """
         self.queries = self.position_ids.gather(1, self.needed)
         return [self.only_needed(value) for value in values]
 
     def only_needed(self, values: Tensor) -> Tensor:
-        """Return the needed columns of (batch, seq, size), (batch, 1, size)."""
+        """Return the needed columns of (batch, seq, size), (batch, needed, size)."""
         columns = self.needed[:, :, None].expand(-1, -1, values.shape[2])
         return values.gather(1, columns)
 

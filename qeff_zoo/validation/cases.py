@@ -288,7 +288,13 @@ def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]
                 for span in call.spans
             ]
             spans = [span for span in spans if span.start < span.stop]
-            kind = "prefill" if any(span.stop - span.start > 1 for span in spans) else call.kind
+            kind = call.kind
+            if spans != list(call.spans):
+                # As long as a picture, which no call that checks drafts is.
+                spans = [replace(span, answers=1) for span in spans]
+                kind = "decode" if call.kind == "verify" else call.kind
+                if any(span.stop - span.start > 1 for span in spans):
+                    kind = "prefill"
             if spans:
                 calls.append(replace(call, kind=kind, spans=tuple(spans)))
         found.append(replace(stage, calls=tuple(calls)))
@@ -303,6 +309,11 @@ def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
         max((span.stop for span in spans if span.sequence == number), default=1)
         for number in range(count)
     ]
+
+
+def tokens_after(sequence: Sequence[int], position: int, count: int) -> list[int]:
+    """Return what heads are told to follow a position; after the end of a sequence comes its beginning."""
+    return [sequence[(position + 1 + place) % len(sequence)] for place in range(count)]
 
 
 def sound_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:

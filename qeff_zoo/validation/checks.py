@@ -12,11 +12,18 @@ from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import AdapterError, CheckpointError, CompileError, PackageError
+from qeff_zoo.errors import (
+    AdapterError,
+    CheckpointError,
+    CompileError,
+    PackageError,
+    SpeculatorError,
+)
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapters_in, source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.recipe import Recipe, Tiny
+from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import find, for_task, tasks_of
 
@@ -153,7 +160,30 @@ def source_of(package: Package, given: str | None, adapters: Sequence[str] = ())
             f"The weights in {str(known)!r} are {digest}, but package {package.name!r} was built from "
             f"{spec['weights']}. Name the folder of the right checkpoint with --checkpoint, or build again."
         )
-    return _with_adapters(checkpoint, package, store, adapters)
+    checkpoint = _with_adapters(checkpoint, package, store, adapters)
+    return _with_heads(checkpoint, package, store)
+
+
+def _with_heads(checkpoint: Checkpoint, package: Package, store: Store) -> Checkpoint:
+    """Add the heads that draft for a package, and make sure that they are the ones."""
+    made = source_in(package.manifest, "speculator")
+    if not made:
+        return checkpoint
+    hub = f"{made['model_id']}@{made['revision']}" if "model_id" in made else None
+    place = hub or store.source(package.build_key, HEADS)
+    if place is None:
+        raise SpeculatorError(
+            f"Where the heads {made['digest']} of {package.name!r} lie is not known on this machine. Expected a "
+            "package that was built here, or heads of the Hub. Build it again with --speculator."
+        )
+    found = with_speculator(checkpoint, str(place))
+    assert found.speculator is not None
+    if (digest := found.speculator.source["digest"]) != made["digest"]:
+        raise SpeculatorError(
+            f"The heads in {str(place)!r} are {digest}, but package {package.name!r} was built with "
+            f"{made['digest']}. Expected those. Put them back, or build again with --speculator."
+        )
+    return found
 
 
 def _with_adapters(

@@ -4,6 +4,7 @@
 Only the reference process imports this.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,11 +19,16 @@ class Pictures:
     Args:
         request: With `pictures`, how many each sequence has, and `images`, what the recipe says of them.
         arrays: `picture.sequence.number.name`, as a processor prepares a picture.
+        model: Hugging Face's, which takes some of what a processor says, and has no use for the rest.
     """
 
     def __init__(
-        self, request: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
+        self,
+        request: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        model: Any,
     ) -> None:
+        self._taken = inspect.signature(model.forward).parameters.keys()
         self._counts: list[int] = request.get("pictures") or []
         self._images = request.get("images") or {}
         self._arrays = {
@@ -47,10 +53,23 @@ class Pictures:
         for number in numbers:
             for place in range(self._counts[number]):
                 prefix = f"picture.{number}.{place}."
-                for name in (name for name in self._arrays if name.startswith(prefix)):
-                    found.setdefault(name.removeprefix(prefix), []).append(self._arrays[name])
-        shown = {name: torch.cat(parts) for name, parts in found.items()}
+                for name in self._arrays:
+                    plain = name.removeprefix(prefix)
+                    if plain != name and plain in self._taken:
+                        found.setdefault(plain, []).append(self._arrays[name])
+        shown = {name: torch.cat(_alike(parts)) for name, parts in found.items()}
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         if (types := self._images.get("types")) and shown:
             shown[types] = (input_ids == self._images["placeholder"]).long()
         return shown
+
+
+def _alike(parts: list[Tensor]) -> list[Tensor]:
+    """Pad pictures of several sizes or numbers of tiles with zeros, as processors do."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return parts
+    most = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+    wide = [part.new_zeros(len(part), *most) for part in parts]
+    for part, room in zip(parts, wide, strict=True):
+        room[tuple(slice(size) for size in part.shape)] = part
+    return wide

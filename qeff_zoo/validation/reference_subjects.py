@@ -20,6 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from qeff_zoo import tasks
+from qeff_zoo.validation import reference_heads
+from qeff_zoo.validation.cases import tokens_after
 from qeff_zoo.validation.drawings import draw
 from qeff_zoo.validation.reference_choices import Watching
 from qeff_zoo.validation.reference_pictures import Pictures
@@ -39,7 +41,7 @@ def answers_of(
         request: With `task`, and what that takes.
         arrays: What the request has besides JSON: `sound.sequence`, and pictures, see `Pictures`.
     """
-    task, pictures = tasks.find(request["task"]), Pictures(request, arrays)
+    task, pictures = tasks.find(request["task"]), Pictures(request, arrays, model)
     sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
     if task.answers == "logits":
         return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, pictures)
@@ -113,7 +115,9 @@ class _Logits(Answers):
     def __init__(self, model: Any, request: Mapping[str, Any], pictures: Pictures) -> None:
         super().__init__(request["sequences"], model)
         self._model, self._pictures = model, pictures
-        self._positions: list[list[int]] = request["positions"]
+        self._heads, self._drafted = reference_heads.attach(model, request.get("speculator"))
+        # A position is there once for its own logits, and once for each head's.
+        self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         inputs = _padded([self._sequences[number][:length] for number in numbers])
@@ -125,13 +129,20 @@ class _Logits(Answers):
         columns = [position for positions in wanted for position in positions]
 
         def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            return (args[0][rows, columns][None],)  # (1, all positions, hidden)
+            hidden.append(args[0][rows, columns])
+            return (hidden[0][None],)  # (1, all positions, hidden)
 
+        hidden: list[Tensor] = []
         with hooked(self._model.get_output_embeddings(), keep):
-            logits = self._call(numbers, inputs, use_cache=False).logits[0].float().numpy()
+            logits = self._call(numbers, inputs, use_cache=False).logits[0]
+        if self._heads:
+            pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
+            after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
+            drafted = self._heads(hidden[0], torch.tensor(after))
+            logits = torch.cat([logits[:, None], drafted], 1).flatten(0, 1)
         tick()
-        ends = np.cumsum([len(positions) for positions in wanted])
-        return list(np.split(logits, ends[:-1]))
+        ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])
+        return list(np.split(logits.float().numpy(), ends[:-1]))
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         """Run the forward on tokens of sequences from their beginning."""
@@ -171,7 +182,7 @@ class _OfSounds(_Logits):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
-        super().__init__(model, request, Pictures(request, {}))
+        super().__init__(model, request, Pictures(request, {}, model))
         self._sounds = sounds
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:

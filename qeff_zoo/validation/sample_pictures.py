@@ -39,7 +39,7 @@ def insert(
         done = 0
         for place in _PLACES[number % len(_PLACES)]:
             picture = next(every)
-            run = session.run_of(session.vision.look(picture).rows)
+            run = session.run_of(session.vision.look(picture))
             between = (text + [plain] * place)[done:place]
             if len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
                 break

@@ -15,8 +15,9 @@ from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
 from qeff_zoo.runtime.images import ImageSession
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.sessions import Opening
+from qeff_zoo.runtime.sessions import Opening, open_heads
 from qeff_zoo.runtime.sights import Sights
+from qeff_zoo.runtime.speculation.heads import Heads
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import Task, find
@@ -40,7 +41,7 @@ class Trial:
 
     Args:
         sequences: Token ids; of pictures what `drawings.draw` takes; of sounds how long they are.
-        positions: Of each sequence, those with an answer, ascending.
+        positions: Of each sequence, those with an answer, ascending; with heads, again for each of them.
         keys: By stage, of every answer.
         answers: By stage, (answers, vocab, hidden or labels).
         runs: Every time that a row began a sequence, with what was chosen there.
@@ -83,7 +84,8 @@ def try_package(
         window_rows=_window_rows(program),
         longest=max(_LEAST_LONG, _BYTES_READ // package.size),
     )
-    return _try_decoder(session, stages, rows, step)
+    opened = open_heads(package, threads)
+    return _try_decoder(session, stages, rows, step, Heads(opened) if opened else None)
 
 
 def call_once(package: Package) -> None:
@@ -151,7 +153,13 @@ class _Rows:
                 )
 
 
-def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step: Progress) -> Trial:
+def _try_decoder(
+    session: Any,
+    stages: Sequence[cases.Stage],
+    rows: _Rows,
+    step: Progress,
+    heads: Heads | None = None,
+) -> Trial:
     decoder = session.decoder
     sequences = sample_texts.draw(
         cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
@@ -171,7 +179,8 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in stages for call in stage.calls for span in call.spans):
         ends[span.sequence].update(span.answered)
-    positions = [sorted(found) for found in ends]
+    each = 1 + (heads.count if heads else 0)
+    positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
     for stage in stages:
@@ -181,13 +190,15 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
                 if span.start == 0:
                     rows.begin(span.row, span.sequence)
                 keys[stage.name] += [
-                    (span.sequence, positions[span.sequence].index(place), rows.run(span.row))
+                    (span.sequence, positions[span.sequence].index(place) + one, rows.run(span.row))
                     for place in span.answered
+                    for one in range(each)
                 ]
             if windows:
                 beginning = [span for span in call.spans if span.start == 0]
                 session.listen({span.row: windows[span.sequence] for span in beginning})
-            found += _call(decoder, call, sequences, sights, step)
+            answered = _call(decoder, call, sequences, sights, step)
+            found += _with_drafts(heads, decoder, call, sequences, answered) if heads else answered
         answers[stage.name] = np.stack(found)
     rows.end()
     prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
@@ -212,6 +223,23 @@ def _try_decoder(session: Any, stages: Sequence[cases.Stage], rows: _Rows, step:
         greedy=(prompt, greedy),
         sounds=[window.T for window in windows],
     )
+
+
+def _with_drafts(
+    heads: Heads,
+    decoder: Decoder,
+    call: cases.Call,
+    sequences: Sequence[Sequence[int]],
+    answered: Sequence[Array],
+) -> list[Array]:
+    """Put behind the logits of each position those of the heads, told what follows it."""
+    places = [(span, place) for span in call.spans for place in span.answered]
+    hidden = np.stack([decoder.hidden[span.row][place - span.start] for span, place in places])
+    after = [
+        cases.tokens_after(sequences[span.sequence], place, heads.count) for span, place in places
+    ]
+    pairs = zip(answered, heads.logits(hidden, after), strict=True)
+    return [one for logits, drafted in pairs for one in (logits, *drafted)]
 
 
 def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:

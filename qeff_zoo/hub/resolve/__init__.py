@@ -19,6 +19,7 @@ from qeff_zoo.errors import (
     CheckpointError,
     PlanError,
     ResolutionError,
+    SpeculatorError,
     TrustError,
     UnsupportedModelError,
 )
@@ -28,7 +29,7 @@ from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve import lookup
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
 from qeff_zoo.hub.resolve.of_adapter import OfAdapter, of_adapter
-from qeff_zoo.package.manifest import adapter_axis
+from qeff_zoo.package.manifest import adapter_axis, digest_axis
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
 
@@ -213,6 +214,10 @@ def _wanted(
         must["adapter"] = adapter_axis(one.source for one in open_merged(adapters))
     elif key is None:
         must["adapter"] = None  # what was merged into another changes its answers
+    if heads := must.get("speculator"):
+        from qeff_zoo.speculators import open_speculator
+
+        must["speculator"] = digest_axis(open_speculator(heads).source)
     return Wanted(axes=must, preferred=preferred, revision=revision, key=key)
 
 
@@ -292,15 +297,17 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     from qeff_zoo import plan
     from qeff_zoo.adapters.merging import with_adapters
     from qeff_zoo.checkpoint import open_checkpoint
+    from qeff_zoo.speculators import with_speculator
 
     if unknown := sorted(wishes.keys() - CHOICES.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
         opened = open_checkpoint(checkpoint, need_weights=False, **place)
         request = Request(**wishes)
-        plan.resolve(with_adapters(opened, request.adapter), request, plan.NO_WEIGHTS)
+        opened = with_speculator(with_adapters(opened, request.adapter), request.speculator)
+        plan.resolve(opened, request, plan.NO_WEIGHTS)
     except PlanError as error:
         return error.problems
-    except (AdapterError, CheckpointError, UnsupportedModelError) as error:
+    except (AdapterError, CheckpointError, SpeculatorError, UnsupportedModelError) as error:
         return [str(error)]
     return []

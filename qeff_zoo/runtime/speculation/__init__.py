@@ -13,9 +13,10 @@ where p is the request's own distribution and q the drafter's, and what does not
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn
 
 
@@ -35,6 +36,19 @@ class Drafter(Protocol):
         """Learn how many tokens of the last draft the model chose as well; not told of a draft that was not checked."""
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """A drafter that is told what the model makes of each token that it runs."""
+
+    def read(self, start: int, hidden: Array) -> None:
+        """Take what heads draft from, of tokens that follow one another.
+
+        Args:
+            start: Position of the first; what was told of it and of those after it before holds no longer.
+            hidden: (tokens, size).
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
     """How the answers of a session are drafted.
@@ -48,9 +62,11 @@ class Speculation:
     drafter: Callable[[Request], Drafter]
 
 
-#: What drafts without a model.
-Lookup: TypeAlias = Literal["lookup"]
-LOOKUP: Lookup = "lookup"
+#: What drafts without another package: the text itself, and heads that the package has.
+Own: TypeAlias = Literal["lookup", "heads"]
+LOOKUP: Own = "lookup"
+HEADS: Own = "heads"
+OWN: tuple[Own, ...] = (LOOKUP, HEADS)
 #: When a token of a draft model counts: where the request's own draw equals it, or by min(1, p/q).
 Acceptance: TypeAlias = Literal["draw", "ratio"]
 DRAW: Acceptance = "draw"

@@ -3,12 +3,14 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from qeff_zoo.runtime.decoder import Decoder, Piece
 
 _ROUNDS = 3  # of which the fastest counts: whatever else the machine does only adds
+_SURE = 1.1  # times as many tokens a second as others get anyway who wait: what is hoped for is not sure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +23,14 @@ class Costs:
         repeats: Whether a rejected token costs more than itself: states that do not grow with the context are put back,
             and the tokens that were accepted run again, in front of the next call's.
         drafting: Seconds to draft one token.
+        beginning: Seconds of a draft besides, however many tokens it has.
     """
 
     seconds: Mapping[int, float]
     together: Mapping[int, float] = field(default_factory=dict)
     repeats: bool = False
     drafting: float = 0.0
+    beginning: float = 0.0
 
     def of(self, width: int) -> float:
         """Return the seconds of a call with that many tokens."""
@@ -43,13 +47,14 @@ class Costs:
         single = self.of(1)
         tokens, reached, repeated = 1.0, 1.0, 0.0
         best, count = rows / _on_a_line({1: single, **self.together}, rows), 0
+        best *= _SURE if rows > 1 else 1
         for width in range(2, most + 2):
             wide = self.of(width)
             if self.repeats:
                 repeated += reached * (1 - chance) * (wide - single)
             reached *= chance
             tokens += reached
-            rate = tokens / (wide + repeated + (width - 1) * self.drafting)
+            rate = tokens / (wide + repeated + self.beginning + (width - 1) * self.drafting)
             if rate > best:
                 best, count = rate, width - 1
         return count
@@ -83,9 +88,17 @@ def measure(decoder: Decoder, most: int) -> Costs:
     def tall(rows: int) -> None:
         decoder.decode({row: Piece([0], start) for row in range(rows)})
 
+    calls = {"wide": wide, "tall": tall}
+    found = {("wide", size): float("inf") for size in _doubling(1, most + 1)}
+    found |= {("tall", size): float("inf") for size in _doubling(2, decoder.sizes.rows)}
+    for _ in range(_ROUNDS):
+        for (name, size), least in found.items():
+            begun = time.perf_counter()
+            calls[name](size)
+            found[name, size] = min(least, time.perf_counter() - begun)
     return Costs(
-        seconds=_seconds(wide, _doubling(1, most + 1)),
-        together=_seconds(tall, _doubling(2, decoder.sizes.rows)),
+        seconds=_rising("wide", found),
+        together=_rising("tall", found),
         repeats=not decoder.only_grows,
     )
 
@@ -96,16 +109,7 @@ def _doubling(least: int, most: int) -> list[int]:
     return sorted(size for size in sizes if least <= size <= most)
 
 
-def _seconds(call: Callable[[int], None], sizes: Sequence[int]) -> dict[int, float]:
-    """Time calls of several sizes, the smallest first."""
-    seconds = dict.fromkeys(sizes, float("inf"))
-    for _ in range(_ROUNDS):
-        for size, least in seconds.items():
-            begun = time.perf_counter()
-            call(size)
-            seconds[size] = min(least, time.perf_counter() - begun)
-    # A larger call that seems to be cheaper is noise.
-    slowest = 0.0
-    for size, one in seconds.items():
-        slowest = seconds[size] = max(slowest, one)
-    return seconds
+def _rising(name: str, found: Mapping[tuple[str, int], float]) -> dict[int, float]:
+    """Return the seconds of one kind of call by size; a larger one that seems to be cheaper is noise."""
+    sizes = [size for one, size in found if one == name]
+    return dict(zip(sizes, accumulate((found[name, size] for size in sizes), max), strict=True))

@@ -125,18 +125,15 @@ def _likeliest(logits: Array) -> int:
     return int(logits.argmax())
 
 
-class ModelDrafter:
-    """Drafts for one request by a model, see `qeff_zoo.runtime.speculation.Drafter`.
+class Guessing:
+    """Drafts for one request what a model or heads say, see `qeff_zoo.runtime.speculation.Drafter`.
 
     Args:
-        model: Shared with other requests.
         costs: Of drafting, and of the calls that check drafts.
-        sampling: How the tokens of a draft are drawn, but for penalties; None for the likeliest.
     """
 
-    def __init__(self, model: DraftModel, costs: Costs, sampling: Sampling | None = None) -> None:
-        self._model, self._costs = model, costs
-        self._choose = None if sampling is None else _sampler(sampling).draw
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
         self._right, self._tried = _BELIEF * _CHANCE, _BELIEF
         self._drafted = 0
 
@@ -147,9 +144,13 @@ class ModelDrafter:
             self._right += _HOPE * (_BELIEF * _CHANCE - self._right)
             self._tried += _HOPE * (_BELIEF - self._tried)
             return []
-        found = self._model.draft(self, tokens, count, self._choose)
+        found = self.guess(tokens, count)
         self._drafted = len(found)
         return found
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
+        """Say how tokens go on, in at most so many."""
+        raise NotImplementedError
 
     def accepted(self, count: int) -> None:
         """Learn how many of the last draft were right."""
@@ -158,6 +159,25 @@ class ModelDrafter:
         if self._tried > _MEMORY:
             self._right *= _FADING
             self._tried *= _FADING
+
+
+class ModelDrafter(Guessing):
+    """Drafts by a model of its own.
+
+    Args:
+        model: Shared with other requests.
+        costs: As for `Guessing`.
+        sampling: How the tokens of a draft are drawn, but for penalties; None for the likeliest.
+    """
+
+    def __init__(self, model: DraftModel, costs: Costs, sampling: Sampling | None = None) -> None:
+        super().__init__(costs)
+        self._model = model
+        self._choose = None if sampling is None else _sampler(sampling).draw
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
+        """Say how tokens go on."""
+        return self._model.draft(self, tokens, count, self._choose)
 
 
 def _sampler(sampling: Sampling) -> Sampler:

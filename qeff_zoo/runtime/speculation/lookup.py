@@ -13,7 +13,7 @@ from operator import eq
 from qeff_zoo.runtime.speculation.costs import Costs
 
 #: Chance that the next token is as after a match of so many tokens, until a request has shown its own.
-_CHANCES = {2: 0.3, 3: 0.45, 4: 0.6, 5: 0.7, 6: 0.75, 7: 0.8, 8: 0.8}
+_CHANCES = {2: 0.3, 3: 0.45, 4: 0.6, 5: 0.7, 6: 0.75, 7: 0.8, 8: 0.8, 16: 0.9}
 _BELIEF = 4.0  # tokens that such a chance counts for
 _MEMORY = 24.0  # tokens after which those of before count less
 _FADING = 0.75

@@ -6,23 +6,26 @@ from functools import partial
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.speculation import DRAW, LOOKUP, RATIO, Acceptance, Lookup, Speculation
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, RATIO, Acceptance, Own, Speculation
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
+from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 
 
 def speculation_of(
     session: TextGenerationSession,
-    drafts: TextGenerationSession | Lookup,
+    drafts: TextGenerationSession | Program | Own,
     acceptance: Acceptance = DRAW,
 ) -> Speculation:
     """Measure what calls cost, and choose how the answers of a session are drafted.
 
     Args:
         session: In use by nobody.
-        drafts: A session of a smaller model, in use by nobody, which it then belongs to; or "lookup".
+        drafts: A session of a smaller model, in use by nobody, which it then belongs to; the package's own program of
+            heads; or "lookup".
         acceptance: When a token of a draft model counts: where the request's own draw is the same, or by min(1, p/q),
             for which it is drawn as the request draws.
 
@@ -31,15 +34,20 @@ def speculation_of(
     """
     _check(session)
     most = session.decoder.sizes.num_speculative_tokens[-1]
+    if acceptance == RATIO and not isinstance(drafts, TextGenerationSession):
+        own = LOOKUP if drafts == LOOKUP else HEADS
+        raise GenerationError(
+            f"Acceptance {RATIO!r} is for drafts that a model draws, and {own!r} draws none: both ways accept "
+            f"the same of them. Expected {DRAW!r}, or the package of a smaller model. Leave the acceptance out."
+        )
     if drafts == LOOKUP:
-        if acceptance == RATIO:
-            raise GenerationError(
-                f"Acceptance {RATIO!r} is for drafts that a model draws, and {LOOKUP!r} draws none: both ways accept "
-                f"the same of them. Expected {DRAW!r}, or the package of a smaller model. Leave the acceptance out."
-            )
         costs = measure(session.decoder, most)
         return Speculation(most=most, drafter=lambda _: PromptLookup(costs))
-    assert isinstance(drafts, TextGenerationSession)
+    if not isinstance(drafts, TextGenerationSession):
+        assert not isinstance(drafts, str)
+        heads = Heads(drafts)
+        costs = replace(measure(session.decoder, most), beginning=heads.measure())
+        return Speculation(most=most, drafter=lambda _: HeadsDrafter(heads, costs))
     _check_draft(session, drafts)
     model = DraftModel(drafts.decoder, session.decoder.vocab_size)
     costs = replace(measure(session.decoder, most), drafting=model.measure())

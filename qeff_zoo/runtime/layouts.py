@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a picture that is read as tiles lies in a prompt: its rows of features, their order, and the tokens among them.
+
+A recipe names its layout. Features are ordered as transformers' model does, and written as its processor does.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.runtime.program import Array
+
+#: Tokens by their text, and numbers of placeholders.
+Written: TypeAlias = list[str | int]
+#: Tiles in all, and rows and columns of those that are parts; of a picture that is none, its own rows and columns.
+Grid: TypeAlias = tuple[int, int, int]
+
+
+def _in_order(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    return np.concatenate(tiles)
+
+
+def _one_after_another(grid: Grid, rows: int) -> Written:
+    return [rows]
+
+
+def _counted(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    return tiles, tiles, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One of `LAYOUTS`.
+
+    Args:
+        arrange: Features of each tile -> those of the picture, (rows, width).
+        grid: How many tiles there are, and how they lie.
+        write: What stands for a picture of so many rows in a prompt.
+    """
+
+    arrange: Callable[[Sequence[Array], Mapping[str, Array], Any], Array] = _in_order
+    grid: Callable[[int, Mapping[str, Array], Any], Grid] = _counted
+    write: Callable[[Grid, int], Written] = _one_after_another
+
+
+# --- LLaVA-NeXT: the whole picture, then all of its parts as one, whose lines each end with a learned row ----------
+
+
+def _best_of(height: int, width: int, choices: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Choose the (height, width) that keeps most pixels of a picture, and of those the one that wastes least."""
+
+    def worth(choice: Sequence[int]) -> tuple[int, int]:
+        scale = min(choice[1] / width, choice[0] / height)
+        kept = min(int(width * scale) * int(height * scale), width * height)
+        return kept, kept - choice[0] * choice[1]
+
+    tall, wide = max(choices, key=worth)
+    return tall, wide
+
+
+def _unpadded(features: Array, height: int, width: int) -> Array:
+    """Cut off what a picture of (height, width) was padded by, (rows, columns, …)."""
+    rows, columns = features.shape[:2]
+    if width / height > columns / rows:
+        kept = int(round(height * (columns / width), 7))
+        cut = (rows - kept) // 2
+        return features[cut : rows - cut]
+    kept = int(round(width * (rows / height), 7))
+    cut = (columns - kept) // 2
+    return features[:, cut : columns - cut]
+
+
+def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    """Order features of tiles, each of which ends with the learned row."""
+    parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
+    vision = config["vision_config"]
+    size, side = int(vision["image_size"]), int(vision["image_size"]) // int(vision["patch_size"])
+    height, width = (int(one) for one in prepared["image_sizes"].reshape(2))
+    tall, wide = (one // size for one in _best_of(height, width, config["image_grid_pinpoints"]))
+    whole = np.stack(parts[1 : 1 + tall * wide]).reshape(tall, wide, side, side, -1)
+    whole = whole.transpose(0, 2, 1, 3, 4).reshape(tall * side, wide * side, -1)
+    whole = _shrunk(_unpadded(whole, height, width), side, config.get("vision_aspect_ratio"))
+    ended = np.concatenate(
+        [whole, np.broadcast_to(newline, (len(whole), 1, whole.shape[2]))], axis=1
+    )
+    return np.concatenate([parts[0], ended.reshape(-1, whole.shape[2])])
+
+
+def _shrunk(features: Array, side: int, limit: str | None) -> Array:
+    """Interpolate features of a picture of more tiles than `limit` names, as `anyres_max_9`."""
+    rows, columns = features.shape[:2]
+    most = int(limit.removeprefix("anyres_max_")) if limit else 0
+    ratio = math.sqrt(rows * columns / (most * side**2)) if most else 0
+    if ratio <= 1.1:
+        return features
+    down, right = (_taps(old, int(old // ratio)).astype(features.dtype) for old in (rows, columns))
+    found: Array = np.einsum("ri,ijw,cj->rcw", down, features, right, optimize=True)
+    return found
+
+
+def _taps(old: int, new: int) -> Array:
+    """Return the weights of bilinear interpolation, (new, old), without aligned corners."""
+    at = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, None)
+    first = np.minimum(at.astype(int), old - 1)
+    weights = np.zeros((new, old))
+    np.add.at(weights, (np.arange(new), first), 1 - (at - first))
+    np.add.at(weights, (np.arange(new), np.minimum(first + 1, old - 1)), at - first)
+    return weights
+
+
+# --- Pixtral: a picture of any size, each line of which ends with a token -------------------------------------------
+
+
+def _sized(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    unit = int(config["vision_config"]["patch_size"]) * int(config.get("spatial_merge_size", 1))
+    height, width = (int(one) // unit for one in prepared["image_sizes"].reshape(2))
+    return 1, height, width
+
+
+def _broken_lines(grid: Grid, rows: int) -> Written:
+    line: Written = [grid[2], "[IMG_BREAK]"]
+    return [*(line * grid[1])[:-1], "[IMG_END]"]
+
+
+# --- tiles that are named in the prompt -----------------------------------------------------------------------------
+
+
+def _split(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Take what the processor of Idefics 3 says, which counts no tiles of a picture that was not cut."""
+    rows, columns = (
+        int(prepared[name].reshape(-1)[0]) if name in prepared else 0 for name in ("rows", "cols")
+    )
+    return tiles, rows, columns
+
+
+def _named_tiles(grid: Grid, rows: int) -> Written:
+    each, found = rows // grid[0], Written()
+    for row in range(grid[1]):
+        for column in range(grid[2]):
+            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        found.append("\n")
+    found[-1:] = ["\n\n"] if found else []
+    return [*found, "<fake_token_around_image>", "<global-img>", each, "<fake_token_around_image>"]
+
+
+def _ratio(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    rows, columns = prepared.get("aspect_ratios", np.array([tiles - 1, 1])).reshape(2)
+    return tiles, int(rows), int(columns)
+
+
+def _separated_tiles(grid: Grid, rows: int) -> Written:
+    tiles, tall, wide = grid
+    each, found = rows // tiles, Written(["<|image_start|>"])
+    for _ in range(tall if tiles > 1 else 0):
+        found += [each, "<|tile_x_separator|>"] * wide
+        found[-1] = "<|tile_y_separator|>"
+    return [*found, "<|image|>", each, "<|image_end|>"]
+
+
+def _numbered_tiles(grid: Grid, rows: int) -> Written:
+    each, found = rows // grid[0], Written(["<|START_OF_IMG|>"])
+    for number in range(1, grid[0]):
+        found += [f"TILE_{number}", each]
+    return [*found, "TILE_GLOBAL", each, "<|END_OF_IMG|>"]
+
+
+def _ended_tiles(grid: Grid, rows: int) -> Written:
+    tile: Written = [rows // grid[0], "<|IMG_LINE_BREAK|>"]
+    return ["<|START_OF_IMG|>", *tile * grid[0], "<|END_OF_IMG|>"]
+
+
+#: By the name that recipes say.
+LAYOUTS: Mapping[str, Layout] = {
+    "": Layout(),
+    "broken_lines": Layout(grid=_sized, write=_broken_lines),
+    "ended_tiles": Layout(write=_ended_tiles),
+    "lines": Layout(arrange=_lines),
+    "named_tiles": Layout(grid=_split, write=_named_tiles),
+    "numbered_tiles": Layout(write=_numbered_tiles),
+    "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
+}

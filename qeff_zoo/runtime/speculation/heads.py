@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts of heads: what a package's program `heads` makes of the hidden state of the token before the newest."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.sampling import Drawn
+from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.draft_model import Guessing
+
+_LIKELIEST = -1
+_ROUNDS = 3
+
+
+class Heads:
+    """The program `heads` of a package.
+
+    Args:
+        program: Opened.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program, shape = program, program.outputs["logits"].shape
+        #: Tokens that a call drafts.
+        self.count = int(shape[1])
+        self._reads_tokens = "input_ids" in program.inputs
+
+    def logits(self, hidden: Array, tokens: Sequence[Sequence[int]]) -> Array:
+        """Run one call.
+
+        Args:
+            hidden: (rows, size), of the tokens before the newest.
+            tokens: Of each row the newest, and what was drafted after it as far as that is to be another than the
+                likeliest.
+
+        Returns:
+            (rows, count, vocab), of the tokens after the newest.
+        """
+        inputs = {"hidden_states": hidden}
+        if self._reads_tokens:
+            told = inputs["input_ids"] = np.full((len(hidden), self.count), _LIKELIEST, np.int64)
+            for row, known in enumerate(tokens):
+                told[row, : len(known)] = known[: self.count]
+        found: Array = self._program.run(inputs)["logits"]
+        return found
+
+    def measure(self) -> float:
+        """Return the seconds of a call."""
+        size = int(self._program.inputs["hidden_states"].shape[1])
+        hidden, least = np.zeros((1, size), np.float32), float("inf")
+        for _ in range(_ROUNDS):
+            begun = time.perf_counter()
+            self.logits(hidden, [[0]])
+            least = min(least, time.perf_counter() - begun)
+        return least
+
+
+class HeadsDrafter(Guessing):
+    """Drafts for one request by heads; a `Reader`.
+
+    Args:
+        heads: Shared with other requests.
+        costs: As for `Guessing`.
+    """
+
+    def __init__(self, heads: Heads, costs: Costs) -> None:
+        super().__init__(costs)
+        self._heads = heads
+        self._start, self._hidden = 0, np.empty((0, 0), np.float32)
+
+    def read(self, start: int, hidden: Array) -> None:
+        """Keep what heads draft from."""
+        self._start, self._hidden = start, hidden
+
+    def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
+        """Guess what follows, in as many tokens as there are heads."""
+        known = 0 <= len(tokens) - 2 - self._start < len(self._hidden)
+        return super().draft(tokens, min(most, self._heads.count), rows) if known else []
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
+        """Say how tokens go on."""
+        before = self._hidden[len(tokens) - 2 - self._start][None]
+        logits = self._heads.logits(before, [tokens[-1:]])[0, :count]
+        return [int(token) for token in logits.argmax(-1)]

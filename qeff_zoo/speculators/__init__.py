@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads that draft tokens for a model: a checkpoint beside the model's, read without trust.
+
+In: a folder, or a repository of the Hub. Out: a `Speculator`: what it computes, as JSON values, and the tensors of its
+parameters. It reads the model's hidden states, so it must have been trained for that very model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from qeff_zoo.checkpoint.files import Files, LocalFiles, digest_of_files, read_json, some
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.errors import SpeculatorError
+from qeff_zoo.speculators.kinds import KINDS, Kind
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+#: Role of the program that drafts, and what the model's part that it is traced from is called in its state_dict.
+HEADS: Literal["heads"] = "heads"
+PREFIX = "speculator."
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Speculator:
+    """Heads, opened.
+
+    Args:
+        name: As they were asked for, for messages.
+        folder: Of their files.
+        files: Names of those: the configuration, then the weights.
+        said: What they compute, in JSON values; see `qeff_zoo.speculators.kinds`.
+        sources: By name of a parameter, that of its tensor.
+        repository: Of the Hub, `org/name`; "" for a folder.
+        revision: Of that repository, 40 hex digits.
+    """
+
+    name: str
+    folder: Path
+    files: tuple[str, ...]
+    said: Mapping[str, Any]
+    sources: Mapping[str, str]
+    repository: str = ""
+    revision: str = ""
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """The tensor of each parameter, by names that no model's checkpoint has."""
+        found = index_tensors(self.folder / name for name in self.files[1:])
+        return {
+            _beside(name): replace(found[tensor], name=_beside(name))
+            for name, tensor in self.sources.items()
+        }
+
+    @property
+    def bindings(self) -> dict[str, str]:
+        """By name of an initializer, the tensor that it is read from."""
+        return {PREFIX + name: _beside(name) for name in self.sources}
+
+    @cached_property
+    def source(self) -> dict[str, Any]:
+        """What identifies it in a build's spec."""
+        hub = {"model_id": self.repository, "revision": self.revision}
+        digests = {name: sha256_file(self.folder / name) for name in self.files}
+        return {
+            **{name: value for name, value in hub.items() if value},
+            "digest": digest_of_files(digests),
+        }
+
+    @property
+    def located(self) -> dict[str, Any]:
+        """Where it is for who reads it by code of their own."""
+        return {"folder": str(self.folder.absolute()), "files": list(self.files)}
+
+    def problems(self, name: str, config: Mapping[str, Any]) -> list[str]:
+        """Say, in one sentence each, why it does not go with a model.
+
+        Args:
+            name: Of the model.
+            config: Of its language model.
+        """
+        hidden = next((config[key] for key in _HIDDEN if key in config), None)
+        pairs = (
+            ("hidden states", "numbers", "hidden_size", hidden),
+            ("a vocabulary", "tokens", "vocab_size", config.get("vocab_size")),
+        )
+        return [
+            f"--speculator {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
+            f"{theirs:,}. Expected heads that were trained for this model; give those, or leave it out."
+            for what, unit, key, theirs in pairs
+            if theirs is not None and self.said.get(key) not in (None, theirs)
+        ]
+
+
+def with_speculator(checkpoint: "Checkpoint", asked: str | None) -> "Checkpoint":
+    """Return a checkpoint with heads that draft for it; see `open_speculator`."""
+    return checkpoint if asked is None else replace(checkpoint, speculator=open_speculator(asked))
+
+
+def open_speculator(source: str, revision: str | None = None) -> Speculator:
+    """Open heads; of the Hub, download them.
+
+    Args:
+        source: A folder, or a Hub `org/name`, of which `@` and a revision may follow. A folder that exists wins.
+        revision: Branch, tag or commit of a Hub repository; None for its default branch.
+
+    Raises:
+        SpeculatorError: There are none, or none that are known, or they are damaged.
+        CheckpointError: A file cannot be had.
+    """
+    files = _files(source, revision)
+    kind, config_name, config = _kind_of(source, files)
+    weights = sorted(name for name in files.names if kind.holds(name))
+    if not weights:
+        pickled = sorted(name for name in files.names if name.endswith(_PICKLES))
+        had = f", only {some(pickled)}: pickles, which can run code" if pickled else ""
+        raise SpeculatorError(
+            f"The heads in {files} have no weights{had}. Expected {kind.weights}. Convert them with safetensors' "
+            "save_file, under the same names."
+        )
+    files.fetch([config_name, *weights])
+    tensors = index_tensors(files.folder / name for name in weights)
+    stripped = {kind.plain(name): name for name in tensors}
+    said, shapes = kind.read(
+        source, config, {name: tensors[stripped[name]].shape for name in stripped}
+    )
+    wrong = [
+        f"{name!r} is {list(tensors[stripped[name]].shape) if name in stripped else 'missing'}, expected {list(shape)}"
+        for name, shape in shapes.values()
+        if name not in stripped or tensors[stripped[name]].shape != shape
+    ]
+    if wrong:
+        raise SpeculatorError(
+            f"The heads in {files} are not those of their {config_name}: {some(wrong, 4)}. Expected one tensor of the "
+            "right shape for every parameter. Get both files again, from one revision."
+        )
+    return Speculator(
+        name=source,
+        folder=files.folder,
+        files=(config_name, *weights),
+        said=said,
+        sources={name: stripped[tensor] for name, (tensor, _) in shapes.items()},
+        repository=getattr(files, "model_id", ""),
+        revision=getattr(files, "revision", ""),
+    )
+
+
+def _kind_of(source: str, files: Files) -> tuple[Kind, str, Mapping[str, Any]]:
+    read: dict[str, Mapping[str, Any]] = {}
+    for kind in KINDS:
+        if kind.config not in files.names:
+            continue
+        if kind.config not in read:
+            files.fetch([kind.config])
+            read[kind.config] = read_json(files.folder / kind.config)
+        if kind.recognizes(read[kind.config]):
+            return kind, kind.config, read[kind.config]
+    known = "; ".join(f"{kind.name}: {kind.known_by}" for kind in KINDS)
+    raise SpeculatorError(
+        f"{files} has no heads that draft, as --speculator {source!r} asks for. Expected one of these kinds: {known}. "
+        "Give such a folder or repository, or draft with 'lookup'."
+    )
+
+
+def _beside(name: str) -> str:
+    return f"speculator: {name}"
+
+
+def _files(source: str, revision: str | None) -> Files:
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        listed = frozenset(path.name for path in folder.iterdir() if path.is_file())
+        return LocalFiles(folder, listed)
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise SpeculatorError(
+            f"No folder {source!r}. Expected that of heads that draft, or a Hub id 'org/name'. Check the path."
+        )
+    from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
+
+    name, _, at = source.partition("@")
+    configs = {kind.config for kind in KINDS}
+    return open_snapshot(name, at or revision, lambda one: one in configs, need_config=False)

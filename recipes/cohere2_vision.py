@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command A Vision, `transformers.models.cohere2_vision`: SigLIP's tiles, each ended by a token, and Cohere 2."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .cohere2 import RECIPE as COHERE2
+from .gemma3 import SIGLIP
+from .llava import RECIPE as LLAVA
+
+RECIPE = replace(
+    LLAVA,
+    model_type="cohere2_vision",
+    architectures=("Cohere2VisionForConditionalGeneration",),
+    special="Tiles that each end with a token, and the whole picture; four of their rows become one.",
+    images=Images(layout="ended_tiles"),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**COHERE2.tiny[0].config, "model_type": "cohere2"},
+                "vision_config": SIGLIP,
+                "image_token_id": 200,
+                "alignment_intermediate_size": 64,
+            },
+        ),
+    ),
+)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Idefics 3, `transformers.models.idefics3`: tiles that the prompt names by row and column, and the whole picture."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .internvl import SIZES as LAYERS
+from .llava import RECIPE as LLAVA
+from .llava import TEXT
+
+SIZES = {**LAYERS, "image_size": 28, "patch_size": 7}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="idefics3",
+    architectures=("Idefics3ForConditionalGeneration",),
+    special="Tiles that the prompt names by row and column, and the whole picture; four of their rows become one.",
+    images=Images(layout="named_tiles", nested=True),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": TEXT,
+                "vision_config": SIZES,
+                "image_token_id": 200,
+                "scale_factor": 2,
+            },
+            image_processor={
+                "image_processor_type": "Idefics3ImageProcessor",
+                "size": {"longest_edge": 56},
+                "max_image_size": {"longest_edge": 28},
+            },
+        ),
+    ),
+)

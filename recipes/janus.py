@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Janus-Pro, `transformers.models.janus`: it reads pictures as LLaVA does; what draws them is left out."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .idefics3 import SIZES
+from .llava import RECIPE as LLAVA
+from .llava import TEXT
+
+_TOKENS = {"embed_dim": 4, "num_embeddings": 16, "latent_channels": 8, "num_patches": 4}
+_PARTS = {"base_channels": 32, "channel_multiplier": [1, 1]}
+VQ = {**_TOKENS, **_PARTS, "projection_dim": 64, "image_token_embed_dim": 64}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="janus",
+    architectures=("JanusForConditionalGeneration",),
+    special="Features of one size of picture; the half that draws pictures is left out.",
+    images=Images(before=("<begin_of_image>",), after=("<end_of_image>",)),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": TEXT,
+                "vision_config": {**SIZES, "projection_dim": 64, "num_image_tokens": 16},
+                "vq_config": VQ,
+                "image_token_id": 200,
+            }
+        ),
+    ),
+)

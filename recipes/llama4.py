@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Llama 4 Scout and Maverick, `transformers.models.llama4`: tiles, and a tower with RoPE over rows and columns."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .idefics3 import SIZES
+from .llama4_text import RECIPE as LLAMA4_TEXT
+from .llava import RECIPE as LLAVA
+
+_OUT = {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64}
+VISION = {**SIZES, **_OUT, "intermediate_size": 256}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="llama4",
+    architectures=("Llama4ForConditionalGeneration",),
+    special="Tiles that separators part, and the whole picture; the tower rotates by row and column.",
+    images=Images(layout="separated_tiles"),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**LLAMA4_TEXT.tiny[0].config, "model_type": "llama4_text"},
+                "vision_config": VISION,
+                "image_token_index": 200,
+                "boi_token_index": 201,
+                "eoi_token_index": 202,
+            }
+        ),
+    ),
+)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LLaVA-NeXT, `transformers.models.llava_next`: the whole picture, and tiles of it in more detail."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .llava import RECIPE as LLAVA
+
+PINPOINTS = [[28, 56], [56, 28], [56, 56]]
+
+RECIPE = replace(
+    LLAVA,
+    model_type="llava_next",
+    architectures=("LlavaNextForConditionalGeneration",),
+    special="The whole picture and its tiles, whose lines each end with a learned row; padding is cut off.",
+    images=Images(layout="lines"),
+    tiny=(
+        Tiny(
+            config={**LLAVA.tiny[0].config, "image_grid_pinpoints": PINPOINTS},
+            image_processor={
+                "image_processor_type": "LlavaNextImageProcessor",
+                "size": {"shortest_edge": 28},
+                "crop_size": {"height": 28, "width": 28},
+                "image_grid_pinpoints": PINPOINTS,
+            },
+        ),
+    ),
+)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LLaVA-NeXT-Video, `transformers.models.llava_next_video`: its pictures are LLaVA-NeXT's; video is left out."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny
+
+from .llava_next import RECIPE as LLAVA_NEXT
+
+RECIPE = replace(
+    LLAVA_NEXT,
+    model_type="llava_next_video",
+    architectures=("LlavaNextVideoForConditionalGeneration",),
+    special="LLaVA-NeXT's pictures; video is left out.",
+    tiny=(
+        Tiny(
+            config={
+                **LLAVA_NEXT.tiny[0].config,
+                "image_token_index": 200,
+                "video_token_index": 201,
+            },
+            image_processor=LLAVA_NEXT.tiny[0].image_processor,
+        ),
+    ),
+)

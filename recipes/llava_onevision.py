@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LLaVA-OneVision, `transformers.models.llava_onevision`: LLaVA-NeXT with SigLIP, and fewer rows of large pictures."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny
+
+from .gemma3 import SIGLIP
+from .llava_next import PINPOINTS
+from .llava_next import RECIPE as LLAVA_NEXT
+from .qwen2 import RECIPE as QWEN2
+
+RECIPE = replace(
+    LLAVA_NEXT,
+    model_type="llava_onevision",
+    architectures=("LlavaOnevisionForConditionalGeneration",),
+    special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
+                "vision_config": SIGLIP,
+                "image_token_index": 200,
+                "video_token_index": 201,
+                "image_grid_pinpoints": PINPOINTS,
+                "vision_aspect_ratio": "anyres_max_1",
+            },
+            image_processor={
+                "image_processor_type": "LlavaOnevisionImageProcessor",
+                "size": {"height": 28, "width": 28},
+                "image_grid_pinpoints": PINPOINTS,
+            },
+        ),
+    ),
+)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistral Small 3.1 and its relatives, `transformers.models.mistral3`: Pixtral's pictures of any size."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .idefics3 import SIZES
+from .llava import RECIPE as LLAVA
+from .mistral import RECIPE as MISTRAL
+
+PIXTRAL = {**SIZES, "model_type": "pixtral", "head_dim": 16, "image_size": 56}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="mistral3",
+    architectures=("Mistral3ForConditionalGeneration",),
+    special="Pictures of any size, each line of which ends with a token; four rows become one.",
+    images=Images(layout="broken_lines", sized=True),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**MISTRAL.tiny[0].config, "model_type": "mistral"},
+                "vision_config": PIXTRAL,
+                "image_token_index": 200,
+                "spatial_merge_size": 2,
+            },
+            image_processor={
+                "image_processor_type": "PixtralImageProcessor",
+                "size": {"longest_edge": 56},
+                "patch_size": {"height": 14, "width": 14},
+            },
+        ),
+    ),
+)

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qianfan-OCR, `transformers.models.qianfan_ocr`: InternVL's pictures."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny
+
+from .internvl import RECIPE as INTERNVL
+
+RECIPE = replace(
+    INTERNVL,
+    model_type="qianfan_ocr",
+    architectures=("QianfanOCRForConditionalGeneration",),
+    special="InternVL's pictures, and Qwen 3.",
+    tiny=(
+        Tiny(config={**INTERNVL.tiny[0].config}, image_processor=INTERNVL.tiny[0].image_processor),
+    ),
+)

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads that draft for the model they were trained for: their numbers, what they draft, and what is refused."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import speculators
+import torch
+from fixtures_builds import Models
+from fixtures_runtime import LENGTH, PROMPTS
+from runnable_package import edit_json
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+import qeff_zoo
+from qeff_zoo import cli
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.errors import GenerationError, PlanError, SpeculatorError, ZooError
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import Sampling, TextGenerationSession
+from qeff_zoo.runtime.sessions import open_heads
+from qeff_zoo.runtime.speculation.heads import Heads
+from qeff_zoo.speculators import open_speculator, with_speculator
+from qeff_zoo.validation.ladder import validate
+from qeff_zoo.validation.reference_heads import attach
+
+COUNT = 3
+SIZES: dict[str, Any] = {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48}
+
+
+@pytest.fixture(scope="module")
+def hugging_face(models: Models) -> Any:
+    return AutoModelForCausalLM.from_pretrained(models.llama).eval()
+
+
+@pytest.fixture(scope="module")
+def made(
+    models: Models, hugging_face: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Path, Package]]:
+    """Make heads of a kind for the tiny Llama, and a package with them; each once."""
+    folder, known = tmp_path_factory.mktemp("heads"), dict[Any, Any]()
+    config = hugging_face.config
+
+    def make(kind: str, **choices: Any) -> tuple[Path, Package]:
+        key = kind, *choices.items()
+        if key not in known:
+            torch.manual_seed(len(known))
+            heads = folder / kind
+            if not heads.exists():
+                speculators.KINDS[kind](heads, config.hidden_size, config.vocab_size)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("QEFF_HOME", str(folder / "home"))
+                choices = {"validate": False, **SIZES, **choices}
+                known[key] = heads, qeff_zoo.build(models.llama, speculator=heads, **choices)
+        return known[key]
+
+    return make
+
+
+def opened(package: Package, speculate: Any = "heads") -> TextGenerationSession:
+    """Open a package whose wide calls seem to be free: as much is drafted as can be."""
+    session = qeff_zoo.load(package, threads=1, speculate=speculate)
+    assert isinstance(session, TextGenerationSession)
+    if session.speculation:
+        costs: Any = session.speculation.drafter(session.request("a"))._costs  # type: ignore[attr-defined]
+        object.__setattr__(costs, "beginning", 0.0)
+        costs.together.update(dict.fromkeys(costs.together, 1e9))
+        costs.seconds.update(dict.fromkeys(costs.seconds, 1.0))
+    return session
+
+
+@pytest.mark.parametrize("kind", speculators.KINDS)
+def test_logits_are_those_of_the_papers(kind: str, made: Any, hugging_face: Any) -> None:
+    folder, package = made(kind)
+    program = open_heads(package, 1)
+    assert program is not None
+    heads = Heads(program)
+    assert heads.count == COUNT
+    reference, count = attach(hugging_face, open_speculator(str(folder)).located)
+    assert reference is not None
+    assert count == COUNT
+    hidden = torch.randn(5, hugging_face.config.hidden_size)
+    tokens = torch.randint(hugging_face.config.vocab_size, (5, COUNT))
+    with torch.no_grad():
+        expected = reference(hidden, tokens).numpy()
+        # Of those that read tokens, each next one is the likeliest of the head before.
+        chain = tokens[:, :1].repeat(1, COUNT)
+        for place in range(1, COUNT):
+            chain[:, place] = reference(hidden, chain)[:, place - 1].argmax(-1)
+        drafted = reference(hidden, chain).numpy()
+    for told, right in ((tokens, expected), (tokens[:, :1], drafted)):
+        got = heads.logits(hidden.numpy(), told.tolist())
+        assert np.abs(got - right).max() <= 1e-5 * right.std()
+    assert np.abs(expected[:, 0] - expected[:, 1]).max() > 0.1 * expected.std()
+
+
+@pytest.mark.parametrize("kind", speculators.KINDS)
+def test_answers_are_those_of_hugging_face(
+    kind: str, made: Any, expected: list[list[int]], hugging_face: Any
+) -> None:
+    folder, package = made(kind)
+    session = opened(package)
+    found = session.generate(PROMPTS, generation_len=LENGTH, ignore_eos=True)
+    assert [output.token_ids for output in found] == expected
+    assert session.metrics is not None
+    assert session.metrics.drafted_tokens > 0
+
+    # What is drafted first is what the heads make of the prompt's last hidden state.
+    assert session.speculation is not None
+    make, drafts = session.speculation.drafter, list[list[int]]()
+
+    def watched(request: Any) -> Any:
+        drafter: Any = make(request)
+        draft = drafter.draft
+        drafter.draft = lambda *given: drafts.append(draft(*given)) or drafts[-1]
+        return drafter
+
+    object.__setattr__(session.speculation, "drafter", watched)
+    (answer,) = session.generate(PROMPTS[:1], generation_len=LENGTH, ignore_eos=True)
+    assert session.tokenizer is not None
+    reference, _ = attach(hugging_face, open_speculator(str(folder)).located)
+    tokens = session.tokenizer.encode(PROMPTS[0])
+    with torch.no_grad():
+        states = hugging_face.model(torch.tensor([tokens])).last_hidden_state[:, -1]
+        chain = torch.full((1, COUNT), answer.token_ids[0])
+        for place in range(1, COUNT):
+            chain[:, place] = reference(states, chain)[:, place - 1].argmax(-1)
+        right = reference(states, chain)[0].argmax(-1).tolist()
+    assert drafts[0] == right
+
+    asked: Any = {"generation_len": 20, "sampling": Sampling(temperature=0.5, seed=3, logprobs=2)}
+    plain = opened(package, None).generate(PROMPTS[:2], **asked)
+    again = session.generate(PROMPTS[:2], **asked)
+    assert [one.token_ids for one in again] == [one.token_ids for one in plain]
+
+
+def test_right_drafts_are_accepted(made: Any, models: Models, tmp_path: Path) -> None:
+    """Heads that always say one token, of an answer that does so too."""
+    folder, package = made("medusa")
+    asked: Any = {"generation_len": 24, "sampling": Sampling(presence_penalty=-99.0)}
+    (plain,) = opened(package, None).generate([PROMPTS[0]], **asked)
+    (token,) = {*plain.token_ids}
+    speculators.medusa(tmp_path, 64, 257)
+    tensors = load_file(tmp_path / "medusa_lm_head.safetensors")
+    for name, tensor in tensors.items():
+        tensor.fill_(10 if name.endswith("bias") else 0)
+        if name.endswith("1.weight"):
+            tensor[token] = 1
+    save_file(tensors, tmp_path / "medusa_lm_head.safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(folder.parent / "home"))
+        package = qeff_zoo.build(models.llama, speculator=tmp_path, validate=False, **SIZES)
+    session = opened(package)
+    (answer,) = session.generate([PROMPTS[0]], **asked)
+    assert answer.token_ids == plain.token_ids
+    assert session.metrics is not None
+    # A call says four tokens, of which three were drafted.
+    assert session.metrics.accepted_tokens == session.metrics.drafted_tokens == 17
+
+
+def test_validation_compares_heads_too(made: Any, models: Models, tmp_path: Path) -> None:
+    _, package = made("chained", weights="int8", validate=True, ctx_len=24)
+    assert package.validated == "checkpoint"
+    checks = package.manifest["validation"]
+    assert all(check["passed"] for check in checks)
+    # Each position is there once for the model, and once for each head.
+    assert all(check["positions"] % (1 + COUNT) == 0 for check in checks if "note" not in check)
+    others = speculators.KINDS["chained"](tmp_path / "others", 64, 257)
+    checkpoint = with_speculator(open_checkpoint(str(models.llama)), str(others))
+    record = validate(package, checkpoint, threads=1)
+    assert not record.passed
+
+
+def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    _, package = made("medusa")
+    path = str(package.path)
+    argv = ["run", path, "--prompt", "the quick", "--generation-len", "9", "--threads", "1"]
+    answers = []
+    for more in ([], ["--speculate", "heads"]):
+        assert cli.main([*argv, *more]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+    bench = ["bench", path, "--speculate", "heads", "--repeat", "1", "--batch-size", "1", "-q"]
+    assert cli.main([*bench, "--prompt-len", "8", "--generation-len", "8"]) == 0
+    assert "accepted" in capsys.readouterr().out
+    assert cli.main(["inspect", path]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"heads +3 that draft \(projections\): sha256:[0-9a-f]{64}", shown)
+    assert re.search(r"sources.speculator +sha256:", shown)
+    assert "Shapes of heads" in shown
+
+
+def test_qefficients_turbo_runs(made: Any, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, package = made("turbo")
+    monkeypatch.setenv("QEFF_HOME", str(folder.parent / "home"))
+    told = {"speculative_model_type": "turbo", "pretrained_model_name_or_path": str(folder)}
+    model = qeff_zoo.QEFFAutoModelForCausalLM.from_pretrained(
+        models.llama, continuous_batching=True, qaic_config=told
+    )
+    sizes = {name: SIZES[name] for name in SIZES}
+    assert Path(model.compile(**sizes, target="ort", validate=False)) == package.path
+
+
+def test_a_package_without_heads_says_so(built: dict[str, Package]) -> None:
+    with pytest.raises(GenerationError, match=r"has no heads that draft.* --speculator"):
+        qeff_zoo.load(built["drafts"], speculate="heads")
+
+
+def _without(folder: Path) -> None:
+    tensors = load_file(folder / "medusa_lm_head.safetensors")
+    del tensors["1.0.linear.bias"]
+    save_file(tensors, folder / "medusa_lm_head.safetensors")
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "medusa_lm_head.safetensors").rename(folder / "medusa_lm_head.pt")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (_without, SpeculatorError, "'1.0.linear.bias' is missing, expected [64]"),
+        (_pickled, SpeculatorError, "only medusa_lm_head.pt: pickles, which can run code"),
+        (
+            lambda folder: edit_json(folder / "config.json", medusa_num_heads=0),
+            SpeculatorError,
+            "have medusa_num_heads 0 in their configuration; expected a number from 1",
+        ),
+        (
+            lambda folder: edit_json(folder / "config.json", medusa_num_heads=4),
+            SpeculatorError,
+            "'3.0.linear.weight' is missing",
+        ),
+        (lambda folder: (folder / "config.json").write_text("{}"), SpeculatorError, "turbo: spec"),
+        (
+            lambda folder: speculators.medusa(folder, 32, 257),
+            PlanError,
+            "has heads for hidden states of 32 numbers, and 'llama' has 64",
+        ),
+        (
+            lambda folder: speculators.medusa(folder, 64, 258),
+            PlanError,
+            "has heads for a vocabulary of 258 tokens, and 'llama' has 257",
+        ),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(
+    change: Callable[[Path], Any],
+    error: type[ZooError],
+    said: str,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    folder = speculators.medusa(tmp_path / "heads", 64, 257)
+    change(folder)
+    with pytest.raises(error, match=re.escape(said)):
+        qeff_zoo.build(models.llama, speculator=folder)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--speculator", "absent"], "No folder 'absent'. Expected that of heads"),
+        (["--target", "qaic"], "runs 1 of a package"),
+        (["--max-loras", "1"], "the package has 2 programs"),
+        (["--num-speculative-tokens", "63"], "expected 1 to 46"),
+    ],
+)
+def test_a_plan_refuses_what_heads_are_not_for(
+    argv: list[str],
+    said: str,
+    models: Models,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heads = speculators.turbo(tmp_path / "heads", 64, 257)
+    plan = ["plan", str(models.llama), "--ctx-len", "48"]
+    assert cli.main([*plan, "--speculator", str(heads), *argv]) == 1
+    assert said in capsys.readouterr().err
+    assert cli.main(["plan", str(models.bert), "--speculator", str(heads)]) == 1
+    assert "--speculator does not apply to feature-extraction" in capsys.readouterr().err
+    assert cli.main([*plan, "--speculator", str(heads), "--json"]) == 0
+    plan_ = json.loads(capsys.readouterr().out)
+    assert "derived: 3 heads" in json.dumps(plan_)

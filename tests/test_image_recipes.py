@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every recipe of what reads pictures: its two programs in PyTorch, run as a package's are, against Hugging Face.
+
+`test_images` compares graphs of representatives; where this fails, a recipe or a seam is wrong, not the trace.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import parity
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
+from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.recipe import Shape
+from qeff_zoo.registry import list_recipes, recipe_for
+from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.layouts import LAYOUTS
+from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.runtime.sights import Picture
+from qeff_zoo.runtime.vision import GRID
+from qeff_zoo.store import Store
+from qeff_zoo.tasks import Tracing, image_text_to_text, merging, vision
+from qeff_zoo.validation.parity import relative_errors
+from qeff_zoo.validation.reference_pictures import Pictures
+
+CHUNK, CTX_LEN = 8, 128
+CASES = [
+    pytest.param(
+        f"{recipe.model_type}-{tiny.name}", marks=pytest.mark.xdist_group(recipe.model_type)
+    )
+    for recipe in list_recipes()
+    if recipe.images
+    for tiny in recipe.tiny
+]
+
+
+class Eager:
+    """A program that is run as it would be traced.
+
+    Args:
+        tracing: Of it, of a model with weights.
+        specializations: Of a package.
+    """
+
+    def __init__(self, tracing: Tracing, specializations: Sequence[Any] = ()) -> None:
+        self._tracing, self.states = tracing, list(tracing.states)
+        self.specializations = specializations
+        given = tracing.inputs.get("given") or tracing.inputs.get("more") or []
+        axes = tracing.dynamic_shapes.get("given") or tracing.dynamic_shapes.get("more") or []
+        names = tracing.input_names[-len(given) :] if given else []
+        shapes = {
+            name: tuple(
+                getattr(axis.get(place), "__name__", size) for place, size in enumerate(one.shape)
+            )
+            for name, one, axis in zip(names, given, axes, strict=True)
+        }
+        self._given = names
+        plain = {"input_ids": ("batch_size", "seq_len"), "position_ids": ("batch_size", "seq_len")}
+        self.inputs = {
+            name: Tensor(dtype=np.dtype(np.float32), shape=shape)
+            for name, shape in {**(plain if self.states else {}), **shapes}.items()
+        }
+        vocabulary = (
+            tracing.module.model.get_output_embeddings().weight.shape[0] if self.states else 0
+        )
+        self.outputs = {
+            name: Tensor(dtype=np.dtype(np.float32), shape=(1, 1, vocabulary))
+            for name in tracing.output_names
+        }
+        self.memory = {
+            state.name: np.zeros(
+                [2, *(CTX_LEN if size == "ctx_len" else size for size in state.axes[1:])],
+                np.float32,
+            )
+            for state in self.states
+        }
+
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
+        return [sorted(starts)]
+
+    def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> dict[str, Array]:
+        given = {
+            name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()
+        }
+        more = [given[name] for name in self._given]
+        with torch.no_grad():
+            if not self.states:
+                found = self._tracing.module(more)
+                return {
+                    name: one.numpy()
+                    for name, one in zip(self._tracing.output_names, found, strict=True)
+                }
+            past = [torch.from_numpy(self.memory[state.name][list(rows)]) for state in self.states]
+            logits, *present = self._tracing.module(
+                given["input_ids"], given["position_ids"], past, more=more
+            )
+        for state, new in zip((one for one in self.states if one.written), present, strict=True):
+            self.memory[state.name][list(rows)] = new.numpy()
+        return {"logits": logits.numpy()}
+
+
+def session_of(case: parity.Case, subject: parity.Subject) -> ImageTextToTextSession:
+    """Open what a package of the case would have, with PyTorch in place of a runtime."""
+    assert case.recipe.images is not None
+    told = {name: value for name, value in asdict(case.recipe.images).items() if value}
+    model = subject.transformed
+    shape = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2)
+    sizes = image_text_to_text.TASK.specializations(shape)
+    session = ImageTextToTextSession(
+        subject.folder / "checkpoint",
+        Eager(merging.tracing(model, images=told), sizes),
+        vision=Eager(vision.tracing(model, images=told)),
+        chosen={"images": told},
+        prefix_cache_bytes=0,
+    )
+    if case.tiny.image_processor:
+        session._processor = image_processor(case.tiny.image_processor)
+    return session
+
+
+def pictures_of(session: ImageTextToTextSession) -> list[Any]:
+    """Prepare three pictures, wide, high and square where the model tells them apart."""
+    random = np.random.default_rng(0)
+    if session._processor is not None:
+        sizes = (24, 40), (41, 23), (30, 30)
+        return [session.prepare(random.integers(0, 256, (*size, 3), np.uint8)) for size in sizes]
+    tensor, found = session.vision.program.inputs["pixel_values"], []
+    for grid in ((4, 6), (6, 2), (4, 4)):
+        shape = list(tensor.shape)
+        if session.vision.tower:
+            shape[0] = grid[0] * grid[1]
+        pixels = random.standard_normal(shape, np.float32)
+        found.append(
+            {"pixel_values": pixels}
+            | ({GRID: np.array([[1, *grid]])} if session.vision.tower else {})
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pictures_and_text_agree_with_hugging_face(name: str) -> None:
+    """Two rows, of two pictures and one, in chunks that cut them, and one token at a time."""
+    case = parity.all_cases()[name]
+    subject = parity.Subject(case.config, recipe_for(case.config))
+    check(session_of(case, subject), subject)
+
+
+@pytest.mark.skipif(
+    not parity.EVERY, reason="test_images traces representatives; this is for a release"
+)
+@pytest.mark.parametrize("name", CASES)
+def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
+    case = parity.all_cases()[name]
+    subject = parity.Subject(case.config, recipe_for(case.config))
+    check(package_of(case, subject, tmp_path), subject)
+
+
+def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> ImageTextToTextSession:
+    """Build a package of the case, and open it."""
+    asked = Request(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2)
+    done = pipeline.build(
+        str(subject.folder / "checkpoint"), asked, validate=False, store=Store(folder / "store")
+    )
+    session = open_session(done.package, threads=1)
+    assert isinstance(session, ImageTextToTextSession)
+    if case.tiny.image_processor:
+        session._processor = image_processor(case.tiny.image_processor)
+    return session
+
+
+def check(session: ImageTextToTextSession, subject: parity.Subject) -> None:
+    """Compare every call's logits with those of one plain forward."""
+    shown = pictures_of(session)
+    runs = [session.run_of(session.vision.look(one)) for one in shown]
+    rows = [[3, *runs[0], 4, 5, *runs[1], 6, 7, 8, 9], [10, 11, *runs[2], 12, 13, 14]]
+    seen = [shown[:2], shown[2:]]
+    right, wrong = (
+        [
+            expected(subject, session, tokens, [look(one) for one in pictures])
+            for tokens, pictures in zip(rows, seen, strict=True)
+        ]
+        for look in (dict, dark)
+    )
+    assert relative_errors(right[0][-1:], wrong[0][-1:]).max() > 1e-3, "pictures do not show"
+    sights = [session.sights(*pair) for pair in zip(rows, seen, strict=True)]
+    done, errors = [0, 0], []
+    while any(at < len(row) for at, row in zip(done, rows, strict=True)):
+        pieces = {}
+        for number, (at, row, shown_) in enumerate(zip(done, rows, sights, strict=True)):
+            if at < len(row):
+                assert shown_ is not None
+                length = 1 if at >= len(row) - 2 else min(CHUNK, len(row) - 2 - at)
+                stop = shown_.end(at, at + length)
+                pieces[number] = Piece(row[at:stop], at, shown_)
+        for number, logits in session.decoder.prefill(pieces).items():
+            done[number] = pieces[number].stop
+            told = right[number][done[number] - 1]
+            errors.append(relative_errors(told[None], logits[None]).max())
+    assert max(errors) < 5e-5, max(errors)
+
+
+def dark(picture: Mapping[str, Any]) -> dict[str, Any]:
+    return {**picture, "pixel_values": -picture["pixel_values"]}
+
+
+def expected(
+    subject: parity.Subject,
+    session: ImageTextToTextSession,
+    tokens: Sequence[int],
+    pictures: Sequence[Mapping[str, Any]],
+) -> Array:
+    """Compute Hugging Face's logits of every position."""
+    arrays = {
+        f"picture.0.{place}.{name}": array
+        for place, one in enumerate(pictures)
+        for name, array in one.items()
+    }
+    told = {
+        "pictures": [len(pictures)],
+        "images": {**session.images, "placeholder": session.placeholder},
+    }
+    ids = torch.tensor([tokens])
+    shown = Pictures(told, arrays, subject.hf).of([0], ids, torch.float32)
+    with torch.no_grad():
+        logits: Array = subject.hf(input_ids=ids, use_cache=False, **shown).logits[0].numpy()
+    return logits
+
+
+#: Settings small enough for a test, of processors that no recipe's tiny model has.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "DeepseekVLImageProcessor": {"size": {"height": 28, "width": 28}},
+    "Glm4vImageProcessor": {"patch_size": 4, "size": {"shortest_edge": 512, "longest_edge": 4096}},
+    "GotOcr2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
+    "Idefics3ImageProcessor": {
+        "size": {"longest_edge": 56},
+        "max_image_size": {"longest_edge": 28},
+    },
+    "JanusImageProcessor": {"size": {"height": 28, "width": 28}, "min_size": 20},
+    "LlavaOnevisionImageProcessor": {
+        "size": {"height": 28, "width": 28},
+        "image_grid_pinpoints": [[28, 28], [28, 84], [84, 28], [56, 56]],
+    },
+    "PixtralImageProcessor": {
+        "size": {"longest_edge": 56},
+        "patch_size": {"height": 14, "width": 14},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("size", [(24, 40), (97, 31), (5, 5), (28, 56)])
+def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> None:
+    """As transformers' PIL backend does."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    theirs = getattr(transformers, f"{name}Pil")(**SETTINGS[name])(
+        Image.fromarray(pixels), return_tensors="np"
+    )
+    ours = image_processor({"image_processor_type": name, **SETTINGS[name]})([pixels])
+    assert ours.keys() <= theirs.keys() | {"rows", "cols"}
+    for key, array in ours.items():
+        if key in theirs:
+            np.testing.assert_array_equal(array, np.asarray(theirs[key]), err_msg=key)
+
+
+def mentioned(layout: str, picture: Picture) -> str:
+    """Write a picture as text, with `P` for each placeholder."""
+    parts = LAYOUTS[layout].write(picture.grid, picture.rows)
+    return "".join("P" * part if isinstance(part, int) else part for part in parts)
+
+
+#: Layout, what writes it in transformers, its attributes, what its processor said, and the picture.
+WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, int, int], int]] = {
+    "lines of Pixtral": (
+        "broken_lines",
+        "pixtral.processing_pixtral.PixtralProcessor",
+        {
+            "patch_size": 7,
+            "spatial_merge_size": 2,
+            "image_token": "P",
+            "image_break_token": "[IMG_BREAK]",
+            "image_end_token": "[IMG_END]",
+        },
+        {"image_sizes": [(42, 28)]},
+        (1, 3, 2),
+        6,
+    ),
+    **{
+        f"{rows} x {columns} tiles of Idefics 3": (
+            "named_tiles",
+            "idefics3.processing_idefics3.Idefics3Processor",
+            {
+                "image_seq_len": 2,
+                "image_token": "P",
+                "fake_image_token": "<fake_token_around_image>",
+                "global_image_tag": "<global-img>",
+            },
+            {"rows": [[rows]], "cols": [[columns]]},
+            (rows * columns + 1, rows, columns),
+            2 * (rows * columns + 1),
+        )
+        for rows, columns in ((0, 0), (1, 2), (2, 3))
+    },
+    "tiles of Aya Vision": (
+        "numbered_tiles",
+        "aya_vision.processing_aya_vision.AyaVisionProcessor",
+        {
+            "img_size": 14,
+            "patch_size": 7,
+            "start_of_img_token": "<|START_OF_IMG|>",
+            "tile_token": "TILE",
+            "img_patch_token": "P",
+            "tile_global_token": "TILE_GLOBAL",
+            "end_of_img_token": "<|END_OF_IMG|>",
+        },
+        {"num_patches": [3]},
+        (3, 3, 1),
+        12,
+    ),
+    "tiles of Command A Vision": (
+        "ended_tiles",
+        "cohere2_vision.processing_cohere2_vision.Cohere2VisionProcessor",
+        {
+            "patch_size": 2,
+            "image_token": "P",
+            "img_line_break_token": "<|IMG_LINE_BREAK|>",
+            "boi_token": "<|START_OF_IMG|>",
+            "eoi_token": "<|END_OF_IMG|>",
+        },
+        {"num_patches": [2]},
+        (2, 2, 1),
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_pictures_are_written_as_transformers_processors_write_them(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pixtral's asks for torchvision, for a function that is not called here.
+    needed = "transformers.models.pixtral.image_processing_pixtral"
+    monkeypatch.setitem(sys.modules, needed, SimpleNamespace(get_resize_output_image_size=None))
+    layout, path, attributes, said, grid, rows = WRITTEN[case]
+    module, _, name = f"transformers.models.{path}".rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
+    expected = kind.replace_image_token(SimpleNamespace(**attributes), said, 0)
+    picture = Picture(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
+    assert mentioned(layout, picture) == expected
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 1), (3, 1, 2), (7, 2, 3)])
+def test_llama_4_separates_its_tiles(grid: tuple[int, int, int]) -> None:
+    module = importlib.import_module("transformers.models.llama4.processing_llama4")
+    expected = module.Llama4Processor._prompt_split_image(None, grid[1:], 2).replace(
+        "<|patch|>", "P"
+    )
+    picture = Picture(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
+    assert mentioned("separated_tiles", picture) == expected
