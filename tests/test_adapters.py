@@ -574,9 +574,10 @@ def test_qefficients_classes(
     assert type(finite) is QEffAutoLoraModelForCausalLM
 
 
-#: Matrices stored input-major; routers that read tokens of all rows one after another.
+#: Matrices stored input-major; routers that read tokens of all rows one after another; routers that are linear layers
+#: and make more than numbers, which adapters leave alone.
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")  # peft sets it
-@pytest.mark.parametrize("model_type", ["gpt2", "dbrx"])
+@pytest.mark.parametrize("model_type", ["gpt2", "dbrx", "phimoe"])
 def test_other_architectures_take_adapters(
     models: Models, build: Building, tmp_path: Path, model_type: str
 ) -> None:

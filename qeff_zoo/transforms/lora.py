@@ -92,9 +92,18 @@ def _find(model: Any, repeated: layers.RepeatedLayers | None) -> dict[Site, tupl
     found: dict[Site, tuple[str, nn.Module]] = {}
     for index, layer in zip(indices, model.get_submodule(path), strict=True):
         for name, module in layer.named_modules():
-            if isinstance(module, nn.Linear | Conv1D):
+            if isinstance(module, nn.Linear | Conv1D) and _makes_numbers(module):
                 found[Site(index, name)] = (f"{path}.{index}.{name}", module)
     return found
+
+
+def _makes_numbers(module: Any) -> bool:
+    """Tell whether a linear layer makes what such a layer makes; some routers are one that makes a choice as well."""
+    if type(module).forward in (nn.Linear.forward, Conv1D.forward):
+        return True
+    with torch.no_grad():
+        made = module(torch.zeros(1, _sizes(module)[0], device=module.weight.device))
+    return isinstance(made, Tensor)
 
 
 def _sizes(module: Any) -> tuple[int, int]:
@@ -108,13 +117,8 @@ def _adapt(module: Any, site: Site, given: _Given) -> None:
     plain = module.forward
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        y = plain(x)
-        if not isinstance(y, Tensor):
-            raise ExportError(
-                f"Cannot let adapters change {site.module!r}: it makes a {type(y).__name__}; expected numbers, as a "
-                "linear layer makes them. Name other layers with --lora-targets."
-            )
-        return torch.ops.qeff_zoo.lora(y, x, *given.matrices[site], given.ids)  # type: ignore[no-any-return]
+        added = torch.ops.qeff_zoo.lora(plain(x), x, *given.matrices[site], given.ids)
+        return added  # type: ignore[no-any-return]
 
     give(module, forward)
 
