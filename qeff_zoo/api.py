@@ -148,8 +148,11 @@ def load(
     *,
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
+    prefix_cache_answers: bool = False,
+    prefix_cache_dir: str | os.PathLike[str] | None = None,
     speculate: Package | str | os.PathLike[str] | None = None,
     acceptance: "Acceptance" = "draw",
+    blocks: bool = False,
 ) -> "Session":
     """Open a package for running; one that is not here is pulled first.
 
@@ -159,6 +162,9 @@ def load(
             Progress of a pull is shown on stderr to a person.
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
+        prefix_cache_answers: Keep answers there as well, for prompts that go on from them, as the next turn of a chat
+            does. Their tokens were run one by one, so that such a prompt's answer may differ in its last bits.
+        prefix_cache_dir: Folder in which all of it is also kept for later sessions; whoever reads it reads the prompts.
         speculate: Of text generation, what drafts tokens, which the package then checks several at a time: a package
             of a smaller model of the same vocabulary, named as `package` is, "lookup" for what the text itself has
             said before, or "heads" for those that the package was built with: `speculator`. It must have been built
@@ -166,6 +172,8 @@ def load(
         acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
             draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
             by min(1, p/q), which leaves the distribution as it is.
+        blocks: Of text generation, whether requests may have passages that are computed once, each by itself (block
+            attention, arXiv 2409.15355).
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -175,18 +183,21 @@ def load(
         >>> session = qeff_zoo.load("org/model")  # doctest: +SKIP
         >>> session.generate(["def main"], generation_len=16)[0].text  # doctest: +SKIP
     """
-    from qeff_zoo.runtime import open_session
+    from qeff_zoo.runtime import PrefixChoices, open_session
     from qeff_zoo.runtime.speculation import OWN
 
+    folder = None if prefix_cache_dir is None else Path(prefix_cache_dir)
+    prefixes = PrefixChoices(bytes=prefix_cache_bytes, answers=prefix_cache_answers, folder=folder)
     drafts: Any = speculate
     if drafts not in (None, *OWN):
         drafts = _usable(drafts)
     return open_session(
         _usable(package),
         threads=threads,
-        prefix_cache_bytes=prefix_cache_bytes,
+        prefixes=prefixes,
         speculate=drafts,
         acceptance=acceptance,
+        blocks=blocks,
     )
 
 

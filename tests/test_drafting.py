@@ -50,7 +50,7 @@ def test_every_request_gets_what_it_gets_without_drafts(
     decoder = ToyDecoder(rows, CTX_LEN, length)
     expected = {client.prompt: alone(client, length) for client in asked}
     oracle = Oracle(expected, wrong)
-    prefixes = PrefixCache(decoder, blocks * 2 * BLOCK_BYTES)
+    prefixes = PrefixCache(decoder, blocks * 2 * BLOCK_BYTES, answers=blocks > 0)
     scheduler = Scheduler(decoder, prefixes, oracle.speculation)
     answers = [Answer(client.request, None) for client in asked]
     for step in range(10_000):

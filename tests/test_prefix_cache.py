@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The prefix cache: what was computed is not computed again, and no answer changes by a bit."""
 
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import warm
 from fixtures_builds import Models
 from runnable_package import package
 from toy_decoder import ToyDecoder
@@ -10,9 +20,10 @@ from toy_decoder import ToyDecoder
 import qeff_zoo
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Request, Sampling, TextGenerationSession, kept_states
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.kept_states import KeptStates, StateFiles
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.scheduling import Scheduler
 
@@ -203,3 +214,282 @@ def test_a_prefix_is_all_that_comes_before() -> None:
     fill(cache, decoder, [1] * 16 + [7] * 30)
     assert fill(cache, decoder, [2] * 16 + [7] * 30) == 0
     assert fill(cache, decoder, [1] * 16 + [8] * 30) == 16
+
+
+# --- answers --------------------------------------------------------------------------------------
+def chat(session: TextGenerationSession, turns: int) -> list[Any]:
+    """Give the answers of a chat, whose every prompt is all that was said before and a few tokens more."""
+    said = list(range(3, 24))
+    found = []
+    for turn in range(turns):
+        said += [30 + turn, 31, 32]
+        request = session.request(
+            said, generation_len=19, ignore_eos=True, sampling=Sampling(logprobs=3)
+        )
+        found += session.generate([request])
+        said += found[-1].token_ids
+    return found
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_next_turn_of_a_chat_goes_on_from_the_answer(
+    packages: dict[str, Package], name: str
+) -> None:
+    expected = chat(opened(packages[name], 0), 3)
+    usual = chat(opened(packages[name], 1 << 20), 3)
+    assert usual == expected  # as ever: to the last bit
+    kept = chat(
+        qeff_zoo.load(packages[name], threads=1, prefix_cache_answers=True),  # type: ignore[arg-type]
+        3,
+    )
+    assert [one.token_ids for one in kept] == [one.token_ids for one in expected]
+    for one, other in zip(kept, expected, strict=True):
+        assert [item.logprob for item in one.logprobs] == pytest.approx(
+            [item.logprob for item in other.logprobs], abs=1e-4
+        )
+    assert [one.reused_tokens for one in usual] == [0, 16, 32]
+    # All but the newest tokens, in whole blocks.
+    assert [one.reused_tokens for one in kept] == [0, 32, 64]
+
+
+def test_answers_join_by_themselves_where_prompts_run_token_by_token() -> None:
+    """The calls are the same, so that no bit can differ; not so where drafts are checked."""
+    decoder = ToyDecoder(1, 100, 1)
+    cache = PrefixCache(decoder, 1 << 20)
+    scheduler = Scheduler(decoder, cache)
+    answer = Answer(Request(prompt=(1,) * 20, limit=30), None)
+    scheduler.submit(answer)
+    while scheduler.step():
+        pass
+    assert fill(cache, decoder, [1] * 20 + answer.token_ids) == 48
+
+
+def test_blocks_that_a_call_ends_within_are_kept_where_states_only_grow(
+    sessions: dict[str, TextGenerationSession],
+) -> None:
+    decoder = sessions["one row"].decoder
+    cache = PrefixCache(decoder, 1 << 20, answers=True)
+    tokens = list(range(3, 40))
+    for start, stop in pairwise([0, 8, 16, 24, 30]):
+        decoder.prefill({0: Piece(tokens[start:stop], start)})
+        cache.save(cache.keys(tokens), 0, stop)
+    decoder.prefill({0: Piece(tokens[30:36], 30)})
+    cache.save(cache.keys(tokens), 0, 36, since=30)
+    found = opened_again(decoder, cache, tokens)
+    assert found == 32
+
+
+def opened_again(decoder: Any, cache: PrefixCache, tokens: list[int]) -> int:
+    """Restore all that is known of tokens, and check it; return how many those are."""
+    kept = decoder.save(0, 0, 32)
+    decoder.prefill({0: Piece([5] * 8, 0)})
+    found = cache.restore(cache.keys(tokens), 0, 0)
+    for name, state in decoder.save(0, 0, found).items():
+        np.testing.assert_array_equal(state, kept[name])
+    return found
+
+
+# --- memory ---------------------------------------------------------------------------------------
+def test_a_budget_that_memory_does_not_hold_is_refused(
+    packages: dict[str, Package], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        GenerationError, match=r"cannot take .*; expected at most .* free beside the"
+    ):
+        opened(packages["llama"], 1 << 50)
+    monkeypatch.setattr(kept_states, "available_memory", lambda: None)  # other systems do not tell
+    opened(packages["llama"], 1 << 50)
+
+
+def test_where_memory_gets_scarce_the_longest_unused_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for files in (None, StateFiles(tmp_path, {})):
+        kept = KeptStates(1 << 20, files)
+        for number in range(4):
+            kept.put(bytes([number] * 32), {"a": np.ones(100)}, [])
+        scarce = kept_states._SPARE - 801  # two of them
+        with monkeypatch.context() as patch:
+            patch.setattr(kept_states, "available_memory", lambda scarce=scarce: scarce)
+            kept.put(bytes([9] * 32), {"a": np.ones(100)}, [])
+        there = [bytes([number] * 32) in kept for number in (0, 1, 2, 3, 9)]
+        assert there == [files is not None] * 2 + [True] * 3
+        assert kept.used == 800 * sum(there)
+        if files is not None:  # they are on disk still
+            assert kept._kept[bytes(32)].states is None
+            found = kept.get(bytes(32))
+            assert found is not None
+            assert found["a"].tolist() == [1.0] * 100
+
+
+# --- on disk --------------------------------------------------------------------------------------
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "kept"
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.states"))
+
+
+def on_disk(package: Package, folder: Path, **choices: Any) -> TextGenerationSession:
+    return qeff_zoo.load(package, threads=1, prefix_cache_dir=folder, **choices)  # type: ignore[return-value]
+
+
+PROMPT = list(range(3, 73))
+
+
+def answers(session: TextGenerationSession) -> list[Any]:
+    sampling = Sampling(logprobs=2)
+    return session.generate([PROMPT, PROMPT[:40]], generation_len=3, sampling=sampling)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_was_computed_outlives_its_process(
+    packages: dict[str, Package], name: str, folder: Path
+) -> None:
+    first = answers(on_disk(packages[name], folder))
+    assert len(files_of(folder)) == 70 // BLOCK
+    again = on_disk(packages[name], folder)
+    assert again.kept_bytes > 0
+    assert answers(again) == first
+    assert again.metrics is not None
+    assert again.metrics.reused_tokens == 64 + 32
+    # Answers are kept elsewhere: to use them is another choice.
+    assert not on_disk(packages[name], folder, prefix_cache_answers=True).kept_bytes
+    block = again.decoder.size_of(BLOCK)
+    small = on_disk(packages[name], folder, prefix_cache_bytes=3 * block)
+    assert small.kept_bytes <= 3 * block
+    assert len(files_of(folder)) == small.kept_bytes // block
+
+
+def spoilt(path: Path) -> Iterator[bytes]:
+    """Give what may have become of a file."""
+    content = path.read_bytes()
+    middle = len(content) // 2
+    yield content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    yield content[:middle]
+    yield b""
+    yield os.urandom(200)
+
+
+def test_a_damaged_file_is_not_used_and_a_word_said(
+    packages: dict[str, Package], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = answers(on_disk(packages["llama"], folder))
+    written = {path.name for path in files_of(folder)}
+    for place, content in enumerate(spoilt(files_of(folder)[0])):
+        caplog.clear()
+        path = files_of(folder)[place]
+        path.write_bytes(content)
+        session = on_disk(packages["llama"], folder)
+        assert answers(session) == first
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{path} is not used: it is damaged. What it had is computed again."
+        ]
+        assert {path.name for path in files_of(folder)} == written
+
+
+def test_a_foreign_file_is_not_used_and_a_word_said(
+    packages: dict[str, Package], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = answers(on_disk(packages["llama"], folder))
+    answers(on_disk(packages["gemma3_text"], folder))
+    ours, theirs = sorted(
+        {path.parent for path in files_of(folder)}, key=lambda one: len(list(one.iterdir()))
+    )
+    for path in theirs.iterdir():
+        path.replace(ours / path.name)
+    (ours / "notes.txt").write_text("mine")
+    caplog.set_level(logging.WARNING)
+    for name in ("llama", "gemma3_text"):
+        answers(on_disk(packages[name], folder))
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert "notes.txt is not used: it is no file of a prefix cache" in said
+    assert "it is of another package and layout" in said
+    assert answers(on_disk(packages["llama"], folder)) == first
+
+
+def test_states_of_another_kind_are_told_apart(folder: Path) -> None:
+    key, states = b"k" * 32, {"a": np.arange(6, dtype=np.float32).reshape(1, 3, 2)}
+    files = StateFiles(folder, {"package": "one", "versions": {"x": None}})
+    assert files.write(key, states)
+    found = files.read(key)
+    assert found is not None
+    np.testing.assert_array_equal(found["a"], states["a"])
+    assert found["a"].dtype == np.float32
+    other = files._path(b"o" * 32)
+    files._path(key).rename(other)  # another name, the same content
+    assert files.read(b"o" * 32) is None
+    assert not other.exists()
+
+
+_WRITER = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from qeff_zoo.runtime.kept_states import StateFiles
+files = StateFiles(Path(sys.argv[1]), {})
+files.write(b"a" * 32, {"x": np.ones(1000)})
+packed = files._packed
+def dying(key, states):
+    for part in packed(key, states)[:4]:
+        yield part
+    sys.stdout.write("written")
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+files._packed = dying
+files.write(b"b" * 32, {"x": np.ones(1000), "y": np.ones(100000)})
+"""
+
+
+def test_a_killed_process_leaves_nothing_that_is_taken_for_states(folder: Path) -> None:
+    command = [warm.PYTHON.executable, "-c", _WRITER, str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    assert (done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stdout) == (
+        True,
+        b"written",
+    )
+    left = [path for path in folder.glob("*/.*") if path.is_file()]
+    assert len(left) == 1
+    files = StateFiles(folder, {})
+    assert [key for key, _ in files.found] == [b"a" * 32]
+    assert files.read(b"a" * 32) is not None
+    assert left[0].exists()  # another process may be writing it
+    os.utime(left[0], (0, 0))
+    StateFiles(folder, {})
+    assert not left[0].exists()
+
+
+def test_a_disk_that_is_full_stops_nothing(
+    packages: dict[str, Package],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = answers(opened(packages["llama"], 1 << 20))
+    session = on_disk(packages["llama"], folder)
+
+    def full(*_: Any) -> Sequence[bytes]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(StateFiles, "_packed", full)
+    assert answers(session) == first
+    assert [record.getMessage().partition(" in ")[0] for record in caplog.records] == [
+        "The prefix cache is no longer kept"
+    ]
+    assert not list(folder.glob("*/*"))
+
+
+def test_choices_that_do_not_go_together_are_refused(
+    packages: dict[str, Package], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        GenerationError, match="prefix_cache_answers is given, and prefix_cache_bytes is 0"
+    ):
+        qeff_zoo.load(packages["llama"], prefix_cache_bytes=0, prefix_cache_answers=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        GenerationError, match=r"Cannot keep the prefix cache in .*file.*Change prefix_cache_dir"
+    ):
+        on_disk(packages["llama"], tmp_path / "file")

@@ -28,6 +28,7 @@ from test_encoders import LENGTHS, TRACED, embeddings, texts_for
 from test_full_size import without_weights
 from test_recipes import LATENT, grouped
 
+from qeff_zoo.errors import CompileError
 from qeff_zoo.formats.encoded import Integers
 from qeff_zoo.numerics import FLOAT16, FLOAT32, Format
 from qeff_zoo.passes.layers import layers_of
@@ -35,7 +36,8 @@ from qeff_zoo.recipe import Shape
 from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import states_of
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic import lowering, ops
+from qeff_zoo.targets.qaic import conflicts, lowering, ops
+from qeff_zoo.targets.qaic.blocking import Blocking
 from qeff_zoo.targets.qaic.ways import WAYS
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import Slot
@@ -450,3 +452,95 @@ def test_rms_norm(host: bool) -> None:
     feeds = {"hidden_states": x, "weight": weight}
     got = run_op(ops.RMS_NORM, feeds, host=host, epsilon=1e-3)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+# --- attention in blocks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("llama-base", {"kv": 3}),
+        ("llama-base", {"kv": 5, "heads": 2}),
+        ("gemma2-base", {"kv": 2, "heads": 1}),  # with a soft-cap, and windows
+        ("gpt_oss-base", {"kv": 3, "heads": 2}),  # with sinks
+        ("falcon-alibi", {"kv": 2, "heads": 1}),  # with a mask for each head
+    ],
+    ids=str,
+)
+def test_attention_in_blocks_agrees_with_hugging_face(
+    name: str, blocks: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, made = parity.subject(name), in_blocks(name, CONTINUOUS, **blocks)
+    assert made.ways["attention"]["blocked"] > 1
+    assert not REFUSED & {node.op_type for node in made.model.graph}
+    opened = open_host(subject, made.slots, ops.with_host_bodies(made.model))
+    monkeypatch.setitem(globals(), "session", lambda *_: opened)
+    assert_close(name, "slots", CONTINUOUS)
+
+
+def in_blocks(name: str, variant: Variant, **blocks: int) -> Lowered:
+    subject = parity.subject(name)
+    graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
+    program = SimpleNamespace(shape=SHAPE, storage=lambda encoded: Storage(FLOAT32, encoded))
+    return lowering.lower(graph, program, Blocking(**blocks))
+
+
+def test_blocks_of_queries_agree_too_and_each_block_of_the_cache_is_gathered_by_itself() -> None:
+    subject = parity.subject("llama-base")
+    ids = parity.tokens(rows=1)
+    feeds = {"input_ids": ids, "position_ids": np.arange(ids.shape[1])[None]}
+    answers = []
+    for blocks in ({}, {"q": 3}, {"kv": 4, "q": 2, "heads": 2}):
+        made = in_blocks("llama-base", CONTINUOUS, **blocks)
+        gathers = [node for node in made.model.graph if node.op_type == "CtxGatherCB"]
+        parts = blocks.get("kv", 1) * blocks.get("q", 1) * (2 if "heads" in blocks else 1)
+        states = states_of(made.model.graph.inputs)
+        assert len(gathers) == len(states) * (parts if "kv" in blocks else 1)
+        opened = open_host(subject, made.slots, ops.with_host_bodies(made.model))
+        past = {state.name: junk([2, *state.axes[1:2], 40, state.axes[3]]) for state in states}
+        found = opened.run(["logits"], {**feeds, "batch_index": np.array([[1]]), **past})
+        answers.append(found[0][:, 0])
+    expected = parity.reference(subject.hf, ids)[:, -1]
+    for answer in answers:
+        np.testing.assert_allclose(answer, expected, atol=1e-4)
+
+
+def test_heads_that_cannot_be_cut_so_are_refused() -> None:
+    with pytest.raises(CompileError, match="--head-block-size is 3, and an attention has 4 heads"):
+        in_blocks("llama-base", CONTINUOUS, heads=3)
+
+
+def test_a_model_without_attention_to_cut_is_refused() -> None:
+    with pytest.raises(CompileError, match="no attention that can be cut"):
+        in_blocks("mamba-base", CONTINUOUS, kv=2)
+
+
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2}
+BLOCKED_SHAPE = Shape(ctx_len=64, prefill_seq_len=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "problem"),
+    [
+        ({"blocking_mode": "kv"}, {}, "--num-kv-blocks is None; expected both, or neither. Give"),
+        ({"num_q_blocks": 2}, {}, "--blocking-mode is None, and --num-q-blocks is 2; .* Leave out"),
+        ({"blocking_mode": "hq", "head_block_size": 2}, {}, "--num-q-blocks is None"),
+        ({"blocking_mode": "kv", "num_kv_blocks": 65}, {}, "as few as 64 rows"),
+        ({"blocking_mode": "q", "num_q_blocks": 2}, {}, "some calls have 1 token"),
+        ({"blocking_mode": "q", "num_q_blocks": 9}, {"prefill_only": True}, "some calls have 8 token"),
+        ({"blocking_mode": "q", "num_q_blocks": 8}, {"prefill_only": True}, None),
+        (
+            {"blocking_mode": "hqkv", "head_block_size": 2, "num_q_blocks": 2, "num_kv_blocks": 2},
+            {"prefill_only": True},
+            None,
+        ),
+        ({"blocking_mode": "h", "head_block_size": 3}, {}, "4 heads share a key/value head; expected"),
+        ({}, {}, None),
+    ],
+)  # fmt: skip
+def test_choices_of_blocks_go_together(
+    options: dict[str, Any], changes: dict[str, Any], problem: str | None
+) -> None:
+    found = " ".join(conflicts.of_blocks(HEADS, replace(BLOCKED_SHAPE, **changes), options))
+    assert re.search(problem, found) if problem else not found

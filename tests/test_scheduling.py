@@ -96,12 +96,13 @@ def serve(scheduler: Scheduler, asked: Sequence[Client]) -> list[Answer]:
     rows=st.integers(1, 5),
     length=st.sampled_from([1, 3, 8, 16, 40]),
     blocks=st.sampled_from([0, 1, 3, 1000]),
+    answers=st.booleans(),
 )
 def test_every_request_gets_what_it_gets_alone(
-    asked: list[Client], rows: int, length: int, blocks: int
+    asked: list[Client], rows: int, length: int, blocks: int, answers: bool
 ) -> None:
     decoder = ToyDecoder(rows, CTX_LEN, length)
-    prefixes = PrefixCache(decoder, blocks * 2 * BLOCK_BYTES)
+    prefixes = PrefixCache(decoder, blocks * 2 * BLOCK_BYTES, answers=answers)
     scheduler = Scheduler(decoder, prefixes)
     for round_ in range(2):  # the second finds what the first has left behind
         for client, answer in zip(asked, serve(scheduler, asked), strict=True):

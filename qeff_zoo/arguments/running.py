@@ -77,6 +77,26 @@ def _add_speculate(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefix-cache-bytes",
+        type=int,
+        metavar="N",
+        help="memory for the beginnings of prompts; 0 for none (default: 128 MiB)",
+    )
+    parser.add_argument(
+        "--prefix-cache-answers",
+        action="store_true",
+        help="keep answers there too, for the next turn of a chat; the last bits of logits then depend on it",
+    )
+    parser.add_argument(
+        "--prefix-cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep it in this folder for later runs as well; whoever reads the folder reads the prompts",
+    )
+
+
 def _add_acceptance(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--acceptance",
@@ -145,10 +165,19 @@ def _add_run(commands: Any) -> None:
         help="run with an adapter (LoRA) that peft wrote, a folder or a Hub id, of a package that was built with "
         "--max-loras",
     )
+    parser.add_argument(
+        "--block",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="passage before the prompt, computed by itself whatever stands before it (block attention); may be given "
+        "several times",
+    )
     _add_sampling(parser)
     _add_grammar(parser)
     _add_speculate(parser)
     _add_acceptance(parser)
+    _add_prefix_cache(parser)
     add_threads(parser)
 
 
@@ -196,11 +225,11 @@ def _add_serve(commands: Any) -> None:
         metavar="N",
         help="requests that may wait for a row (default: 1024)",
     )
+    _add_prefix_cache(parser)
     parser.add_argument(
-        "--prefix-cache-bytes",
-        type=int,
-        metavar="N",
-        help="memory for the beginnings of prompts; 0 for none (default: 128 MiB)",
+        "--blocks",
+        action="store_true",
+        help="let clients give passages that are computed once, each by itself (block attention)",
     )
     parser.add_argument(
         "--role",

@@ -40,6 +40,7 @@ def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping
     from qeff_zoo.plan import choose_options
     from qeff_zoo.targets.qaic import conflicts
     from qeff_zoo.targets.qaic.foreign import compile_foreign
+    from qeff_zoo.targets.qaic.options import OF_GRAPHS
 
     if target not in (None, _TARGET):
         raise PlanError(
@@ -68,7 +69,7 @@ def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping
         f"`compile`: {name} is {value!r}, which QEfficient's graph has settled. Leave it out, or export the model by "
         "qeff-cloud-export."
         for name, value in fields.items()
-        if value is not None and name not in {"target", *_SIZES, *options}
+        if value is not None and name not in {"target", *_SIZES, *options} - OF_GRAPHS
     ]
     choices.problems += conflicts.problems({}, options)
     if choices.problems:

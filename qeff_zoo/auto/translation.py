@@ -94,7 +94,9 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
         "include_sampler": _ALWAYS,  # `generate` takes sampling_params
         "return_pdfs": Foreign(_OFF, "Give sampling=Sampling(logprobs=N) to `generate`."),
         "include_guided_decoding": _ALWAYS,  # `generate` takes grammar
-        "enable_blocking": Foreign(_OFF, "Leave it out: the compiler splits attention."),
+        "enable_blocking": Foreign(
+            _OFF, "Leave it out, and give `compile` blocking_mode with num_kv_blocks or its kin."
+        ),
         "mla_absorption": Foreign(
             (None,),
             "Leave it out: latents are retained; expanded_kv=True of `compile` keeps heads.",

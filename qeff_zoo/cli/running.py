@@ -48,7 +48,13 @@ def run_command(arguments: argparse.Namespace) -> None:
             f"down speech, or one for {TEXT2TEXT}. Leave it out."
         )
     refuse_adapter(package.task, arguments)
-    session = open_session(package, threads=arguments.threads, **_speculation(arguments))
+    session = open_session(
+        package,
+        threads=arguments.threads,
+        prefixes=_prefixes(arguments),
+        blocks=bool(arguments.block),
+        **_speculation(arguments),
+    )
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
@@ -111,6 +117,17 @@ def _drafts(arguments: argparse.Namespace) -> Any:
     return asked if asked in (None, *OWN) else usable_package(asked)
 
 
+def _prefixes(arguments: argparse.Namespace) -> Any:
+    """Return what is kept of prompts."""
+    from qeff_zoo.runtime import PrefixChoices
+
+    return PrefixChoices(
+        bytes=arguments.prefix_cache_bytes,
+        answers=arguments.prefix_cache_answers,
+        folder=arguments.prefix_cache_dir,
+    )
+
+
 def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
     stream = None
     if len(prompts) == 1 and not arguments.json:
@@ -126,6 +143,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
         **_languages(arguments),
+        **({"blocks": arguments.block} if arguments.block else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -313,7 +331,8 @@ def serve_command(arguments: argparse.Namespace) -> None:
         session = open_session(
             package,
             threads=arguments.threads,
-            prefix_cache_bytes=arguments.prefix_cache_bytes,
+            prefixes=_prefixes(arguments),
+            blocks=arguments.blocks,
             **_speculation(arguments),
         )
         for given in arguments.lora_modules:

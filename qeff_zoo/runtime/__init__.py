@@ -8,6 +8,8 @@ from qeff_zoo.runtime.grammar import Grammar
 from qeff_zoo.runtime.handoff import Prefills, PrefillServer
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.labels import Score
+from qeff_zoo.runtime.metrics import Metrics
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.sessions import Session, open_session
 from qeff_zoo.runtime.speech_results import Segment, TimedText, Transcription
@@ -15,11 +17,7 @@ from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.speech_windows import SpeechChoices
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.text_classification import Classification, TextClassificationSession
-from qeff_zoo.runtime.text_generation import (
-    Generation,
-    Metrics,
-    TextGenerationSession,
-)
+from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 
@@ -37,6 +35,7 @@ __all__ = [
     "Metrics",
     "PrefillServer",
     "Prefills",
+    "PrefixChoices",
     "Request",
     "Sampling",
     "Score",

@@ -34,6 +34,7 @@ class Request:
         sights: Its pictures, if it has any.
         source: Token ids of the text that is to be written of, where the prompt is only how the answer begins.
         rules: Which tokens may come next in that.
+        blocks: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
     """
 
@@ -47,6 +48,7 @@ class Request:
     sights: Sights | None = None
     source: tuple[int, ...] = ()
     rules: WritingRules | None = None
+    blocks: tuple[int, ...] = ()
     grammar: Grammar | None = None
 
     @property

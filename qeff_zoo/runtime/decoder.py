@@ -164,6 +164,14 @@ class Decoder:
         return all(state.grows for state in self.program.states)
 
     @property
+    def layout(self) -> list[list[int | str]]:
+        """Of every state that can be read its name, type and sizes, whatever the number of rows and the context."""
+        return [
+            [one.name, str(self.states[one.name].dtype), *one.axes[1:]]
+            for one in self.program.states
+        ]
+
+    @property
     def movable(self) -> bool:
         """Whether states can be read and written, which `save` and `exchange` need; `restore` writes alone."""
         return self.program.memory is not None and self.program.memory.is_current

@@ -141,6 +141,7 @@ class Stats:
         handoffs_failed: Prompts that they were to compute, and were computed here.
         drafted_tokens: Of requests that have ended, tokens that were drafted and checked.
         accepted_tokens: Of those, how many the model chose as well.
+        kept_bytes: Bytes that the prefix cache takes.
     """
 
     rows: int
@@ -154,6 +155,7 @@ class Stats:
     handoffs_failed: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    kept_bytes: int = 0
 
 
 class Engine:
@@ -251,11 +253,13 @@ class Engine:
 
     def _hand_over(self, answers: list[Answer]) -> None:
         """Let other processes compute the prompts of what was submitted together; then it joins in any case."""
-        # Others know neither the pictures nor the adapters that are loaded here.
+        # Others know neither pictures nor passages nor the adapters that are loaded here.
         prompts = [
             answer
             for answer in answers
-            if answer.request.sights is None and not answer.adapter.digest
+            if answer.request.sights is None
+            and not answer.adapter.digest
+            and not answer.request.blocks
         ]
         left = len(prompts)
 
@@ -295,6 +299,7 @@ class Engine:
                 handoffs_failed=self._tokens["handoffs_failed"],
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
+                kept_bytes=self.session.kept_bytes,
             )
 
     def close(self, *, drain: bool = False) -> None:

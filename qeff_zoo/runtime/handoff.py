@@ -61,10 +61,7 @@ def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str
         )
     manifest = read_json(session.folder / "manifest.json")
     numerics = [program["numerics"] for program in manifest["programs"]]
-    layout = [
-        [state.name, str(decoder.states[state.name].dtype), *state.axes[1:]]
-        for state in decoder.program.states
-    ]
+    layout = decoder.layout
     told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
     return {
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sights import Picture, Sights, arrange
 from qeff_zoo.runtime.text_generation import (
-    PREFIX_CACHE_BYTES,
     Generation,
     Prompt,
     Stream,
@@ -24,6 +24,7 @@ from qeff_zoo.runtime.vision import Vision
 Prepared: TypeAlias = Mapping[str, Array]
 #: A path, the bytes of a file, a Pillow image, an array, or what a processor has prepared.
 Image: TypeAlias = Any
+_USUAL = PrefixChoices()
 #: Bytes that the features of pictures may take, unless it is told otherwise.
 FEATURE_CACHE_BYTES = 64 << 20
 
@@ -36,7 +37,7 @@ class ImageTextToTextSession(TextGenerationSession):
         program: Its language model, opened.
         vision: Its vision tower, opened.
         chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`.
-        prefix_cache_bytes: As of `TextGenerationSession`.
+        prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
 
     Raises:
@@ -50,10 +51,10 @@ class ImageTextToTextSession(TextGenerationSession):
         *,
         vision: Program,
         chosen: Mapping[str, Any],
-        prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
+        prefixes: PrefixChoices = _USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
-        super().__init__(folder, program, prefix_cache_bytes=prefix_cache_bytes)
+        super().__init__(folder, program, prefixes=prefixes)
         self.config = read_json(folder / "config.json")
         self.images = chosen["images"]
         self.vision = Vision(

@@ -2,21 +2,82 @@
 """Common beginnings of prompts are computed once: states of whole blocks of tokens, kept under the tokens before them.
 
 A block is one or several calls of prefill long, so that with the cache and without it a prompt is cut into the same
-calls, and its answer is the same to the last bit.
+calls, and its answer is the same to the last bit. Tokens of answers were run one by one, so that blocks that have some
+differ from a prompt's in their last digits: those are kept where that is asked for.
 """
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.decoder import Decoder
-from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.kept_states import KeptStates, StateFiles, check_budget
 from qeff_zoo.runtime.sights import Sights
+from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.versions import installed
 
+#: Bytes that the prefix cache of a session may take, unless it is told otherwise.
+PREFIX_CACHE_BYTES = 128 << 20
+
+_COMPUTE = ("qeff-zoo", "onnxruntime", "openvino")
+_KEY = 32  # bytes of a name
 _LEAST = 16  # tokens of a block: what is smaller costs more to find than to compute
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixChoices:
+    """What a session keeps of its prompts.
+
+    Args:
+        bytes: Memory; 0 for none, None for the usual.
+        answers: Whether answers are kept too, for prompts that go on from them: the next turn of a chat.
+        folder: Where it is kept when the process has ended; None for nowhere.
+    """
+
+    bytes: int | None = None
+    answers: bool = False
+    folder: Path | None = None
+
+
+def open_prefix_cache(package: Path, decoder: Decoder, choices: PrefixChoices) -> "PrefixCache":
+    """Return the prefix cache of a session.
+
+    Args:
+        package: Its folder.
+        decoder: Whose states.
+        choices: Of who opens the session.
+
+    Raises:
+        GenerationError: The choices do not go together, or not with the package or the machine.
+    """
+    if not (choices.answers or choices.folder):
+        return PrefixCache(decoder, choices.bytes)
+    asked = "prefix_cache_answers" if choices.answers else "prefix_cache_dir"
+    if not decoder.movable:
+        raise GenerationError(
+            f"Package {str(package)!r} runs on a device that keeps its states, and {asked} is given; expected states "
+            "that can be read and written. Leave it out."
+        )
+    if choices.bytes == 0:
+        raise GenerationError(
+            f"{asked} is given, and prefix_cache_bytes is 0; expected a prefix cache. Leave one of them out."
+        )
+    files = None
+    if choices.folder is not None:
+        manifest = read_json(package / "manifest.json")
+        terms = {
+            "package": manifest.get("build_key"),
+            "precision": [program["numerics"] for program in manifest.get("programs", ())],
+            "layout": decoder.layout,
+            "calls": "of prompts and answers" if choices.answers else "of prompts",
+            "versions": {name: installed(name) for name in _COMPUTE},
+        }
+        files = StateFiles(choices.folder, terms)
+    return PrefixCache(decoder, choices.bytes, answers=choices.answers, files=files)
 
 
 class PrefixCache:
@@ -24,49 +85,64 @@ class PrefixCache:
 
     Args:
         decoder: Whose states.
-        budget: Bytes; a budget below one block keeps nothing.
+        budget: Bytes; a budget below one block keeps nothing. None for the usual, of which less is kept where memory is
+            scarce.
+        answers: Whether blocks with tokens of answers are kept.
+        files: Where blocks are kept beyond the end of the process.
 
     Raises:
         GenerationError: There cannot be such a budget.
     """
 
-    def __init__(self, decoder: Decoder, budget: int) -> None:
-        if budget < 0:
-            raise GenerationError(
-                f"The prefix cache cannot take {budget!r} bytes; expected 0 for none, or more. Change "
-                "prefix_cache_bytes."
-            )
+    def __init__(
+        self,
+        decoder: Decoder,
+        budget: int | None = None,
+        *,
+        answers: bool = False,
+        files: StateFiles | None = None,
+    ) -> None:
+        if budget is not None:
+            check_budget(budget, sum(state.nbytes for state in decoder.states.values()))
         width = decoder.sizes.prefill_seq_len
         #: Tokens of a block.
         self.block = width * -(-_LEAST // width)
-        #: Bytes in use.
-        self.used = 0
-        self._decoder, self._budget = decoder, budget
-        self._keeps = decoder.movable and decoder.size_of(self.block) <= budget
-        self._blocks: OrderedDict[bytes, dict[str, Array]] = (
-            OrderedDict()
-        )  # least recently used first
+        self.answers = answers
+        self._decoder = decoder
+        self.kept = KeptStates(PREFIX_CACHE_BYTES if budget is None else budget, files)
+        self._keeps = decoder.movable and decoder.size_of(self.block) <= self.kept.budget
+
+    @property
+    def used(self) -> int:
+        """Bytes in use."""
+        return self.kept.used
 
     def keys(
-        self, prompt: Sequence[int], sights: Sights | None = None, adapter: bytes = b""
+        self,
+        tokens: Sequence[int],
+        sights: Sights | None = None,
+        adapter: bytes = b"",
+        known: Sequence[bytes] = (),
     ) -> list[bytes]:
-        """Name the blocks of a prompt that can be kept, each by all tokens and all pictures up to its end.
+        """Name the blocks of some tokens that can be kept, each by all tokens and all pictures up to its end.
 
         Placeholders of all pictures are the same token: without the pictures' names, one's states would be another's.
 
-        At least one token of the prompt is left to be computed.
+        At least one token is left to be computed.
 
         Args:
-            prompt: Token ids.
+            tokens: Token ids of a prompt, and perhaps of its answer.
             sights: Its pictures, if it has any.
             adapter: Digest of the one that they are run with; nothing for the model as it is.
+            known: Names of the first blocks.
         """
-        keys: list[bytes] = []
+        keys = [*known]
         if not self._keeps:
             return keys
-        digest = hashlib.blake2b(adapter, digest_size=32)
-        for start in range(0, len(prompt) - self.block, self.block):
-            digest.update(np.array(prompt[start : start + self.block], np.int64).tobytes())
+        for start in range(len(keys) * self.block, len(tokens) - self.block, self.block):
+            before = keys[-1] if keys else hashlib.blake2b(adapter, digest_size=_KEY).digest()
+            digest = hashlib.blake2b(before, digest_size=_KEY)
+            digest.update(np.array(tokens[start : start + self.block], np.int64).tobytes())
             if sights is not None:
                 digest.update(sights.name(start, start + self.block))
             keys.append(digest.digest())
@@ -90,41 +166,35 @@ class PrefixCache:
         if done % self.block:
             return done
         first = last = done // self.block
-        while last < len(keys) and keys[last] in self._blocks:
+        found = []
+        while last < len(keys) and (states := self.kept.get(keys[last])) is not None:
+            found.append(states)
             last += 1
-        for place in range(first, last):
-            states = self._blocks[keys[place]]
+        for place, states in enumerate(found, first):
             self._decoder.restore(row, place * self.block, states, latest=place == last - 1)
-        if last > first:
-            self._touch(keys[:last])
+        if found:
+            self.kept.touch(keys[:last])
         return last * self.block
 
-    def save(self, keys: Sequence[bytes], row: int, done: int) -> None:
+    def save(self, keys: Sequence[bytes], row: int, done: int, since: int | None = None) -> None:
         """Keep the block that a row has just completed.
 
         Args:
-            keys: Of its prompt.
+            keys: Of its tokens.
             row: Of the decoder.
             done: Tokens that it has.
+            since: Tokens that it had before the call: blocks that ended between are kept too, where all states have a
+                row for each position. None for the block alone that ends here.
         """
-        place, rest = divmod(done, self.block)
-        if rest or not 0 < place <= len(keys) or keys[place - 1] in self._blocks:
+        first = done - 1 if since is None or not self._decoder.only_grows else since
+        for place in range(first // self.block + 1, done // self.block + 1):
+            self._save(keys, row, place)
+
+    def _save(self, keys: Sequence[bytes], row: int, place: int) -> None:
+        if place > len(keys) or keys[place - 1] in self.kept:
             return
-        if place > 1 and keys[place - 2] not in self._blocks:  # gone, and this one out of reach
+        if place > 1 and keys[place - 2] not in self.kept:  # gone, and this one out of reach
             return
-        states = self._decoder.save(row, done - self.block, done)
-        self._blocks[keys[place - 1]] = states
-        self.used += _size(states)
-        self._touch(keys[:place])
-        while self.used > self._budget:
-            _, dropped = self._blocks.popitem(last=False)
-            self.used -= _size(dropped)
-
-    def _touch(self, keys: Sequence[bytes]) -> None:
-        """Mark a prefix as used, its beginning last: without that the rest cannot be found."""
-        for key in reversed(keys):
-            self._blocks.move_to_end(key)
-
-
-def _size(states: dict[str, Array]) -> int:
-    return sum(state.nbytes for state in states.values())
+        start = (place - 1) * self.block
+        states = self._decoder.save(row, start, start + self.block)
+        self.kept.put(keys[place - 1], states, keys[:place])

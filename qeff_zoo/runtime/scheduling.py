@@ -23,6 +23,7 @@ import numpy as np
 
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.passages import Passages, Placing
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
@@ -79,6 +80,7 @@ class _Seat:
         keys: Of its prompt's blocks in the prefix cache.
         drafter: Guesses how it goes on; None where nothing is drafted.
         done: Tokens whose states the row has.
+        placing: Passages of the prompt, of which some are still to be computed; None where none are.
     """
 
     answer: Answer
@@ -87,11 +89,15 @@ class _Seat:
     keys: Sequence[bytes]
     drafter: Drafter | None = None
     done: int = 0
+    placing: Placing | None = None
 
     @property
     def left(self) -> int:
         """Tokens of the prompt that are left to run; not above 0 where none are."""
-        return len(self.answer.request.prompt) - self.done
+        request = self.answer.request
+        if self.placing:
+            return self.placing.left - self.done + len(request.prompt) - sum(request.blocks)
+        return len(request.prompt) - self.done
 
     @property
     def prefills(self) -> bool:
@@ -109,7 +115,10 @@ class _Seat:
         return self.left + len(self.answer.token_ids)
 
     def next_piece(self, length: int) -> Piece:
-        """Return what is to run next: at most `length` tokens, all of the prompt or all of the answer."""
+        """Return what is to run next: at most `length` tokens, all of a passage, of the prompt or of the answer."""
+        if self.placing:
+            passage = self.placing.next[self.done : self.done + length]
+            return Piece(passage, self.done, None, self.answer.adapter.slot)
         if self.prefills:
             stop, sights = self.done + length, self.answer.request.sights
             stop = stop if sights is None else sights.end(self.done, stop)
@@ -141,6 +150,7 @@ class Scheduler:
         prefixes: Remembers prompts.
         speculation: How answers are drafted; None where they are not.
         sources: Reads the texts that answers are written of; None where there are none.
+        passages: Known ones, of which prompts may be made; None where none may.
     """
 
     def __init__(
@@ -149,9 +159,13 @@ class Scheduler:
         prefixes: PrefixCache,
         speculation: Speculation | None = None,
         sources: Sources | None = None,
+        passages: Passages | None = None,
     ) -> None:
         self._decoder, self._prefixes, self._speculation = decoder, prefixes, speculation
-        self._sources = sources
+        self._sources, self._passages = sources, passages
+        # Where prompts are run token by token as well, an answer's tokens are no others.
+        alike = decoder.sizes.prefill_seq_len == 1 and speculation is None
+        self._keeps_answers = prefixes.answers or alike
         self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
         self._seats: list[_Seat] = []  # in the order of joining
         self._shortest_next = False
@@ -248,10 +262,15 @@ class Scheduler:
         self._read({row: one[0].request.source for row, one in zip(free, joined, strict=False)})
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
-            keys = self._prefixes.keys(request.prompt, request.sights, answer.adapter.digest)
+            prompt = () if request.blocks else request.prompt
+            keys = self._prefixes.keys(prompt, request.sights, answer.adapter.digest)
             drafter = self._speculation.drafter(request) if self._speculation else None
             seat = _Seat(answer, group, row, keys, drafter)
             self._seats.append(seat)
+            if request.blocks:
+                assert self._passages is not None, "the request is of another session"
+                digest = answer.adapter.digest
+                seat.placing = Placing(self._passages, request.prompt, request.blocks, digest)
             self._take_over(seat)
 
     def _read(self, texts: Mapping[int, Sequence[int]]) -> None:
@@ -315,14 +334,25 @@ class Scheduler:
         return chunk
 
     def _reuse(self, seat: _Seat) -> None:
-        """Take over what the prefix cache has of the tokens that come next."""
-        done = self._prefixes.restore(seat.keys, seat.row, seat.done)
-        seat.answer.reused_tokens += done - seat.done
-        self.timings.reused_tokens += done - seat.done
-        seat.done = done
+        """Take over what is known of the tokens that come next: blocks of the prompt, or passages."""
+        if seat.placing:
+            found = 0 if seat.done else seat.placing.look()
+            self._place(seat)
+        else:
+            done = self._prefixes.restore(seat.keys, seat.row, seat.done)
+            found, seat.done = done - seat.done, done
+        seat.answer.reused_tokens += found
+        self.timings.reused_tokens += found
+
+    def _place(self, seat: _Seat) -> None:
+        """Put the passages of a prompt together once all of them are there."""
+        if seat.placing and not seat.placing.key:
+            seat.done, seat.placing = seat.placing.place(seat.row), None
 
     def _will_be_reused(self, seat: _Seat, chunk: Sequence[_Seat]) -> bool:
-        """Tell whether the block that comes next is one that a prompt of this call computes."""
+        """Tell whether the block or passage that comes next is one that a prompt of this call computes."""
+        if seat.placing:
+            return any(one.placing and one.placing.key == seat.placing.key for one in chunk)
         place = self._prefixes.place(seat.done)
         key = seat.keys[place : place + 1]
         return any(key and key == one.keys[place : place + 1] for one in chunk)
@@ -336,9 +366,16 @@ class Scheduler:
         self.timings.prefill_tokens += sum(len(piece.tokens) for piece in pieces.values())
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
-            self._prefixes.save(seat.keys, seat.row, seat.done)
-        self._tell(chunk, pieces)
+        # Of passages, what a drafter would read is not where it is.
+        self._tell([seat for seat in chunk if not seat.answer.request.blocks], pieces)
+        for seat in chunk:
+            if seat.placing and seat.done == len(seat.placing.next):
+                seat.placing.save(seat.row)
+                seat.done = 0
+                self._place(seat)
         self._extend(chunk, logits)
+        for seat in chunk:
+            self._keep(seat)
 
     def _tell(self, seats: Sequence[_Seat], pieces: Mapping[int, Piece]) -> None:
         """Tell drafters that read it what the model made of a call's tokens."""
@@ -392,6 +429,7 @@ class Scheduler:
         begun = time.perf_counter()
         logits = self._decoder.verify(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
+        starts = {seat: seat.done for seat in seats}
         self._tell(seats, pieces)
         for seat, piece, draft in ahead:
             before = len(seat.answer.token_ids)
@@ -410,6 +448,8 @@ class Scheduler:
             else:
                 seat.done += accepted
         self._leave()
+        for seat in seats:
+            self._keep(seat, starts[seat])
 
     def _decode_one(self, decoding: Sequence[_Seat]) -> None:
         pieces = {seat.row: seat.next_piece(1) for seat in decoding}
@@ -421,6 +461,23 @@ class Scheduler:
         for seat in decoding:
             seat.done += 1
         self._extend(decoding, logits)
+        for seat in decoding:
+            self._keep(seat, seat.done - 1)
+
+    def _keep(self, seat: _Seat, since: int | None = None) -> None:
+        """Let the prefix cache have what a call has completed: of a prompt, and of an answer where those are kept.
+
+        Args:
+            seat: Of a row that has its states still, be its answer ended.
+            since: Tokens that it had before the call, of an answer.
+        """
+        prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
+        if request.blocks:  # what comes after passages depends on where they are
+            return
+        if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
+            tokens = [*request.prompt, *answer.token_ids]
+            seat.keys = prefixes.keys(tokens, request.sights, answer.adapter.digest, seat.keys)
+        prefixes.save(seat.keys, seat.row, seat.done, since)
 
     def _extend(self, seats: Sequence[_Seat], logits: Mapping[int, Array]) -> None:
         """Give answers their next token."""

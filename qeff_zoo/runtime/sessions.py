@@ -12,6 +12,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
@@ -43,9 +44,10 @@ def open_session(
     package: Package,
     *,
     threads: int | None = None,
-    prefix_cache_bytes: int | None = None,
+    prefixes: PrefixChoices | None = None,
     speculate: Package | Own | None = None,
     acceptance: Acceptance = DRAW,
+    blocks: bool = False,
     observe: Observe | None = None,
     lean: bool = False,
     opening: Opening | None = None,
@@ -55,12 +57,14 @@ def open_session(
     Args:
         package: For a target that runs here.
         threads: CPU threads that compute one operator; None for one per physical core.
-        prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for the default.
+        prefixes: Of text generation, what is kept of prompts for others that begin alike; None for the usual.
         speculate: Of text generation, what drafts tokens that this package checks: one of a smaller model; "heads"
             for those that this package was built with; "lookup" for what the text itself has said before; None for
             nothing. The cost of calls is measured first.
         acceptance: Of drafts of a model, which tokens count: those that the request draws as well, so that a seed
             gives the same answer; or "ratio" for more of them, of the same distribution.
+        blocks: Of text generation, whether requests may have passages that are computed by themselves (block
+            attention). How the model's keys turn is found first.
         observe: Told of every call, its choices of experts and keys included.
         lean: For one call that shows that it can be made: what it returns may mean nothing.
         opening: Opens what runs in place of the package's program; None for that itself.
@@ -81,19 +85,15 @@ def open_session(
             f"{' or '.join(NAMES)}. Run a package of such a task."
         )
     task = find(package.task)
-    if speculate is None and acceptance != DRAW:
-        raise GenerationError(
-            f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
-            "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
-        )
-    if speculate is not None and not issubclass(task.session(), TextGenerationSession):
-        raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
-            f"expected one for {TEXT_GENERATION} or {IMAGE_TEXT_TO_TEXT}. Leave speculation out."
-        )
+    _check(package, speculate, acceptance, blocks=blocks)
     choices: dict[str, Any] = {}
-    if prefix_cache_bytes is not None and "encoder" not in task.parts and task.role == "decoder":
-        choices = {"prefix_cache_bytes": prefix_cache_bytes}
+    if prefixes is not None and task.role == "decoder" and "encoder" not in task.parts:
+        choices = {"prefixes": prefixes}
+    elif prefixes is not None and (prefixes.answers or prefixes.folder):
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which no prompt is kept; expected one for "
+            f"{TEXT_GENERATION}. Leave prefix_cache_answers and prefix_cache_dir out."
+        )
     if task.reads == "image":
         named = package.manifest["spec"]["recipe"].get("image_processor")
         choices = {"image_processor": named}
@@ -108,11 +108,36 @@ def open_session(
         if before:
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
+    if blocks:
+        assert isinstance(session, TextGenerationSession)
+        session.allow_blocks()
     if speculate is not None:
         assert isinstance(session, TextGenerationSession)
         drafts = _open_drafts(package, speculate, threads)
         session.speculation = speculation_of(session, drafts, acceptance)
     return session
+
+
+def _check(
+    package: Package, speculate: Package | Own | None, acceptance: Acceptance, *, blocks: bool
+) -> None:
+    """Refuse choices that do not go together, or not with the task of a package."""
+    if blocks and package.task != TEXT_GENERATION:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which there are no blocks; expected "
+            f"one for {TEXT_GENERATION}. Leave blocks out."
+        )
+    if speculate is None and acceptance != DRAW:
+        raise GenerationError(
+            f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
+            "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
+        )
+    session = find(package.task).session()
+    if speculate is not None and not issubclass(session, TextGenerationSession):
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
+            f"expected one for {TEXT_GENERATION} or {IMAGE_TEXT_TO_TEXT}. Leave speculation out."
+        )
 
 
 def _open_drafts(
@@ -139,7 +164,7 @@ def open_heads(package: Package, threads: int | None = None) -> Program | None:
 
 
 def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:
-    session = open_session(package, threads=threads, prefix_cache_bytes=0)
+    session = open_session(package, threads=threads, prefixes=PrefixChoices(bytes=0))
     if isinstance(session, TextGenerationSession):
         return session
     raise GenerationError(

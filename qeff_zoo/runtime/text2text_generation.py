@@ -8,6 +8,7 @@ from typing import Any
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sources import Sources
@@ -44,7 +45,7 @@ class Text2TextSession(TextGenerationSession):
     def __init__(
         self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
     ) -> None:
-        super().__init__(folder, program, prefix_cache_bytes=0)  # prompts of one token
+        super().__init__(folder, program, prefixes=PrefixChoices(bytes=0))  # prompts of one token
         self.sources = Sources(encoder, self.decoder.states)
         self.rules = WritingRules.read(folder)
         self.languages = Languages.read(self.tokenizer.vocabulary if self.tokenizer else {})
@@ -98,11 +99,12 @@ class Text2TextSession(TextGenerationSession):
         Raises:
             GenerationError: It cannot be served.
         """
-        if choices.get("grammar") is not None:
-            raise GenerationError(
-                f"A grammar does not apply to {TEXT2TEXT}: the package's own rules say how an answer begins and ends. "
-                "Expected none. Leave it out."
-            )
+        for name in ("grammar", "blocks"):
+            if choices.get(name):
+                raise GenerationError(
+                    f"{name!r} does not apply to {TEXT2TEXT}: a text is read whole, and the package's rules say how an "
+                    "answer begins and ends. Expected none. Leave it out."
+                )
         source, rules = self.encode(prompt, chat=bool(choices.pop("chat", False))), self.rules
         if source_language is not None:
             source = self.languages.read_from(source, source_language)
@@ -142,7 +144,7 @@ class Text2TextSession(TextGenerationSession):
         """Tokens of a prompt at most."""
         return self.sources.longest
 
-    def _too_long(self, tokens: str) -> ContextLengthError:
+    def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:
         return ContextLengthError(
             f"A text has {tokens} tokens; expected at most {self.longest:,}, the largest of the package's seq_lens. "
             "Shorten it, or build the package with a larger --seq-lens."

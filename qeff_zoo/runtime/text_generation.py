@@ -2,12 +2,11 @@
 """A text-generation package as a session: prompts in, generated text and metrics out."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, cast
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.adapters import Adapters
@@ -15,18 +14,19 @@ from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.grammar import Grammar, Guides
-from qeff_zoo.runtime.prefix_cache import PrefixCache
+from qeff_zoo.runtime.metrics import Metrics, measured
+from qeff_zoo.runtime.passages import Passages
+from qeff_zoo.runtime.prefix_cache import PrefixChoices, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
-from qeff_zoo.runtime.scheduling import Scheduler, Timings
+from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
-#: Bytes that the prefix cache of a session may take, unless it is told otherwise.
-PREFIX_CACHE_BYTES = 128 << 20
-_GREEDY = Sampling()
+_HERE = "\ue000\ue001"  # where blocks are in a chat; no text has these characters
+_GREEDY, _USUAL = Sampling(), PrefixChoices()
 #: Text, or token ids.
 Prompt: TypeAlias = str | Sequence[int]
 #: Called with the number of a prompt and the text that was added to its answer.
@@ -61,49 +61,6 @@ class Generation:
     accepted_tokens: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metrics:
-    """How fast it went.
-
-    Args:
-        prompt_tokens: Of all prompts.
-        reused_tokens: Of those, how many the prefix cache had.
-        generated_tokens: Of all answers.
-        ttft_s: Seconds to the first token of the first prompt.
-        prefill_tokens_per_s: Prompt tokens that were computed by the time of prefill calls.
-        decode_tokens_per_s: Generated tokens by the time of decode calls; 0 where there were none.
-        total_s: Seconds in all.
-        drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Of those, how many the model chose as well.
-    """
-
-    prompt_tokens: int
-    reused_tokens: int
-    generated_tokens: int
-    ttft_s: float
-    prefill_tokens_per_s: float
-    decode_tokens_per_s: float
-    total_s: float
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the values as JSON ones."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        drafted = (
-            f"; {self.accepted_tokens:,} of {self.drafted_tokens:,} drafted tokens accepted"
-            if self.drafted_tokens
-            else ""
-        )
-        return (
-            f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
-            f"{self.ttft_s:.2f} s; {self.generated_tokens:,} tokens at {self.decode_tokens_per_s:,.1f}/s; "
-            f"{self.total_s:.2f} s in all{drafted}"
-        )
-
-
 class TextGenerationSession:
     """An opened package of the task `text-generation`.
 
@@ -112,7 +69,7 @@ class TextGenerationSession:
     Args:
         folder: The package.
         program: Of the package, opened.
-        prefix_cache_bytes: Memory for prompts that begin alike, also from one `generate` to the next; 0 for none.
+        prefixes: What is kept of prompts for others that begin alike, also from one `generate` to the next.
 
     Raises:
         GenerationError: Another task's package, or the KV cache does not fit into memory.
@@ -131,7 +88,7 @@ class TextGenerationSession:
         folder: Path,
         program: Program,
         *,
-        prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
+        prefixes: PrefixChoices = _USUAL,
     ) -> None:
         require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
         self.folder = folder
@@ -149,7 +106,9 @@ class TextGenerationSession:
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
         self.speculation: Speculation | None = None
-        self._prefixes = PrefixCache(self.decoder, prefix_cache_bytes)
+        #: Passages that requests may have; None where none may, see `allow_blocks`.
+        self.passages: Passages | None = None
+        self._prefixes = open_prefix_cache(folder, self.decoder, prefixes)
         self._in_use = threading.Lock()
 
     def generate(
@@ -163,6 +122,7 @@ class TextGenerationSession:
         chat: bool = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
+        blocks: Sequence[Prompt] = (),
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
@@ -176,6 +136,7 @@ class TextGenerationSession:
             chat: Each prompt is a user's message: apply the chat template.
             adapter: Name of one of `adapters`; None for the model as it is.
             grammar: The form of the answers; None for any.
+            blocks: Passages before each prompt, as for `request`.
             stream: Told of text as it comes.
 
         Returns:
@@ -197,6 +158,7 @@ class TextGenerationSession:
                 chat=chat,
                 adapter=adapter,
                 grammar=grammar,
+                blocks=blocks,
             )
             for one in ([prompts] if isinstance(prompts, str) else prompts)
         ]
@@ -209,7 +171,7 @@ class TextGenerationSession:
                 scheduler.submit(answer)
             while scheduler.step():
                 pass
-        self.metrics = _metrics(scheduler.timings, answers)
+        self.metrics = measured(scheduler.timings, answers)
         return [self.generation(answer) for answer in answers]
 
     def stream(self, request: Prompt | Request) -> Iterator[Delta]:
@@ -244,6 +206,7 @@ class TextGenerationSession:
         chat: bool = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
+        blocks: Sequence[Prompt] = (),
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
 
@@ -256,6 +219,8 @@ class TextGenerationSession:
             chat: The prompt is a user's message.
             adapter: Name of one of `adapters`.
             grammar: The form of the answer.
+            blocks: Passages before the prompt, each computed by itself, whatever stands before it (block attention), of
+                a session that was opened with `blocks`. Of a chat they begin the user's message.
 
         Raises:
             GenerationError: It cannot be served.
@@ -280,17 +245,29 @@ class TextGenerationSession:
                 f"Package {str(self.folder)!r} has no tokenizer.json and cannot stop at "
                 f"{_brief(stops[0])}; expected no stop strings. Leave them out."
             )
-        tokens = tuple(self.encode(prompt, chat=chat))
+        said = [{"role": "user", "content": str(prompt)}] if chat else prompt
+        parts = self.encode_parts(said, blocks) if blocks else [self.encode(prompt, chat=chat)]
+        tokens = tuple(token for part in parts for token in part)
         return Request(
             prompt=tokens,
-            limit=self._limit(tokens, generation_len),
+            limit=self._limit(tokens, generation_len, len(blocks)),
             sampling=sampling,
             stop=stops,
             eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
+            blocks=tuple(len(part) for part in parts[:-1]),
             grammar=grammar,
         )
+
+    def allow_blocks(self) -> None:
+        """Let requests have passages that are computed by themselves; how keys turn is found first.
+
+        Raises:
+            GenerationError: The model's keys cannot be turned, or the session is in use.
+        """
+        with self.exclusively():
+            self.passages = Passages(self.decoder, self.folder, self._prefixes.kept)
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
         """Turn a prompt into token ids, as `generate` does.
@@ -318,14 +295,67 @@ class TextGenerationSession:
             GenerationError: The package has no chat template, or it refuses them.
             ContextLengthError: They are too long.
         """
+        return self._encode(self._rendered(messages), special_tokens=False)
+
+    def encode_parts(
+        self, prompt: Prompt | Sequence[Message], blocks: Sequence[Prompt]
+    ) -> list[list[int]]:
+        """Turn blocks and what comes after them into token ids, in this order.
+
+        What begins a text, and what a chat template writes before its last message, becomes a block too, the first.
+
+        Args:
+            prompt: Text, token ids as they are, or a conversation: blocks begin the text of its last message.
+            blocks: Texts, or token ids.
+
+        Raises:
+            GenerationError: They cannot be served.
+        """
+        if self.passages is None:
+            raise GenerationError(
+                f"A request has {len(blocks)} blocks, and the session of {str(self.folder)!r} takes none; expected one "
+                "that was opened for them. Open it with blocks=True, or serve it with --blocks."
+            )
+        before: list[int] = []
+        if isinstance(prompt, str):
+            before = self._tokenizer_for(prompt).encode("")
+            after = self._encode(prompt, special_tokens=False)
+        elif prompt and isinstance(prompt[0], Mapping):
+            before, after = self._around(cast("Sequence[Message]", prompt))
+        else:
+            after = [int(token) for token in cast("Sequence[int]", prompt)]
+        return [*([before] if before else []), *map(self._block, blocks), after]
+
+    def _around(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """Return the tokens of a conversation before and after the blocks that begin its last message."""
+        *others, last = messages
+        text = self._rendered([*others, {**last, "content": f"{_HERE}{last.get('content')}"}])
+        if text.count(_HERE) != 1:
+            raise GenerationError(
+                f"The chat template writes the last message {text.count(_HERE)} times as it is; expected once, with "
+                "its blocks before it. Give the whole prompt as plain text, and the blocks beside it."
+            )
+        before, _, after = text.partition(_HERE)
+        return self._encode(before, special_tokens=False), self._encode(after, special_tokens=False)
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        """Write a conversation as text, special tokens included."""
         newest = str(messages[-1].get("content")) if messages else ""
         if self.chat_template is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no chat template for {_brief(newest)}; expected "
                 "one from its checkpoint. Give the prompt as plain text: a base model continues it."
             )
-        text = self.chat_template.render(messages)
-        return self._encode(text, special_tokens=False)  # the template has written them
+        return self.chat_template.render(messages)
+
+    def _block(self, block: Prompt) -> list[int]:
+        """Return the tokens of a passage."""
+        tokens = self._encode(block, special_tokens=False) if isinstance(block, str) else [*block]
+        if not tokens:
+            raise GenerationError(
+                f"The block {block!r} has no tokens; expected at least one. Leave it out."
+            )
+        return tokens
 
     def answer(
         self, request: Request, listen: Callable[[Delta | None], None] | None = None
@@ -371,6 +401,11 @@ class TextGenerationSession:
             accepted_tokens=answer.accepted_tokens,
         )
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that its prefix cache takes."""
+        return self._prefixes.used
+
     @contextmanager
     def exclusively(self) -> Iterator[Scheduler]:
         """Yield a scheduler of the session's rows; there is one at a time.
@@ -384,7 +419,9 @@ class TextGenerationSession:
                 "for it, or give all requests to one qeff_zoo.runtime.Engine, which serves any number of threads."
             )
         try:
-            yield Scheduler(self.decoder, self._prefixes, self.speculation, self.sources)
+            yield Scheduler(
+                self.decoder, self._prefixes, self.speculation, self.sources, self.passages
+            )
         finally:
             self._in_use.release()
 
@@ -408,14 +445,15 @@ class TextGenerationSession:
         """Tokens of a prompt at most."""
         return self.decoder.sizes.ctx_len - 1
 
-    def _too_long(self, tokens: str) -> ContextLengthError:
+    def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:
         ctx_len = self.decoder.sizes.ctx_len
+        what = f"A prompt and its {blocks} blocks have" if blocks else "A prompt has"
         return ContextLengthError(
-            f"A prompt has {tokens} tokens; expected at most {self.longest:,}, which leaves one of ctx_len {ctx_len:,} "
+            f"{what} {tokens} tokens; expected at most {self.longest:,}, which leaves one of ctx_len {ctx_len:,} "
             "to generate. Shorten it, or build the package with a larger ctx_len."
         )
 
-    def _limit(self, tokens: Sequence[int], generation_len: int | None) -> int:
+    def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
         """Check a request; return how many tokens it may generate."""
         ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
         if generation_len is not None and generation_len < 1:
@@ -428,7 +466,7 @@ class TextGenerationSession:
                 "package's tokenizer adds none of its own. Give it some text."
             )
         if len(tokens) + 1 > ctx_len:
-            raise self._too_long(f"{len(tokens):,}")
+            raise self._too_long(f"{len(tokens):,}", blocks)
         foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
         if foreign is not None:
             raise GenerationError(
@@ -465,25 +503,6 @@ def _eos_token_ids(folder: Path) -> frozenset[int]:
         if found is not None:
             return frozenset(found if isinstance(found, list) else [found])
     return frozenset()
-
-
-def _metrics(timings: Timings, answers: Sequence[Answer]) -> Metrics:
-    now = time.perf_counter()
-    return Metrics(
-        prompt_tokens=sum(answer.request.prompt_tokens for answer in answers),
-        reused_tokens=timings.reused_tokens,
-        generated_tokens=sum(len(answer.token_ids) for answer in answers),
-        ttft_s=(timings.first or now) - timings.begun,
-        prefill_tokens_per_s=_rate(timings.prefill_tokens, timings.prefill_seconds),
-        decode_tokens_per_s=_rate(timings.decode_tokens, timings.decode_seconds),
-        total_s=now - timings.begun,
-        drafted_tokens=timings.drafted_tokens,
-        accepted_tokens=timings.accepted_tokens,
-    )
-
-
-def _rate(count: int, seconds: float) -> float:
-    return count / seconds if seconds else 0.0
 
 
 def _brief(text: str) -> str:

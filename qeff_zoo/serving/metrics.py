@@ -85,6 +85,7 @@ class _Live(Collector):
             ("rows", "Requests that can run at a time.", stats.rows),
             ("requests_running", "Requests that run.", stats.running),
             ("requests_waiting", "Requests that wait for a row.", stats.waiting),
+            ("prefix_cache_bytes", "Bytes that the prefix cache takes.", stats.kept_bytes),
         ):
             yield GaugeMetricFamily(f"qeff_zoo_{name}", text, value)
         for name, text, value in (

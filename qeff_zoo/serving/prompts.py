@@ -64,12 +64,13 @@ def chat_requests(
             code="invalid_value",
         )
     pictures = _pictures(urls, hosts)
-    with blaming("messages"):
-        tokens = session.encode_chat([message.as_template_input() for message in body.messages])
+    messages = [message.as_template_input() for message in body.messages]
+    with blaming("blocks" if body.blocks else "messages"):
+        blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     shown: dict[str, Any] = {"images": pictures} if pictures else {}
-    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, shown)]
+    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, shown, blocks)]
 
 
 def _pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
@@ -126,11 +127,22 @@ def completion_requests(
     if told and not isinstance(session, Text2TextSession):
         raise unknown_parameter(*next(iter(told.items())))
     for prompt in listed(body.prompt):
-        with blaming("prompt"):
-            tokens = session.encode(prompt)
-        limit, logprobs = body.max_tokens, body.logprobs
-        found += _choices(session, body, tokens, limit, logprobs, "prompt", adapter, told)
+        with blaming("blocks" if body.blocks else "prompt"):
+            blocks, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
+        found += _choices(
+            session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter, told, blocks
+        )
     return found
+
+
+def _parts(
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest, prompt: Any
+) -> tuple[list[list[int]], list[int]] | None:
+    """Return the tokens of blocks and of what comes after them; None where there are no blocks."""
+    if not body.blocks:
+        return None
+    *blocks, tokens = session.encode_parts(prompt, body.blocks)
+    return blocks, tokens
 
 
 def _choices(
@@ -142,9 +154,12 @@ def _choices(
     param: str,
     adapter: str | None,
     more: Mapping[str, Any],
+    blocks: Sequence[Sequence[int]] = (),
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
-    _check_length(session, len(tokens), limit, param)
+    param = "blocks" if blocks else param
+    _check_length(session, sum(map(len, (*blocks, tokens))), limit, param)
+    more = {**more, "blocks": blocks} if blocks else more
     grammar = _grammar(session, body)
     with blaming(param):
         sampling = Sampling(

@@ -17,6 +17,11 @@ Texts: TypeAlias = (
     | Annotated[list[int], Field(fail_fast=True)]
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
+#: Passages that begin a prompt, as texts or token ids.
+Blocks: TypeAlias = (
+    Annotated[list[str], Field(fail_fast=True, max_length=1024)]
+    | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(max_length=1024)]
+)
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -149,7 +154,7 @@ class StructuredOutputs(BaseModel):
 
 
 class _Generating(_Body):
-    """What chats and completions share. The last group is not OpenAI's; vLLM has it by the same names."""
+    """What chats and completions share. The last group is not OpenAI's; vLLM has all of it but `blocks`."""
 
     n: int = Field(1, ge=1, le=128)
     seed: int | None = Field(None, ge=-_INT64, lt=_INT64)
@@ -167,6 +172,7 @@ class _Generating(_Body):
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     ignore_eos: bool = False
     structured_outputs: StructuredOutputs | None = None
+    blocks: Blocks = []
 
 
 class TextPart(BaseModel):

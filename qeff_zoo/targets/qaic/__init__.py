@@ -42,7 +42,7 @@ class QaicTarget:
         """Return choices that conflict with each other or with the model."""
         from qeff_zoo.targets.qaic import conflicts
 
-        return conflicts.problems(config, options)
+        return [*conflicts.problems(config, options), *conflicts.of_blocks(config, shape, options)]
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the SDK of this machine, and the types that the QPC will hold."""
@@ -63,10 +63,12 @@ class QaicTarget:
         that products read, without a cast between. It compresses no integers that a checkpoint has.
         """
         from qeff_zoo.targets.qaic import lowering, prediction
+        from qeff_zoo.targets.qaic.blocking import Blocking
 
         mxfp6 = prediction.matrices_of(graph, program.flags)
         weights = program.weights if program.flags.get("mxfp6_matmul") else FLOAT16
-        lowered = lowering.lower(graph, replace(program, weights=weights))
+        blocking = Blocking.of(program.flags)
+        lowered = lowering.lower(graph, replace(program, weights=weights), blocking)
         kept = lowered.numerics.matrices
         names = {name for one in kept for name in (one.name, one.name.rpartition(".")[0])}
         others = [matrix for matrix in mxfp6 if matrix.name not in names]

@@ -3,11 +3,14 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.targets.qaic.configs import MX_BLOCK
 from qeff_zoo.targets.qaic.options import bad_flags
 from qeff_zoo.weights.kv_heads import KV_HEADS, counts
+
+if TYPE_CHECKING:
+    from qeff_zoo.recipe import Shape
 
 #: What configs call the same.
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -99,6 +102,50 @@ def _of_cache(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
 def _of_depth_first(options: Mapping[str, Any]) -> Iterator[str]:
     if "aic_depth_first_mem" in options and not options.get("aic_enable_depth_first"):
         yield "--aic-depth-first-mem is for --aic-enable-depth-first, which is off. Choose both, or leave it out."
+
+
+def of_blocks(
+    config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
+) -> Iterator[str]:
+    """Say what stands in the way of attention in blocks, one sentence each.
+
+    Args:
+        config: As for `problems`.
+        shape: What is compiled.
+        options: As for `problems`.
+    """
+    mode = options.get("blocking_mode", "")
+    for letters, name in (("kv", "num_kv_blocks"), ("q", "num_q_blocks"), ("h", "head_block_size")):
+        cut = letters in mode.replace("qkv", "q kv")
+        if cut != (name in options):
+            flag = "--" + name.replace("_", "-")
+            yield (
+                f"--blocking-mode is {mode or None!r}, and {flag} is {options.get(name)!r}; expected both, or neither. "
+                f"{'Give' if cut else 'Leave out'} {flag}, or change the mode."
+            )
+    rows = min([shape.ctx_len, *shape.comp_ctx_lengths_prefill, *shape.comp_ctx_lengths_decode])
+    if options.get("num_kv_blocks", 0) > rows:
+        yield (
+            f"--num-kv-blocks is {options['num_kv_blocks']}, and calls read as few as {rows} rows of the cache; "
+            "expected at most as many. Choose fewer."
+        )
+    heads, shared, size = (
+        _said(config, _HEADS),
+        _said(config, (KV_HEADS,)),
+        options.get("head_block_size"),
+    )
+    if heads and shared and size and size % (each := heads // shared) and each % size:
+        yield (
+            f"--head-block-size is {size}, and {each} heads share a key/value head; expected a multiple or a divisor "
+            f"of {each}. Change it."
+        )
+    tokens = shape.prefill_seq_len if shape.prefill_only else 1
+    if options.get("num_q_blocks", 0) > tokens:
+        yield (
+            f"--num-q-blocks is {options['num_q_blocks']}, and some calls have {tokens} token; expected calls of at "
+            "least as many. Build with --prefill-only and a longer --prefill-seq-len, or leave q out of "
+            "--blocking-mode."
+        )
 
 
 def _of_patterns(patterns: tuple[str, ...]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from qeff_zoo.passes import layers, narrowing, position_tables, sequences
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic import ops, states
+from qeff_zoo.targets.qaic import blocking, ops, states
 from qeff_zoo.weights import products
 from qeff_zoo.weights.external_data import placeholder
 from qeff_zoo.weights.layout import Slot
@@ -38,24 +38,29 @@ _KEPT = {
 _INT4 = 4  # bits of integers that stay
 
 
-def lower(graph: BoundGraph, program: ProgramPlan) -> Lowered:
+def lower(
+    graph: BoundGraph, program: ProgramPlan, blocked: blocking.Blocking | None = None
+) -> Lowered:
     """Lower a portable graph, in place.
 
     Args:
         graph: With `batch_index`, if the program is for continuous batching.
         program: Its `shape.ctx_len` positions are tabulated. Its `weights` are floats; float16 is cast as it is read.
+        blocked: How attention is cut; None for attention as a whole.
 
     Returns:
         The graph. Its numerics know nothing of what the compiler rounds.
     """
     model = graph.model
-    _inline(model, _KEPT)
+    _inline(model, _KEPT | blocking.ATTENTION if blocked else _KEPT)
     layers.inline(model)
     sequences.slice_parts(model.graph)
     tables = position_tables.tabulate(model.graph, program.shape.ctx_len)
     ways = _count(model.graph)
     ways["angles"]["table"] = tables
     ways["states"] = states.lower(model.graph)
+    if blocked:
+        ways["attention"] = Counter(blocked=blocking.lower(model.graph, blocked))
     weights = _Weights(model.graph, graph.bindings, program.storage(graph.encoded))
     products.replace(weights, _RULES)
     for node in list(model.graph):

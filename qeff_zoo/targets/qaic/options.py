@@ -15,6 +15,10 @@ from qeff_zoo.choice import choice
 
 #: Cores of a device.
 CORES = 16
+#: What attention is cut into blocks of, as QEfficient calls it.
+MODES = ("kv", "q", "h", "qkv", "hq", "hkv", "hqkv")
+#: Choices that are about the graph, and no flags of a compiler.
+OF_GRAPHS = frozenset({"blocking_mode", "num_kv_blocks", "num_q_blocks", "head_block_size"})
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9-]*)(?:=(.+))?")
 #: Flags that come before or after all others, or have a path.
 _PLACED = ("aic-hw-version", "sub-functions", "node-precision-info")
@@ -68,6 +72,34 @@ class QaicOptions:
     )
     mxint8_kv_cache: bool | None = _common(
         "mxint8_kv_cache", "keep keys and values in MXINT8, not in float16", of="decoder"
+    )
+    blocking_mode: str | None = _option(
+        "blocking_mode",
+        "compute attention in blocks: kv of the cache, q of a call's tokens, h of heads, or several of them",
+        allowed=MODES,
+        of="decoder",
+        short="blocked",
+    )
+    num_kv_blocks: int | None = _option(
+        "num_kv_blocks",
+        "of --blocking-mode kv, blocks of the cache",
+        least=2,
+        of="decoder",
+        short="kvb",
+    )
+    num_q_blocks: int | None = _option(
+        "num_q_blocks",
+        "of --blocking-mode q, blocks of a call's tokens",
+        least=2,
+        of="decoder",
+        short="qb",
+    )
+    head_block_size: int | None = _option(
+        "head_block_size",
+        "of --blocking-mode h, heads of a block",
+        least=1,
+        of="decoder",
+        short="hb",
     )
     mdp_num_partitions: int | None = _option(
         "mdp_num_partitions",

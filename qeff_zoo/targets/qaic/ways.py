@@ -15,6 +15,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "scan": "by a Scan over tokens, which a compiler may refuse",
         "table": "looked up by position",
         "computed": "computed in float16, since they depend on more than the position",
+        "blocked": "in blocks, as --blocking-mode says",
         "all_tokens": "each expert on all tokens",
         **STORED_WAYS,
         "decoded": "in floats as all others, since integers are taken of 4 bits alone, without minima or an order",

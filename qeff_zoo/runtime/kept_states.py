@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of stretches of tokens, kept by key up to a budget of memory; also on disk, where they outlive a process.
+
+A file is a mark, the length of its JSON in 8 bytes, the JSON, the arrays, and a digest of all that. The JSON says which
+package, precision and layout the states are of, and what computed them: states of anything else are never used.
+"""
+
+import hashlib
+import json
+import logging
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.description import human_size
+from qeff_zoo.runtime.memory import available_memory
+from qeff_zoo.runtime.program import Array
+
+States: TypeAlias = dict[str, Array]
+
+_SPARE = 128 << 20  # bytes of memory that are left to others
+_MARK, _LENGTH, _DIGEST = b"QZSTATE1", 8, 32
+_NAME = re.compile(r"[0-9a-f]{64}\.states")
+_ABANDONED = 600.0  # seconds after which a file that is not whole is nobody's
+_LOG = logging.getLogger(__name__)
+
+
+class StateFiles:
+    """States in files of one folder, one for each key.
+
+    Args:
+        folder: Made when it is absent; a folder in it is for states of these terms alone.
+        terms: What states are of, as JSON values.
+
+    Raises:
+        GenerationError: There cannot be such a folder.
+    """
+
+    def __init__(self, folder: Path, terms: Mapping[str, Any]) -> None:
+        self._terms = json.loads(json.dumps(terms))
+        text = json.dumps(self._terms, sort_keys=True).encode()
+        self._folder = folder / hashlib.sha256(text).hexdigest()[:16]
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            entries = list(self._folder.iterdir())
+        except OSError as error:
+            raise GenerationError(
+                f"Cannot keep the prefix cache in {str(folder)!r}: {error.strerror}. Expected a folder that can be "
+                "written. Change prefix_cache_dir."
+            ) from error
+        self._writes = True
+        #: Keys and bytes of what is there, the least recently used first.
+        self.found = self._look(entries)
+
+    def read(self, key: bytes) -> States | None:
+        """Return what has a key; None, and a word about it, where the file is damaged or of something else."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+            states = self._unpacked(content, key)
+        except FileNotFoundError:  # another process has dropped it
+            return None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _LOG.warning("%s is not used: %s. What it had is computed again.", path, error)
+            self.remove(key)
+            return None
+        with suppress(OSError):
+            path.touch()
+        return states
+
+    def write(self, key: bytes, states: States) -> bool:
+        """Write a file, which is there whole or not at all; say whether it is there."""
+        if not self._writes:
+            return False
+        path = self._path(key)
+        scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            # Not waiting for the disk: what a power failure spoils, the digest shows.
+            scratch.touch(0o600, exist_ok=False)
+            with scratch.open("wb") as file:
+                file.writelines(self._packed(key, states))
+            scratch.replace(path)
+        except OSError as error:
+            self._writes = False
+            _LOG.warning("The prefix cache is no longer kept in %s: %s.", self._folder, error)
+        finally:
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+        return self._writes
+
+    def remove(self, key: bytes) -> None:
+        """Remove a file, if it is there."""
+        with suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: bytes) -> Path:
+        return self._folder / f"{key.hex()}.states"
+
+    def _look(self, entries: Sequence[Path]) -> list[tuple[bytes, int]]:
+        """List what is there; remove what a killed process has left, and say what is foreign."""
+        found = []
+        for path in entries:
+            with suppress(OSError):
+                facts = path.stat()
+                if _NAME.fullmatch(path.name):
+                    found.append((facts.st_mtime, bytes.fromhex(path.stem), facts.st_size))
+                elif not path.name.startswith("."):
+                    _LOG.warning("%s is not used: it is no file of a prefix cache.", path)
+                elif time.time() - facts.st_mtime > _ABANDONED:
+                    path.unlink()
+        return [(key, size) for _, key, size in sorted(found)]
+
+    def _packed(self, key: bytes, states: States) -> list[bytes]:
+        shapes = {
+            name: [str(state.dtype), list(state.shape)] for name, state in sorted(states.items())
+        }
+        head = json.dumps({"key": key.hex(), "terms": self._terms, "states": shapes}).encode()
+        parts = [_MARK, len(head).to_bytes(_LENGTH, "big"), head]
+        parts += [np.ascontiguousarray(states[name]).tobytes() for name in shapes]
+        digest = hashlib.blake2b(digest_size=_DIGEST)
+        for part in parts:
+            digest.update(part)
+        return [*parts, digest.digest()]
+
+    def _unpacked(self, content: bytes, key: bytes) -> States:
+        whole, digest = content[:-_DIGEST], content[-_DIGEST:]
+        if hashlib.blake2b(whole, digest_size=_DIGEST).digest() != digest:
+            raise ValueError("it is damaged")
+        begin = len(_MARK) + _LENGTH
+        at = begin + int.from_bytes(whole[len(_MARK) : begin], "big")
+        head = json.loads(whole[begin:at])
+        other = [name for name, term in self._terms.items() if head["terms"].get(name) != term]
+        if not whole.startswith(_MARK) or other or head["key"] != key.hex():
+            raise ValueError(f"it is of another {' and '.join(other) or 'stretch of tokens'}")
+        states = {}
+        for name, (dtype, shape) in head["states"].items():
+            count = int(np.prod(shape))
+            states[name] = np.frombuffer(whole, dtype, count, at).reshape(shape)
+            at += states[name].nbytes
+        return states
+
+
+@dataclass
+class _Kept:
+    """What one key has.
+
+    Args:
+        size: In bytes.
+        states: None while they are in a file only.
+        on_disk: Whether they are in a file.
+    """
+
+    size: int
+    states: States | None
+    on_disk: bool
+
+
+class KeptStates:
+    """States by key, the least recently used dropped first: beyond the budget, or where memory gets scarce.
+
+    Args:
+        budget: Bytes, of files that are not read yet too.
+        files: Where they are kept as well.
+    """
+
+    def __init__(self, budget: int, files: StateFiles | None = None) -> None:
+        #: Bytes in use.
+        self.used = 0
+        self.budget, self._files = budget, files
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # least recently used first
+        for key, size in files.found if files else ():
+            self._add(key, _Kept(size, None, on_disk=True))
+        self._make_room()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._kept
+
+    def get(self, key: bytes) -> States | None:
+        """Return what a key has; None if nothing."""
+        kept = self._kept.get(key)
+        if kept is not None and kept.states is None:
+            assert self._files is not None
+            kept.states = self._files.read(key)
+            if kept.states is None:
+                self._drop(key)
+        return kept.states if kept else None
+
+    def put(self, key: bytes, states: States, used: Sequence[bytes]) -> None:
+        """Keep states, and drop others if that is too much; not what is too much by itself.
+
+        Args:
+            key: Of something new.
+            states: Nobody changes them.
+            used: Keys that are used now, as for `touch`.
+        """
+        size = sum(one.nbytes for one in states.values())
+        if size > self.budget:
+            return
+        on_disk = self._files is not None and self._files.write(key, states)
+        self._add(key, _Kept(size, states, on_disk))
+        self.touch(used)
+        self._make_room()
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """Mark keys as used, the first last: without it the rest cannot be found."""
+        for key in reversed(keys):
+            if key in self._kept:
+                self._kept.move_to_end(key)
+
+    def _add(self, key: bytes, kept: _Kept) -> None:
+        self._kept[key] = kept
+        self.used += kept.size
+
+    def _drop(self, key: bytes) -> None:
+        kept = self._kept.pop(key)
+        self.used -= kept.size
+        if self._files is not None and kept.on_disk:
+            self._files.remove(key)
+
+    def _make_room(self) -> None:
+        while self.used > self.budget:
+            self._drop(next(iter(self._kept)))
+        free = available_memory()
+        short = 0 if free is None else _SPARE - free
+        for key, kept in list(self._kept.items()) if short > 0 else ():
+            if short > 0 and kept.states is not None:
+                short -= kept.size
+                if kept.on_disk:
+                    kept.states = None
+                else:
+                    self._drop(key)
+
+
+def check_budget(budget: int, beside: int) -> None:
+    """Refuse a budget that memory does not hold.
+
+    Args:
+        budget: Bytes, as somebody has asked for.
+        beside: Bytes of states that rows will take.
+
+    Raises:
+        GenerationError: There cannot be such a budget.
+    """
+    if budget < 0:
+        raise GenerationError(
+            f"The prefix cache cannot take {budget!r} bytes; expected 0 for none, or more. Change prefix_cache_bytes."
+        )
+    free = available_memory()
+    if budget and free is not None and budget > free - beside:
+        raise GenerationError(
+            f"The prefix cache cannot take {human_size(budget)}; expected at most {human_size(max(free - beside, 0))}, "
+            f"which are free beside the {human_size(beside)} of the rows. Give prefix_cache_bytes a smaller number."
+        )

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a `generate` went: what its calls took, as figures."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from qeff_zoo.runtime.answers import Answer
+from qeff_zoo.runtime.scheduling import Timings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """How fast it went.
+
+    Args:
+        prompt_tokens: Of all prompts.
+        reused_tokens: Of those, how many the prefix cache had.
+        generated_tokens: Of all answers.
+        ttft_s: Seconds to the first token of the first prompt.
+        prefill_tokens_per_s: Prompt tokens that were computed by the time of prefill calls.
+        decode_tokens_per_s: Generated tokens by the time of decode calls; 0 where there were none.
+        total_s: Seconds in all.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
+    """
+
+    prompt_tokens: int
+    reused_tokens: int
+    generated_tokens: int
+    ttft_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    total_s: float
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the values as JSON ones."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        drafted = (
+            f"; {self.accepted_tokens:,} of {self.drafted_tokens:,} drafted tokens accepted"
+            if self.drafted_tokens
+            else ""
+        )
+        return (
+            f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
+            f"{self.ttft_s:.2f} s; {self.generated_tokens:,} tokens at {self.decode_tokens_per_s:,.1f}/s; "
+            f"{self.total_s:.2f} s in all{drafted}"
+        )
+
+
+def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
+    """Return how fast answers came that have ended.
+
+    Args:
+        timings: Of their scheduler.
+        answers: All of them.
+    """
+    now = time.perf_counter()
+    return Metrics(
+        prompt_tokens=sum(answer.request.prompt_tokens for answer in answers),
+        reused_tokens=timings.reused_tokens,
+        generated_tokens=sum(len(answer.token_ids) for answer in answers),
+        ttft_s=(timings.first or now) - timings.begun,
+        prefill_tokens_per_s=_rate(timings.prefill_tokens, timings.prefill_seconds),
+        decode_tokens_per_s=_rate(timings.decode_tokens, timings.decode_seconds),
+        total_s=now - timings.begun,
+        drafted_tokens=timings.drafted_tokens,
+        accepted_tokens=timings.accepted_tokens,
+    )
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds else 0.0
