@@ -80,7 +80,8 @@ class Eager:
             name: Tensor(dtype=np.dtype(np.float32), shape=(1, 1, vocabulary))
             for name in tracing.output_names
         }
-        self.memory = {
+        self.memory = None  # nothing is kept of prompts here
+        self._memory = {
             state.name: np.zeros(
                 [2, *(CTX_LEN if size == "ctx_len" else size for size in state.axes[1:])],
                 np.float32,
@@ -105,12 +106,12 @@ class Eager:
                     name: one.numpy()
                     for name, one in zip(self._tracing.output_names, found, strict=True)
                 }
-            past = [torch.from_numpy(self.memory[state.name][list(rows)]) for state in self.states]
+            past = [torch.from_numpy(self._memory[state.name][list(rows)]) for state in self.states]
             logits, *present = self._tracing.module(
                 given["input_ids"], given["position_ids"], past, more=more
             )
         for state, new in zip((one for one in self.states if one.written), present, strict=True):
-            self.memory[state.name][list(rows)] = new.numpy()
+            self._memory[state.name][list(rows)] = new.numpy()
         return {"logits": logits.numpy()}
 
 
@@ -126,7 +127,6 @@ def session_of(case: parity.Case, subject: parity.Subject) -> ImageTextToTextSes
         Eager(merging.tracing(model, images=told), sizes),
         vision=Eager(vision.tracing(model, images=told)),
         chosen={"images": told},
-        prefix_cache_bytes=0,
     )
     if case.tiny.image_processor:
         session._processor = image_processor(case.tiny.image_processor)
