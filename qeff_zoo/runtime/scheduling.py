@@ -452,12 +452,7 @@ class Scheduler:
             self._keep(seat, seat.done - 1)
 
     def _keep(self, seat: _Seat, since: int | None = None) -> None:
-        """Let the prefix cache have what a call has completed: of a prompt, and of an answer where those are kept.
-
-        Args:
-            seat: Of a row that has its states still, be its answer ended.
-            since: Tokens that it had before the call, of an answer.
-        """
+        """Let the prefix cache have what a call has completed, of an answer `since` how many tokens."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
         if request.blocks:  # what comes after passages depends on where they are
             return
