@@ -64,7 +64,7 @@ def main() -> None:
     wanted: dict[str, Any] = {
         LARGE: {"config": {"model_type": "llama", **large["config"]}, "ctx_len": 4096}
     }
-    for name in arguments.recipes or registry.list_recipes():
+    for name in arguments.recipes or registry.list_model_types():
         recipe = registry.find_recipe(name)
         if recipe.task == "text-generation":
             config = {"model_type": recipe.model_type, **recipe.tiny[0].config}

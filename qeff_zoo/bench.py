@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.progress import peak_rss_bytes
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
@@ -98,16 +98,17 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    if (package.target, package.task) != ("ort", TEXT_GENERATION):
+    if package.target != "ort" or package.task not in (TEXT_GENERATION, TEXT2TEXT):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
-            f"{TEXT_GENERATION!r} and 'ort', whose speed is measured in tokens per second. Measure such a package."
+            f"{TEXT_GENERATION!r} or {TEXT2TEXT!r} and 'ort', whose speed is measured in tokens per second. Measure "
+            "such a package."
         )
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
         new = max(1, min(_GENERATION_LEN, sizes.ctx_len // 2))
-    room = sizes.ctx_len - new
+    room = sizes.encoder_ctx_len or sizes.ctx_len - new
     if not prompt_lens:
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
     if not batch_sizes:
@@ -148,13 +149,28 @@ def _problems(case: Case, sizes: Any) -> list[str]:
             f"A batch of {case.batch_size} is more than the package has rows; expected at most {sizes.rows}. Change "
             "--batch-size, or build with a larger --batch-size or --full-batch-size."
         )
-    if case.prompt_len + case.generation_len > sizes.ctx_len:
+    if sizes.encoder_ctx_len:
+        found += _misfits(case, sizes)
+    elif case.prompt_len + case.generation_len > sizes.ctx_len:
         found.append(
             f"A prompt of {case.prompt_len:,} and {case.generation_len:,} new tokens do not fit; expected at most the "
             f"{sizes.ctx_len:,} of ctx_len together. Change --prompt-len or --generation-len, or build with a larger "
             "--ctx-len."
         )
     return found
+
+
+def _misfits(case: Case, sizes: Any) -> Iterator[str]:
+    """Say what is too long where prompts are read apart, and an answer begins with a token."""
+    for name, most, size in (
+        ("prompt_len", sizes.encoder_ctx_len, "seq_lens"),
+        ("generation_len", sizes.ctx_len - 1, "ctx_len"),
+    ):
+        if getattr(case, name) > most:
+            yield (
+                f"A {name} of {getattr(case, name):,} does not fit; expected at most {most:,}, by {size} of the "
+                f"package. Change --{name.replace('_', '-')}, or build with a larger --{size.replace('_', '-')}."
+            )
 
 
 def run(

@@ -38,7 +38,7 @@ def choose_shape(
     for name in [item.name for item in fields(Shape) if not choices.value[item.name]]:
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
-    roles = {tasks.find(component.task).role for component in tasks.components_of(recipe)}
+    roles = {tasks.part_of(component).role for component in tasks.components_of(recipe)}
     config = checkpoint.text_config
     positions = _positions(config, recipe)
     few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(config)}"
@@ -160,8 +160,8 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
             continue
         if any(tasks.find(one.task).before for one in tasks.components_of(recipe)):
             choices.problems.append(
-                f"{CHOICES[name].flag} is for models of texts alone: pictures and sounds are not handed over. Leave it "
-                "out."
+                f"{CHOICES[name].flag} is for models that read their own tokens alone: what came of pictures, sounds "
+                "and other texts is not handed over. Leave it out."
             )
         for one in foreign:
             if choices.value[one] not in (0, 1, ()) and choices.by_user(one):

@@ -178,6 +178,11 @@ def frames(count: Callable[[Any], int]) -> Transform:
     return Transform(name="frames", count=count)
 
 
+def row_positions(count: Callable[[Any], int] = lambda config: 1) -> Transform:
+    """Declare that `count(config)` tables or biases of a decoder take positions that differ from row to row."""
+    return Transform(name="row_positions", count=count)
+
+
 def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = "") -> Transform:
     """Declare that `count(config)` RMS norms become the semantic op.
 
@@ -270,4 +275,12 @@ FRAME_SHAPES: Mapping[str, Shape] = {
 WINDOW_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=32, ctx_len=448),
     "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
+}
+#: Tokens of a text, and of what is written of it.
+SEQ2SEQ_SHAPES: Mapping[str, Shape] = {
+    "latency": Shape(prefill_seq_len=16, ctx_len=256, seq_lens=(64, 256, 512)),
+    "throughput": Shape(
+        prefill_seq_len=16, ctx_len=256, seq_lens=(64, 256, 512), full_batch_size=8
+    ),
+    "long": Shape(prefill_seq_len=16, ctx_len=512, seq_lens=(512, 1024)),
 }

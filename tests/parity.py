@@ -156,8 +156,14 @@ def is_traced(recipe: Recipe) -> bool:
 
 @cache
 def of_text() -> list[Recipe]:
-    """Return every recipe of what reads text; `test_image_encoders` and `test_speech` try the others."""
-    return [one for one in list_recipes() if tasks.find(one.task).reads == "text"]
+    """Return every recipe of what reads one text; tests of images, speech and text2text try the others."""
+    return [one for one in list_recipes() if of_one_text(one.task)]
+
+
+def of_one_text(task: str) -> bool:
+    """Tell whether a task reads text, and no other text than that which it goes on with."""
+    found = tasks.find(task)
+    return found.reads == "text" and (found.role == "encoder" or "encoder" not in found.parts)
 
 
 @cache
@@ -174,6 +180,7 @@ def more_cases() -> dict[str, Case]:
         Case(recipe=tasks.for_task(recipe, task), tiny=recipe.tiny[0])
         for recipe in of_text()
         for task in tasks.tasks_of(recipe)[1:]
+        if of_one_text(task)
     ]
     return {case.name: case for case in found}
 

@@ -213,7 +213,7 @@ def steps_of(model: Any, sounds: torch.Tensor, tokens: torch.Tensor) -> Array:
         read = dict(
             zip(
                 [one.name for one in states if not one.written],
-                crossing.Read(model)(sounds),
+                crossing.Read(model)([sounds]),
                 strict=True,
             )
         )

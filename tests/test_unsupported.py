@@ -21,14 +21,23 @@ from qeff_zoo.errors import ZooError
 from qeff_zoo.export import loader
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe, Tiny
 from qeff_zoo.scaffold.shrinking import shrink
-from qeff_zoo.tasks import decoding
+from qeff_zoo.tasks import decoding, tasks_of
 from qeff_zoo.tasks import encoders as encoders_task
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
 KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]
-PICTURES = DATA["pictures"]
-REASONS = [*DECODERS.items(), *ENCODERS.items(), *PICTURES.items()]
-SEEING = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+#: Of each list of what writes of something else, or labels sound, all types that transformers has.
+OTHERS = {
+    "text2text": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "speech": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+    "ctc": auto.MODEL_FOR_CTC_MAPPING_NAMES,
+}
+PICTURES, SEEING = DATA["pictures"], auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+REASONS = [
+    one
+    for of in (DECODERS, ENCODERS, PICTURES, *(DATA[name] for name in OTHERS))
+    for one in of.items()
+]
 CAUSAL = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 READS_WHOLE_TEXTS = (
     auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -43,7 +52,12 @@ FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, Runtim
 
 def named(key: str) -> list[Any]:
     """List the entries that have a key, each with the class that it speaks of."""
-    lists = ((DECODERS, class_of), (ENCODERS, encoder_of), (PICTURES, seeing_of))
+    lists = (
+        (DECODERS, class_of),
+        (ENCODERS, encoder_of),
+        (PICTURES, seeing_of),
+        *((DATA[name], other_class_of) for name in OTHERS),
+    )
     return [
         pytest.param(name, entry[key], find, id=f"{name}-{find.__name__}")
         for reasons, find in lists
@@ -71,6 +85,12 @@ def encoder_of(model_type: str) -> Any:
     return getattr(transformers, found if isinstance(found, str) else found[0])
 
 
+def other_class_of(model_type: str) -> Any:
+    """Return the class that writes of texts or sound, or labels it."""
+    found = next(names[model_type] for names in OTHERS.values() if model_type in names)
+    return getattr(transformers, found)
+
+
 def seeing_of(model_type: str) -> Any:
     return getattr(transformers, SEEING[model_type])
 
@@ -94,6 +114,21 @@ def test_every_encoder_has_a_recipe_or_a_reason() -> None:
     assert not encoders() - covered - set(ENCODERS), "neither recipe nor reason"
     assert not covered & set(ENCODERS), "both recipe and reason"
     assert not set(ENCODERS) - encoders(), "not a text encoder of transformers"
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        ("text2text", "text2text-generation"),
+        ("speech", "speech-seq2seq"),
+        ("ctc", "automatic-speech-recognition"),
+    ],
+)
+def test_every_other_type_has_a_recipe_or_a_reason(kind: str, task: str) -> None:
+    covered = {one.model_type for one in registry.list_recipes() if task in tasks_of(one)}
+    assert not set(OTHERS[kind]) - covered - set(DATA[kind]), "neither recipe nor reason"
+    assert not covered & set(DATA[kind]), "both recipe and reason"
+    assert not set(DATA[kind]) - set(OTHERS[kind]), "not such a class of transformers"
 
 
 def test_what_reads_pictures_has_a_recipe_or_a_reason_but_not_both() -> None:

@@ -124,7 +124,13 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--language",
         metavar="CODE",
-        help="of a recording, such as en (default: detected, where a model knows several)",
+        help="of a recording, such as en (default: detected, where a model knows several); of a translation, such as "
+        "fra_Latn or fr (default: what the checkpoint says)",
+    )
+    parser.add_argument(
+        "--source-language",
+        metavar="CODE",
+        help="of a text to be translated (default: what its tokenizer takes it for)",
     )
     parser.add_argument(
         "--translate", action="store_true", help="of a recording, what is said in English"

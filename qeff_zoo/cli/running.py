@@ -13,7 +13,7 @@ from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.cli.transcribing import refuse_adapter, transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
-from qeff_zoo.tasks import NAMES, find
+from qeff_zoo.tasks import NAMES, TEXT2TEXT, find
 
 _BEST = 5  # labels of a picture that are shown
 
@@ -42,6 +42,11 @@ def run_command(arguments: argparse.Namespace) -> None:
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
     given = _given(package.task, prompts, arguments.image)
+    if (told := _languages(arguments)) and package.task != TEXT2TEXT:
+        raise GenerationError(
+            f"--{next(iter(told)).replace('_', '-')} does not apply to {package.task}; expected a package that writes "
+            f"down speech, or one for {TEXT2TEXT}. Leave it out."
+        )
     refuse_adapter(package.task, arguments)
     session = open_session(
         package,
@@ -59,7 +64,7 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
-    if task in NAMES and find(task).before and find(task).reads == "text":  # and pictures
+    if task in NAMES and find(task).reads == "text" and "vision" in find(task).parts:
         if images and len(prompts) != 1:
             raise GenerationError(
                 f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
@@ -137,6 +142,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         grammar=_grammar(arguments),
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
+        **_languages(arguments),
         **({"blocks": arguments.block} if arguments.block else {}),
     )
     if arguments.json:
@@ -149,6 +155,12 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         for output in outputs:
             print_generated(f"{output.prompt}\n-> {output.text}\n")
     print(session.metrics, file=sys.stderr)
+
+
+def _languages(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return which languages a package that translates is told."""
+    names = ("language", "source_language")
+    return {name: given for name in names if (given := getattr(arguments, name)) is not None}
 
 
 def _sampling(arguments: argparse.Namespace) -> Any:

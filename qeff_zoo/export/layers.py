@@ -135,12 +135,12 @@ def _find_language_model(model: Any, count: int) -> tuple[str, nn.ModuleList] | 
 
 
 def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | None:
-    """Find the repeated layers of one half of a model: its longest list."""
-    lists = {
-        path: module
-        for path, module in half.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module)
-    }
+    """Find the repeated layers of one half of a model: its longest list that is in no other."""
+    lists: dict[str, nn.ModuleList] = {}
+    for path, module in half.named_modules():
+        inner = path.startswith(tuple(f"{one}." for one in lists))
+        if isinstance(module, nn.ModuleList) and len(module) and not inner:
+            lists[path] = module
     if not lists:
         return None
     longest = max(lists, key=lambda path: len(lists[path]))

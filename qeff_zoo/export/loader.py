@@ -62,6 +62,10 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
             f"transformers does not accept this config of model_type {config['model_type']!r}: {error}. "
             f"Expected the config.json that belongs to the checkpoint; correct it."
         ) from error
+    if (
+        tasks.find(task).role == "encoder"
+    ):  # of two halves this one alone, as most of its classes say
+        parsed.is_encoder_decoder = False
     with _LargeOnMeta(), init_empty_weights(include_buffers=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = tasks.auto_class(task, parsed).from_config(

@@ -14,7 +14,7 @@ from qeff_zoo.escapes import shown
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION
 
 _SEEN = "comp_ctx_lengths"
 
@@ -218,7 +218,7 @@ def _number(value: float | None) -> str:
 
 
 def _command(package: Package) -> str:
-    length = " --generation-len 64" if package.task == TEXT_GENERATION else ""
+    length = " --generation-len 64" if package.task in (TEXT_GENERATION, TEXT2TEXT) else ""
     return f"qeff-zoo run {shlex.quote(str(package.path))} --prompt 'Once upon a time'{length}"
 
 

@@ -15,6 +15,7 @@ from qeff_zoo.runtime.sessions import Session, open_session
 from qeff_zoo.runtime.speech_results import Segment, TimedText, Transcription
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.speech_windows import SpeechChoices
+from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.text_classification import Classification, TextClassificationSession
 from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
@@ -43,6 +44,7 @@ __all__ = [
     "SpeechChoices",
     "SpeechSeq2SeqSession",
     "Stats",
+    "Text2TextSession",
     "TextClassificationSession",
     "TextGenerationSession",
     "TimedText",

@@ -14,6 +14,7 @@ from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, t
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
+from qeff_zoo.runtime.writing_rules import WritingRules
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
 
@@ -31,6 +32,8 @@ class Request:
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
         sights: Its pictures, if it has any.
+        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins.
+        rules: Which tokens may come next in that.
         blocks: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
     """
@@ -43,8 +46,15 @@ class Request:
     text: str | None = None
     adapter: str | None = None
     sights: Sights | None = None
+    source: tuple[int, ...] = ()
+    rules: WritingRules | None = None
     blocks: tuple[int, ...] = ()
     grammar: Grammar | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that were given."""
+        return len(self.source or self.prompt)
 
 
 @dataclass(frozen=True)
@@ -132,8 +142,9 @@ class Answer:
             logits: (vocab,), after the newest token.
             guess: What a drafter drew, which counts with a chance; None for nothing.
         """
+        scores = self._allowed(logits)
         try:
-            token = self._sampler.next_of(logits, guess) if guess else self._sampler.next(logits)
+            token = self._sampler.next_of(scores, guess) if guess else self._sampler.next(scores)
         except GenerationError as error:
             self.fail(error)
             return
@@ -155,6 +166,13 @@ class Answer:
         if self._stops.found:
             reason = "stop"
         self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
+
+    def _allowed(self, logits: Array) -> Array:
+        """Return logits in which tokens that the request's rules forbid are lowest."""
+        request = self.request
+        if request.rules is None:
+            return logits
+        return request.rules.allowed(logits, request.source, self.token_ids, limit=request.limit)
 
     def extend_as(self, draft: Sequence[int | Drawn], logits: Array) -> int:
         """Choose next tokens for as long as they are as drafted, and the one after those.

@@ -20,6 +20,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes
 PADDING = -1
 _TYPES = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
+_SOURCE = "encoder_attention_mask"
 _HIDDEN = "hidden_states"
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
@@ -33,12 +34,14 @@ class Piece:
         start: Position of the first.
         sights: The pictures of the row's prompt, if it has any.
         slot: Of the row's adapter; 0 for the model as it is.
+        source: Tokens of the text that the row writes of.
     """
 
     tokens: Sequence[int]
     start: int
     sights: Sights | None = None
     slot: int = 0
+    source: int = 0
 
     @property
     def stop(self) -> int:
@@ -275,6 +278,10 @@ class Decoder:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
             inputs[_AXES] = self._rotary([pieces[row] for row in rows], position_ids)
+        if _SOURCE in self.program.inputs:
+            inputs[_SOURCE] = np.zeros((len(rows), self.sizes.encoder_ctx_len), np.int64)
+            for place, row in enumerate(rows):
+                inputs[_SOURCE][place, : pieces[row].source] = 1
         if self._types:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):

@@ -368,7 +368,7 @@ class Engine:
             self._active = [answer for answer in self._active if not answer.ended]
             for answer in ended:
                 self._finished[answer.finish_reason or "error"] += 1
-                self._tokens["prompt"] += len(answer.request.prompt)
+                self._tokens["prompt"] += answer.request.prompt_tokens
                 self._tokens["reused"] += answer.reused_tokens
                 self._tokens["generated"] += len(answer.token_ids)
                 self._tokens["drafted"] += answer.drafted_tokens

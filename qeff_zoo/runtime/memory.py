@@ -64,12 +64,10 @@ def new_states(
         return Memory({})
     every = [entry["symbols"] for entry in specializations]
     rows = max(int(one.get("full_batch_size", one["batch_size"])) for one in every)
-    ctx_len = max(int(one.get("ctx_len", 0)) for one in every)
-    sizes: Mapping[int | str, int] = {
-        "batch_size": rows,
-        "full_batch_size": rows,
-        "ctx_len": ctx_len,
-    }
+    symbols = {symbol for one in every for symbol in one}
+    largest = {symbol: max(int(one.get(symbol, 0)) for one in every) for symbol in symbols}
+    sizes: Mapping[int | str, int] = {**largest, "batch_size": rows, "full_batch_size": rows}
+    ctx_len = largest.get("ctx_len", 0)
     shapes = {state.name: [int(sizes.get(size, size)) for size in state.axes] for state in states}
     needed = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
     available = available_memory()

@@ -61,7 +61,7 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
     """
     now = time.perf_counter()
     return Metrics(
-        prompt_tokens=sum(len(answer.request.prompt) for answer in answers),
+        prompt_tokens=sum(answer.request.prompt_tokens for answer in answers),
         reused_tokens=timings.reused_tokens,
         generated_tokens=sum(len(answer.token_ids) for answer in answers),
         ttft_s=(timings.first or now) - timings.begun,

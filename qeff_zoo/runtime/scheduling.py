@@ -27,6 +27,7 @@ from qeff_zoo.runtime.passages import Passages, Placing
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
+from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Drafter, Reader, Speculation
 
 
@@ -124,7 +125,8 @@ class _Seat:
             tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
-        return Piece(tokens, self.done, self.answer.request.sights, self.answer.adapter.slot)
+        request, slot = self.answer.request, self.answer.adapter.slot
+        return Piece(tokens, self.done, request.sights, slot, len(request.source))
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
         """Guess what comes after the newest token, which is still to run.
@@ -147,6 +149,7 @@ class Scheduler:
         decoder: Runs the calls.
         prefixes: Remembers prompts.
         speculation: How answers are drafted; None where they are not.
+        sources: Reads the texts that answers are written of; None where there are none.
         passages: Known ones, of which prompts may be made; None where none may.
     """
 
@@ -155,10 +158,11 @@ class Scheduler:
         decoder: Decoder,
         prefixes: PrefixCache,
         speculation: Speculation | None = None,
+        sources: Sources | None = None,
         passages: Passages | None = None,
     ) -> None:
         self._decoder, self._prefixes, self._speculation = decoder, prefixes, speculation
-        self._passages = passages
+        self._sources, self._passages = sources, passages
         # Where prompts are run token by token as well, an answer's tokens are no others.
         alike = decoder.sizes.prefill_seq_len == 1 and speculation is None
         self._keeps_answers = prefixes.answers or alike
@@ -254,7 +258,8 @@ class Scheduler:
             rows[group] += 1
             if not group.waiting:
                 self._groups.remove(group)
-        joined.sort(key=lambda one: len(one[0].request.prompt))
+        joined.sort(key=lambda one: one[0].request.prompt_tokens)
+        self._read({row: one[0].request.source for row, one in zip(free, joined, strict=False)})
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
             prompt = () if request.blocks else request.prompt
@@ -267,6 +272,14 @@ class Scheduler:
                 digest = answer.adapter.digest
                 seat.placing = Placing(self._passages, request.prompt, request.blocks, digest)
             self._take_over(seat)
+
+    def _read(self, texts: Mapping[int, Sequence[int]]) -> None:
+        """Read the texts that are to be written of, each into its row; after that row was lost, again."""
+        if self._sources and texts:
+            begun = time.perf_counter()
+            self._sources.read(texts)
+            self.timings.prefill_seconds += time.perf_counter() - begun
+            self.timings.prefill_tokens += sum(map(len, texts.values()))
 
     def _take_over(self, seat: _Seat) -> None:
         """Go on from what another process computed of a prompt; later than that, all is computed here."""

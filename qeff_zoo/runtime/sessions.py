@@ -17,6 +17,7 @@ from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
+from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
@@ -26,6 +27,7 @@ from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 Session: TypeAlias = (
     TextGenerationSession
     | ImageTextToTextSession
+    | Text2TextSession
     | EmbeddingSession
     | TextClassificationSession
     | TokenClassificationSession
@@ -85,7 +87,7 @@ def open_session(
     task = find(package.task)
     _check(package, speculate, acceptance, blocks=blocks)
     choices: dict[str, Any] = {}
-    if prefixes is not None and task.role == "decoder" and task.reads != "sound":
+    if prefixes is not None and task.role == "decoder" and "encoder" not in task.parts:
         choices = {"prefixes": prefixes}
     elif prefixes is not None and (prefixes.answers or prefixes.folder):
         raise GenerationError(

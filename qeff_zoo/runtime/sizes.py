@@ -22,6 +22,7 @@ class DecoderSizes:
         comp_ctx_lengths_decode: The same for decode calls.
         num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
         decodes: Whether it was specialized for decode calls, and not for prompts alone.
+        encoder_ctx_len: Tokens of the longest text that it writes of; 0 where it reads its own alone.
     """
 
     prefill_seq_len: int
@@ -32,6 +33,7 @@ class DecoderSizes:
     comp_ctx_lengths_decode: tuple[int, ...] = ()
     num_speculative_tokens: tuple[int, ...] = ()
     decodes: bool = True
+    encoder_ctx_len: int = 0
 
     @property
     def rows(self) -> int:
@@ -61,6 +63,7 @@ class DecoderSizes:
                 sorted({int(one.get("num_logits_to_keep", 1)) - 1 for one in decodes} - {0})
             ),
             decodes=bool(decodes),
+            encoder_ctx_len=int(decode.get("encoder_ctx_len", 0)),
         )
 
 

@@ -20,6 +20,7 @@ from qeff_zoo.runtime.prefix_cache import PrefixChoices, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler
+from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import TEXT_GENERATION
@@ -97,6 +98,8 @@ class TextGenerationSession:
         self.tokenizer = Tokenizer.find(folder)
         self.chat_template = ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)
+        #: Reads the texts that answers are written of; None where they go on with prompts.
+        self.sources: Sources | None = None
         #: That hold answers to a request's grammar.
         self.guides = Guides(folder, self.decoder.vocab_size, self.eos_token_ids)
         #: Of the last `generate`.
@@ -385,11 +388,13 @@ class TextGenerationSession:
         request = answer.request
         decode = self.tokenizer.decode if self.tokenizer else lambda _: ""
         return Generation(
-            prompt=decode(request.prompt) if request.text is None else request.text,
+            prompt=decode(request.source or request.prompt)
+            if request.text is None
+            else request.text,
             text=answer.text,
             token_ids=answer.token_ids,
             finish_reason=answer.finish_reason,
-            prompt_tokens=len(request.prompt),
+            prompt_tokens=request.prompt_tokens,
             logprobs=None if request.sampling.logprobs is None else answer.logprobs,
             reused_tokens=answer.reused_tokens,
             drafted_tokens=answer.drafted_tokens,
@@ -414,7 +419,9 @@ class TextGenerationSession:
                 "for it, or give all requests to one qeff_zoo.runtime.Engine, which serves any number of threads."
             )
         try:
-            yield Scheduler(self.decoder, self._prefixes, self.speculation, self.passages)
+            yield Scheduler(
+                self.decoder, self._prefixes, self.speculation, self.sources, self.passages
+            )
         finally:
             self._in_use.release()
 
@@ -428,16 +435,21 @@ class TextGenerationSession:
 
     def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Turn text into token ids; no more is read of one that is too long than it takes to know that."""
-        tokenizer, ctx_len = self._tokenizer_for(text), self.decoder.sizes.ctx_len
-        if len(tokenizer.beginning(text, ctx_len)) < len(text):
-            raise self._too_long(f"at least {2 * ctx_len:,}")
+        tokenizer, longest = self._tokenizer_for(text), self.longest + 1
+        if len(tokenizer.beginning(text, longest)) < len(text):
+            raise self._too_long(f"at least {2 * longest:,}")
         return tokenizer.encode(text, special_tokens=special_tokens)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt at most."""
+        return self.decoder.sizes.ctx_len - 1
 
     def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:
         ctx_len = self.decoder.sizes.ctx_len
         what = f"A prompt and its {blocks} blocks have" if blocks else "A prompt has"
         return ContextLengthError(
-            f"{what} {tokens} tokens; expected at most {ctx_len - 1:,}, which leaves one of ctx_len {ctx_len:,} "
+            f"{what} {tokens} tokens; expected at most {self.longest:,}, which leaves one of ctx_len {ctx_len:,} "
             "to generate. Shorten it, or build the package with a larger ctx_len."
         )
 

@@ -47,7 +47,8 @@ class Model:
     Args:
         name: Clients ask for it by this.
         fingerprint: Names what computes the answers: a build key.
-        max_tokens: Of a prompt and its answer, or of a text; 0 of a model that reads recordings of any length.
+        max_tokens: Of a prompt and its answer, or of a text that is read whole; 0 of a model that reads recordings of
+            any length.
         created: Seconds since 1970.
         adapters: That clients may ask for as they ask for the model; None where it takes none.
     """
@@ -115,7 +116,8 @@ def create_app(
     metrics = Metrics(backend.stats)
     errors.install(app)
     if isinstance(backend, Engine):
-        longest = backend.session.decoder.sizes.ctx_len
+        sizes = backend.session.decoder.sizes
+        longest = sizes.encoder_ctx_len or sizes.ctx_len
         taken = backend.session.adapters if backend.session.adapters.are_taken else None
         model = Model(name=name, fingerprint=fingerprint, max_tokens=longest, adapters=taken)
         app.include_router(_generation(backend, model, metrics, image_hosts))

@@ -2,7 +2,7 @@
 """Bodies of requests -> requests of the runtime, one for each choice that is to be answered."""
 
 import base64
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,8 @@ from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.runtime.text2text_generation import Text2TextSession
+from qeff_zoo.serving.errors import ApiError, unknown_parameter
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
 #: Of a picture that is fetched for a client, and how many of them a request may have.
@@ -68,9 +69,8 @@ def chat_requests(
         blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return [
-        *_choices(session, body, tokens, limit, logprobs, "messages", adapter, pictures, blocks)
-    ]
+    shown: dict[str, Any] = {"images": pictures} if pictures else {}
+    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, shown, blocks)]
 
 
 def _pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
@@ -122,11 +122,15 @@ def completion_requests(
         ApiError: They cannot be served.
     """
     found: list[Request] = []
+    names = ("language", "source_language")
+    told = {name: given for name in names if (given := getattr(body, name)) is not None}
+    if told and not isinstance(session, Text2TextSession):
+        raise unknown_parameter(*next(iter(told.items())))
     for prompt in listed(body.prompt):
         with blaming("blocks" if body.blocks else "prompt"):
             blocks, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
         found += _choices(
-            session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter, (), blocks
+            session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter, told, blocks
         )
     return found
 
@@ -149,14 +153,13 @@ def _choices(
     logprobs: int | None,
     param: str,
     adapter: str | None,
-    pictures: Sequence[bytes] = (),
+    more: Mapping[str, Any],
     blocks: Sequence[Sequence[int]] = (),
 ) -> Iterator[Request]:
     """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
     param = "blocks" if blocks else param
     _check_length(session, sum(map(len, (*blocks, tokens))), limit, param)
-    shown: dict[str, Any] = {"images": pictures} if pictures else {}
-    shown |= {"blocks": blocks} if blocks else {}
+    more = {**more, "blocks": blocks} if blocks else more
     grammar = _grammar(session, body)
     with blaming(param):
         sampling = Sampling(
@@ -176,7 +179,7 @@ def _choices(
             sampling=sampling,
             stop=body.stop,
             ignore_eos=body.ignore_eos,
-            **shown,
+            **more,
             adapter=adapter,
             grammar=grammar,
         )
@@ -212,6 +215,8 @@ def _check_length(
 ) -> None:
     """Refuse what the context cannot hold: a prompt, or a prompt with as many tokens as are asked for."""
     ctx_len = session.decoder.sizes.ctx_len
+    if session.sources:  # the prompt is read apart, and an answer begins with a token
+        tokens = 1
     if tokens + (limit or 1) > ctx_len:
         asked = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
         raise ApiError(

@@ -253,6 +253,10 @@ class CompletionRequest(_Generating):
     max_tokens: int = Field(16, ge=1)
     logprobs: int | None = Field(None, ge=0, le=5)
 
+    # Not OpenAI's, and of models that translate.
+    language: str | None = Field(None, min_length=1, max_length=64)
+    source_language: str | None = Field(None, min_length=1, max_length=64)
+
 
 class EmbeddingRequest(_Body):
     """Body of /v1/embeddings."""

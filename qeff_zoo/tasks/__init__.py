@@ -25,6 +25,7 @@ NAMES = (
     IMAGE_TEXT_TO_TEXT,
     SPEECH_RECOGNITION,
     SPEECH_SEQ2SEQ,
+    TEXT2TEXT,
 ) = (
     "text-generation",
     "feature-extraction",
@@ -35,6 +36,7 @@ NAMES = (
     "image-text-to-text",
     "automatic-speech-recognition",
     "speech-seq2seq",
+    "text2text-generation",
 )
 
 Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads"]
@@ -149,7 +151,7 @@ class Task(Part):
 
     def takes(self, choice: Choice) -> bool:
         """Tell whether a choice of a build means anything to it."""
-        return choice.of in (None, self.role, self.answers)
+        return choice.of in (None, self.answers, *(part.role for part in self.parts.values()))
 
 
 def find(name: str) -> Task:

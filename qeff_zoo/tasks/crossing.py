@@ -2,16 +2,20 @@
 """The two programs of an encoder-decoder, as they are traced: what is read once, and what is written of it.
 
 Program `encoder`
-IN   input_features (batch_size, bins, frames) f32      a window of sound, as the model takes it
+IN   input_features (batch_size, bins, frames) f32      a window of sound, as the model takes it; or
+     input_ids, attention_mask (batch_size, seq_len) i64   a text; 1 is a token, 0 is padding behind it
 OUT  cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   what layer i of the decoder asks of it
 
 Program `decoder`: as in `qeff_zoo.tasks.decoding`, with
-IN   cross_key.i, cross_value.i (batch_size | full_batch_size, …)       states that no call writes
+IN   cross_key.i, cross_value.i (batch_size | full_batch_size, …)       states that no call writes; of texts with
+                                                        encoder_ctx_len rows, of which a text takes the first
+     [encoder_attention_mask (batch_size, encoder_ctx_len) i64]         of texts: 1 in the rows that one has
 
 The forward is transformers' own, by its own seam: a cache of two halves. While the encoder is traced the second half
 notes what is written to it; while the decoder is traced it has that already.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +25,19 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 from transformers import Cache, EncoderDecoderCache
+from transformers.masking_utils import causal_mask_function
 from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo.export.layers import plain
 from qeff_zoo.states import State
-from qeff_zoo.tasks import Tracing, decoding
+from qeff_zoo.tasks import Tracing, decoding, positions_of
+from qeff_zoo.transforms.attention import additive_mask
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 
 _BATCH, _SEQ = 2, 6  # of the example
+_ENDLESS = 1 << 31  # positions
+#: Rows of what the decoder asks of a text, and the input that says which of them one has.
+SOURCE, MASK = "encoder_ctx_len", "encoder_attention_mask"
 _KEY, _VALUE = "cross_key", "cross_value"
 
 
@@ -110,9 +119,14 @@ class Both(EncoderDecoderCache):
         """The true positions of the queries."""
         return self.self_attention_cache.get_query_offset(layer_idx)
 
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        """What a model adds to 0, 1, 2, …, to have the positions of its tokens: their true ones, (batch, seq)."""
+        positions = self.self_attention_cache.position_ids
+        return positions.clamp(min=0) - torch.arange(positions.shape[1])
+
 
 class Read(nn.Module):
-    """The whole forward on one token, of which only what the decoder asks of the sound is kept.
+    """The encoder, and keys and values of what the decoder asks of it.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
@@ -120,14 +134,51 @@ class Read(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.asking = model, _asking(model)
 
-    def forward(self, sound: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, source: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return keys and values of every layer of the decoder."""
         cross = Cross()
-        positions = torch.zeros(sound.shape[0], 1, dtype=torch.long)
-        _call(self.model, positions, positions, Both(Probe(positions, {}, {}), cross), sound)
+        positions = torch.zeros(source[0].shape[0], 1, dtype=torch.long)
+        given = dict(zip(_source(self.model), source, strict=True))
+        cache = Both(Probe(positions, {}, {}), cross)
+        if self.asking:
+            read = self.model.get_encoder()(**given)[0]
+            for module, width in self.asking:
+                query = torch.zeros(*positions.shape, width)
+                module(query, key_value_states=read, past_key_values=cache)
+        else:  # the whole forward on one token, most of which is of no use
+            _call(self.model, positions, positions, cache, given)
         return tuple(value for _, _, value in cross.named())
+
+
+def _asking(model: Any) -> list[tuple[Any, int]]:
+    """Return the modules of the decoder that ask what the encoder returns, and the width of their queries.
+
+    Returns:
+        None of them where they ask for something that was made of it.
+    """
+    read: list[Tensor] = []
+    noted: dict[Any, tuple[int, Any]] = {}
+
+    def note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if (asked := kwargs.get("key_value_states")) is not None:
+            query = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+            noted[module] = int(query.shape[-1]), asked
+
+    hooks = [
+        model.get_encoder().register_forward_hook(lambda *given: read.append(given[-1][0])),
+        *(
+            module.register_forward_pre_hook(note, with_kwargs=True)
+            for module in model.get_decoder().modules()
+        ),
+    ]
+    probe(model)
+    for hook in hooks:
+        hook.remove()
+    inner = {one: kept for one, kept in noted.items() if len(set(one.modules()) & {*noted}) == 1}
+    same = all(asked is read[0] for _, asked in inner.values())
+    return [(module, width) for module, (width, _) in inner.items()] if same else []
 
 
 class Step(decoding.Step):
@@ -136,29 +187,55 @@ class Step(decoding.Step):
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
-        """Run transformers' forward from what was read."""
-        return _call(self.model, input_ids, position_ids, Both(state, Cross(state)))
+        """Run transformers' forward from what was read, of which keys and values are there."""
+        nothing = torch.zeros(input_ids.shape[0], 1, self.model.config.hidden_size)
+        given: dict[str, Any] = {"encoder_outputs": BaseModelOutput(last_hidden_state=nothing)}
+        for there in more:
+            mask = torch.where(there > 0, 0.0, torch.finfo(nothing.dtype).min)
+            given["attention_mask"] = mask[:, None, None].expand(-1, 1, input_ids.shape[1], -1)
+        return _call(self.model, input_ids, position_ids, Both(state, Cross(state)), given)
 
 
 def _call(
-    model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, sound: Tensor | None = None
+    model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
 ) -> Any:
-    if sound is None:  # of what was read, keys and values are there
-        nothing = torch.zeros(input_ids.shape[0], 1, model.config.hidden_size)
-        given: Mapping[str, Any] = {"encoder_outputs": BaseModelOutput(last_hidden_state=nothing)}
-    else:
-        given = {model.main_input_name: sound}
     return model(
         **given,
+        **_placed(model, position_ids, cache),
         decoder_input_ids=input_ids,
-        decoder_position_ids=position_ids,
         past_key_values=cache,
         use_cache=True,
     )
 
 
+def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
+    """Say where tokens are, as the forward takes it; else it asks the cache, and needs their mask."""
+    name = "decoder_position_ids"
+    if name in inspect.signature(model.forward).parameters:
+        return {name: position_ids}
+    rule: Any = causal_mask_function  # of numbers, and of tensors alike
+    mask = additive_mask(
+        q_length=position_ids.shape[1],
+        kv_length=cache.self_attention_cache.get_mask_sizes(position_ids.shape[1])[0],
+        mask_function=rule,
+        q_offset=cache.get_query_offset(),
+    )
+    return {"decoder_attention_mask": mask}
+
+
+def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:
+    """Return an example of each input of the encoder, and symbols of its axes: a window of sound, or a text."""
+    batch = Dim("batch_size", min=2)
+    if model.main_input_name != "input_ids":
+        return {model.main_input_name: (_window(model), {0: batch})}
+    longest = positions_of(vars(model.config)) or _ENDLESS
+    axes = {0: batch, 1: Dim("seq_len", min=2, max=longest - 1)}
+    tokens = torch.ones(_BATCH, decoding.SOURCE, dtype=torch.long)
+    return {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
+
+
 def _window(model: Any) -> Tensor:
-    """Return an example of what the encoder reads: as many frames as it has positions for."""
+    """Return an example of a window: as many frames as the encoder has positions for."""
     convolutions = [one for one in model.get_encoder().modules() if isinstance(one, nn.Conv1d)]
     frames = model.config.max_source_positions
     for one in convolutions:
@@ -175,27 +252,34 @@ def probe(model: Any) -> list[State]:
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         positions = torch.arange(_SEQ).expand(_BATCH, _SEQ)
         own, cross = Probe(positions, {}, {}), Cross()
-        _call(model, torch.zeros_like(positions), positions, Both(own, cross), _window(model))
+        source = {name: example for name, (example, _) in _source(model).items()}
+        _call(model, torch.zeros_like(positions), positions, Both(own, cross), source)
+    rows = SOURCE if "input_ids" in source else None
     read = [
-        State(name=name, kind="cross", layer=layer, axes=("batch_size", *map(int, value.shape[1:])))
+        State(name=name, kind="cross", layer=layer, axes=_axes(value, rows))
         for name, layer, value in cross.named()
     ]
     return sorted([*own.found.values(), *read], key=lambda state: state.layer)
 
 
-def read_sound(model: Any) -> Tracing:
+def _axes(value: Tensor, rows: str | None) -> tuple[int | str, ...]:
+    _, heads, source, size = map(int, value.shape)
+    return "batch_size", heads, rows or source, size
+
+
+def read_source(model: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`, its encoder possibly with fewer layers than its config says.
     """
-    names = [state.name for state in probe(model) if not state.written]
+    source = _source(model)
     return Tracing(
         module=Read(model).eval(),
-        inputs={"sound": _window(model)},
-        dynamic_shapes={"sound": {0: Dim("batch_size", min=2)}},
-        input_names=[model.main_input_name],
-        output_names=names,
+        inputs={"source": [example for example, _ in source.values()]},
+        dynamic_shapes={"source": [axes for _, axes in source.values()]},
+        input_names=[*source],
+        output_names=[state.name for state in probe(model) if not state.written],
     )
 
 
@@ -206,4 +290,10 @@ def tracing(model: Any, **variant: Any) -> Tracing:
         model: From `loader.load_meta`, its decoder possibly with fewer layers than its config says.
         **variant: As of `qeff_zoo.tasks.decoding.tracing`.
     """
-    return decoding.tracing(model, step=Step, probe=probe, **variant)
+
+    def more(batch: Any, *_: Any) -> dict[str, tuple[Tensor, Any]]:
+        mask = torch.ones(_BATCH, decoding.SOURCE, dtype=torch.long)
+        return {MASK: (mask, {0: batch, 1: Dim(SOURCE, min=2)})}
+
+    masked = model.main_input_name == "input_ids"
+    return decoding.tracing(model, step=Step, probe=probe, more=more if masked else None, **variant)

@@ -39,7 +39,7 @@ More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, A
 
 _ENDLESS = 1 << 31  # positions
 # Example sizes: at least 2, or torch.export specializes.
-_BATCH, _SLOTS, _KEPT, _SEQ, _SEEN, CTX = 2, 3, 4, 6, 8, 10
+_BATCH, _SLOTS, _KEPT, _SEQ, _SEEN, CTX, SOURCE = 2, 3, 4, 6, 8, 10, 7
 
 
 class Step(nn.Module):
@@ -173,6 +173,7 @@ def tracing(
     batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
     seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
+    _add_others(states, sizes, symbols)
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
     # Behind the states: example and symbols.
     counts = {"comp_ctx_lengths": _SEEN} if comp_ctx_lengths else {}
@@ -209,3 +210,10 @@ def tracing(
         states=states,
         then=None if continuous_batching else remove_slots,
     )
+
+
+def _add_others(states: Sequence[State], sizes: dict[str, int], symbols: dict[str, Any]) -> None:
+    """Give symbols of states that are neither rows nor the context an example's size and a dimension."""
+    for name in {size for state in states for size in state.axes if isinstance(size, str)}:
+        sizes.setdefault(name, SOURCE)
+        symbols.setdefault(name, Dim(name, min=2))

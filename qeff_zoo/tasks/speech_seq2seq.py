@@ -8,22 +8,11 @@ inputs and outputs. The Hub's tag is `automatic-speech-recognition`, as of model
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
-
-#: Choices of decoders that this one does not have.
-_OF_TEXT = (
-    "comp_ctx_lengths_prefill",
-    "comp_ctx_lengths_decode",
-    "num_speculative_tokens",
-    "speculator",
-    "expanded_kv",
-    "kv_heads",
-)
 
 
 def _probe(model: Any) -> Any:
@@ -32,10 +21,10 @@ def _probe(model: Any) -> Any:
     return crossing.probe(model)
 
 
-def _read_sound(model: Any) -> Tracing:
+def _read(model: Any) -> Tracing:
     from qeff_zoo.tasks import crossing
 
-    return crossing.read_sound(model)
+    return crossing.read_source(model)
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
@@ -48,14 +37,6 @@ def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {"continuous_batching": True} if shape.full_batch_size else {}
-
-
-def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    return [
-        f"{CHOICES[name].flag} is for text generation; a window of sound has few tokens. Leave it out."
-        for name in _OF_TEXT
-        if getattr(request, name)
-    ]
 
 
 def _windows(shape: Shape) -> list[dict[str, Any]]:
@@ -76,7 +57,7 @@ TASK = Task(
         Part(
             role="encoder",
             probe=_probe,
-            tracing=_read_sound,
+            tracing=_read,
             half=lambda model: model.get_encoder(),
             specializations=_windows,
         ),
@@ -91,7 +72,9 @@ TASK = Task(
     half=lambda model: model.get_decoder(),
     variant=_variant,
     specializations=text_generation.TASK.specializations,
-    problems=_problems,
+    problems=text_generation.not_alone(
+        "a window of sound has one length, and few tokens", "seq_lens"
+    ),
     session=_session,
     stages=text_generation.TASK.stages,
 )

@@ -4,10 +4,10 @@
 See `qeff_zoo.tasks.decoding` for inputs and outputs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
 from qeff_zoo.speculators import HEADS
 from qeff_zoo.tasks import (
@@ -85,6 +85,33 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             f"token by token. Expected a causal model; choose {FEATURE_EXTRACTION} with --task."
         )
     return found
+
+
+def not_alone(why: str, *more: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
+    """Return what refuses choices of models that read nothing but their own tokens.
+
+    Args:
+        why: They mean nothing to a decoder that writes of something else.
+        *more: Other choices that it does not have.
+    """
+    names = (
+        "comp_ctx_lengths_prefill",
+        "comp_ctx_lengths_decode",
+        "num_speculative_tokens",
+        "speculator",
+        "expanded_kv",
+        "kv_heads",
+        *more,
+    )
+
+    def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+        return [
+            f"{CHOICES[name].flag} is for text generation; {why}. Leave it out."
+            for name in names
+            if getattr(request, name)
+        ]
+
+    return problems
 
 
 def _specializations(shape: Shape) -> list[dict[str, Any]]:

@@ -102,6 +102,7 @@ def _request(
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
+        "sources": trial.sources,
         "pictures": [len(found) for found in trial.pictures],
         "images": trial.images,
         "told": _told(package),

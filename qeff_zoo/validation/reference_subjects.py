@@ -43,6 +43,8 @@ def answers_of(
     """
     task, pictures = tasks.find(request["task"]), Pictures(request, arrays, model)
     sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
+    if request.get("sources"):
+        return _OfTexts(model, request)
     if task.answers == "logits":
         return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, pictures)
     if sounds:
@@ -172,8 +174,32 @@ class _Logits(Answers):
                 output = self._call([0], {"input_ids": whole}, use_cache=True)
 
 
-class _OfSounds(_Logits):
-    """As `_Logits`, of tokens that a decoder writes of sounds.
+class _OfTexts(_Logits):
+    """As `_Logits`, of tokens that a decoder writes of texts.
+
+    Args:
+        model: Hugging Face's.
+        request: With `sequences`, `positions` and `sources`, the text of each sequence.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(model, request, Pictures(request, {}, model))
+        self._sources: list[list[int]] = request["sources"]
+
+    def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
+        return self._model(**self._given(numbers), decoder_input_ids=inputs["input_ids"], **more)
+
+    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
+        padding = int(self._model.config.pad_token_id or 0)
+        return _padded([self._sources[number] for number in numbers], padding)
+
+    def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
+        read = (before.encoder_last_hidden_state,)
+        return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
+
+
+class _OfSounds(_OfTexts):
+    """As `_OfTexts`, of sounds.
 
     Args:
         model: Hugging Face's.
@@ -182,17 +208,12 @@ class _OfSounds(_Logits):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
-        super().__init__(model, request, Pictures(request, {}, model))
+        super().__init__(model, {**request, "sources": []})
         self._sounds = sounds
 
-    def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
+    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
-        given = {self._model.main_input_name: heard.to(self._model.dtype)}
-        return self._model(**given, decoder_input_ids=inputs["input_ids"], **more)
-
-    def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
-        read = (before.encoder_last_hidden_state,)
-        return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
+        return {self._model.main_input_name: heard.to(self._model.dtype)}
 
 
 class _Whole(Answers):

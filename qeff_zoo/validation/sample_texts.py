@@ -4,7 +4,8 @@
 import random
 from collections.abc import Sequence
 
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.text2text_generation import Text2TextSession
+from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 
 _TEXTS = (
     "The harbour was quiet before the storm. Fishermen pulled their boats high onto the shingle, "
@@ -46,6 +47,27 @@ def draw(
             for number, length in enumerate(lengths)
         ]
     return [_text(number, length, tokenizer, whole) for number, length in enumerate(lengths)]
+
+
+def with_sources(
+    sequences: Sequence[Sequence[int]], session: Text2TextSession
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return sequences, and a text that each is written of: of all lengths that the encoder reads.
+
+    Where they are random, none has the token of padding, which some models do not count.
+    """
+    longest, vocab_size = session.sources.longest, session.decoder.vocab_size
+    lengths = [
+        (longest, longest // 2 + 1, 1, longest // 3 + 1)[n % 4] for n in range(len(sequences))
+    ]
+    sources = draw(lengths, session.tokenizer, vocab_size, whole=True)
+    padding = read_json(session.folder / "config.json").get("pad_token_id")
+    plain = next(token for token in range(vocab_size) if token != padding)
+    told, read = (
+        [[plain if token == padding else token for token in one] for one in every]
+        for every in (sequences, sources)
+    )
+    return told, read
 
 
 def _text(number: int, length: int, tokenizer: Tokenizer, whole: bool) -> list[int]:

@@ -19,6 +19,7 @@ from qeff_zoo.runtime.sessions import Opening, open_heads
 from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.speculation.heads import Heads
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
+from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, drawings, sample_pictures, sample_sounds, sample_texts
@@ -49,6 +50,7 @@ class Trial:
         pictures: Of each sequence, as a processor would prepare them; nothing where the package takes none.
         images: What the recipe says of pictures, and the placeholder's token.
         greedy: Prompt and continuation.
+        sources: Token ids of the text that each sequence is written of.
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
             written of one, (bins, frames).
     """
@@ -62,6 +64,7 @@ class Trial:
     pictures: Sequence[Sequence[Prepared]] = ()
     images: Mapping[str, Any] = field(default_factory=dict)
     greedy: tuple[list[int], list[int]] | None = None
+    sources: Sequence[Sequence[int]] = ()
     sounds: Sequence[Array] = ()
 
 
@@ -104,6 +107,8 @@ def call_once(package: Package) -> None:
     elif isinstance(session, SpeechSeq2SeqSession):
         session.generate(np.zeros((session.frames, session.input_bins), np.float32), [0], 1)
     else:
+        if isinstance(session, Text2TextSession):
+            session.sources.read({0: [0]})
         call = session.decoder.decode if session.decoder.sizes.decodes else session.decoder.prefill
         call({0: Piece([0], 0)})
 
@@ -168,6 +173,9 @@ def _try_decoder(
     windows: list[Array] = []
     if isinstance(session, SpeechSeq2SeqSession):  # each of another sound
         windows = sample_sounds.draw([session.frames] * len(sequences), session)
+    sources: list[list[int]] = []
+    if isinstance(session, Text2TextSession):  # each of another text
+        sequences, sources = sample_texts.with_sources(sequences, session)
     pictures: list[list[Prepared]] = []
     images: dict[str, Any] = {}
     if isinstance(session, ImageTextToTextSession):
@@ -194,10 +202,22 @@ def _try_decoder(
                     for place in span.answered
                     for one in range(each)
                 ]
+            beginning = [span for span in call.spans if span.start == 0]
             if windows:
-                beginning = [span for span in call.spans if span.start == 0]
                 session.listen({span.row: windows[span.sequence] for span in beginning})
-            answered = _call(decoder, call, sequences, sights, step)
+            if sources:
+                session.sources.read({span.row: sources[span.sequence] for span in beginning})
+            pieces = {
+                span.row: Piece(
+                    sequences[span.sequence][span.start : span.stop],
+                    span.start,
+                    sights[span.sequence],
+                    source=len(sources[span.sequence]) if sources else 0,
+                )
+                for span in call.spans
+            }
+            step(1)
+            answered = _call(decoder, call, pieces)
             found += _with_drafts(heads, decoder, call, sequences, answered) if heads else answered
         answers[stage.name] = np.stack(found)
     rows.end()
@@ -211,6 +231,8 @@ def _try_decoder(
         request = TextGenerationSession.request(session, prompt, generation_len=length)
         if sights[0] is not None:
             request = replace(request, sights=session.sights(prompt, pictures[0]))
+        if sources:
+            request = replace(request, source=tuple(sources[0]))
         greedy = session.generate([request])[0].token_ids
     return Trial(
         sequences=sequences,
@@ -221,6 +243,7 @@ def _try_decoder(
         pictures=pictures,
         images=images,
         greedy=(prompt, greedy),
+        sources=sources,
         sounds=[window.T for window in windows],
     )
 
@@ -248,20 +271,7 @@ def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:
         yield begun, begun + picture.rows
 
 
-def _call(
-    decoder: Decoder,
-    call: cases.Call,
-    sequences: Sequence[Sequence[int]],
-    sights: Sequence[Sights | None],
-    step: Progress,
-) -> list[Array]:
-    pieces = {
-        span.row: Piece(
-            sequences[span.sequence][span.start : span.stop], span.start, sights[span.sequence]
-        )
-        for span in call.spans
-    }
-    step(1)
+def _call(decoder: Decoder, call: cases.Call, pieces: Mapping[int, Piece]) -> list[Array]:
     if call.kind == "verify":
         several = decoder.verify(pieces, context=call.context)
         return [one for span in call.spans for one in several[span.row]]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Languages of a translation model: its tokens for them, and where they stand in what is read and written."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.languages import code_of
+
+#: `__fr__` of M2M-100, `fra_Latn` of NLLB, `fr_XX` of mBART, `>>fra<<` of Marian.
+_OF_ANSWERS = re.compile(r"__([a-z]{2,4})__|([a-z]{3}_[A-Z][a-z]{3})|([a-z]{2}_[A-Z]{2})")
+_OF_SOURCES = re.compile(r">>(.+)<<")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Languages:
+    """What a vocabulary says of languages.
+
+    Args:
+        answers: Token by code, of those that answers begin with.
+        sources: Token by code, of those that texts begin with to say into which they are to be translated.
+    """
+
+    answers: Mapping[str, int]
+    sources: Mapping[str, int]
+
+    @classmethod
+    def read(cls, vocabulary: Mapping[str, int]) -> "Languages":
+        """Find the tokens of languages."""
+
+        def found(pattern: re.Pattern[str]) -> dict[str, int]:
+            matches = ((pattern.fullmatch(token), number) for token, number in vocabulary.items())
+            return {str(one[one.lastindex or 0]): number for one, number in matches if one}
+
+        return cls(answers=found(_OF_ANSWERS), sources=found(_OF_SOURCES))
+
+    def read_from(self, tokens: Sequence[int], language: str) -> list[int]:
+        """Say in which language a text is.
+
+        Args:
+            tokens: Of the text, with the token of the language that its tokenizer takes it for.
+            language: By code or name.
+
+        Raises:
+            GenerationError: The model does not know it, or is not told.
+        """
+        told, every = _token(self.answers, language), {*self.answers.values()}
+        if not every & {*tokens}:
+            raise GenerationError(
+                f"The source's language is {language!r}, but this model's texts have no token for theirs; expected "
+                "none to be told. Leave it out."
+            )
+        return [told if token in every else token for token in tokens]
+
+    def write_to(self, tokens: Sequence[int], language: str) -> tuple[list[int], int | None]:
+        """Say into which language a text is to be translated.
+
+        Args:
+            tokens: Of the text.
+            language: By code or name.
+
+        Returns:
+            The tokens of the text, and the one that the answer begins with; None where the text says it.
+
+        Raises:
+            GenerationError: The model does not know it.
+        """
+        if self.sources and not self.answers:
+            return [_token(self.sources, language), *tokens], None
+        return [*tokens], _token(self.answers, language)
+
+
+def _token(known: Mapping[str, int], language: str) -> int:
+    """Find a language by the model's own code, by the beginning of that, or by name."""
+    plain = language.strip().strip("<>_")
+    code = code_of(plain)
+    by_start = {one.partition("_")[0]: one for one in known}
+    for name in (plain, code, by_start.get(plain, ""), by_start.get(code, "")):
+        if name in known:
+            return known[name]
+    shown = ", ".join(sorted(known)[:12]) + (", …" if len(known) > 12 else "")
+    expected = (
+        f"one of {shown}" if known else "none, since its vocabulary has no tokens of languages"
+    )
+    raise GenerationError(
+        f"Language {language!r} is not known to this model; expected {expected}. Leave it out, or give one of those."
+    )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens may come next in what is written of a text, as generation_config.json says, and `generate` does it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.tokenizer import read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingRules:
+    """What a package says of answers. Lengths count the token that an answer is begun with, as transformers does.
+
+    Args:
+        start: Token that an answer is begun with.
+        ends: Tokens that end one.
+        first: Token that must come first; None for any.
+        last: Token that ends an answer of all tokens that it may have; None for any.
+        min_length: Tokens before which no answer ends.
+        min_new_tokens: The same, without the one that it is begun with.
+        max_length: Tokens at most; None for as many as the context holds.
+        ngram: No stretch of so many tokens comes twice; 0 for any.
+        source_ngram: None of the source's comes; 0 for any.
+        never: Tokens that never come.
+        not_first: Tokens that do not come first.
+        not_after: Tokens that do not come behind others.
+        repetition_penalty: Where a request says none.
+    """
+
+    start: int
+    ends: frozenset[int] = frozenset()
+    first: int | None = None
+    last: int | None = None
+    min_length: int = 0
+    min_new_tokens: int = 0
+    max_length: int | None = None
+    ngram: int = 0
+    source_ngram: int = 0
+    never: tuple[int, ...] = ()
+    not_first: tuple[int, ...] = ()
+    not_after: tuple[tuple[tuple[int, ...], int], ...] = ()
+    repetition_penalty: float = field(default=1.0)
+
+    @classmethod
+    def read(cls, folder: Path) -> "WritingRules":
+        """Read a package's settings; older checkpoints have them in config.json.
+
+        Raises:
+            GenerationError: They do not say how an answer begins.
+        """
+        config = read_json(folder / "config.json")
+        said = read_json(folder / "generation_config.json") or config
+        start = next(
+            (
+                found
+                for one in (said, config)
+                for name in ("decoder_start_token_id", "bos_token_id")
+                if isinstance(found := one.get(name), int)
+            ),
+            None,
+        )
+        if start is None:
+            raise GenerationError(
+                f"Package {str(folder)!r} has no decoder_start_token_id; expected the token that answers begin with, "
+                "in generation_config.json. Add it to the checkpoint, and build again."
+            )
+        ends = frozenset(_listed(said.get("eos_token_id", config.get("eos_token_id"))))
+        bad = [tuple(word) for word in said.get("bad_words_ids") or ()]
+        bad = [word for word in bad if not (len(word) == 1 and word[0] in ends)]
+        return cls(
+            start=start,
+            ends=ends,
+            first=said.get("forced_bos_token_id"),
+            last=next(iter(_listed(said.get("forced_eos_token_id"))), None),
+            min_length=said.get("min_length") or 0,
+            min_new_tokens=said.get("min_new_tokens") or 0,
+            max_length=_most(said),
+            ngram=said.get("no_repeat_ngram_size") or 0,
+            source_ngram=said.get("encoder_no_repeat_ngram_size") or 0,
+            never=(
+                *(said.get("suppress_tokens") or ()),
+                *(word[0] for word in bad if len(word) == 1),
+            ),
+            not_first=tuple(said.get("begin_suppress_tokens") or ()),
+            not_after=tuple((word[:-1], word[-1]) for word in bad if len(word) > 1),
+            repetition_penalty=said.get("repetition_penalty") or 1.0,
+        )
+
+    def allowed(
+        self, logits: Array, source: Sequence[int], answer: Sequence[int], *, limit: int
+    ) -> Array:
+        """Return logits in which tokens that may not come next are lowest.
+
+        Args:
+            logits: (vocab,), float32, after the newest token; left as they are.
+            source: Token ids.
+            answer: Tokens so far, without the one that it is begun with.
+            limit: Tokens of the answer at most.
+        """
+        forced = self.first if not answer else None
+        if self.last is not None and len(answer) == limit - 1:
+            forced = self.last
+        if forced is not None:
+            scores = np.full_like(logits, -np.inf)
+            scores[forced] = 0
+            return scores
+        scores = logits.copy()
+        scores[[*self.never, *self._not_now(source, [self.start, *answer])]] = -np.inf
+        return scores
+
+    def _not_now(self, source: Sequence[int], written: Sequence[int]) -> Iterator[int]:
+        """Yield tokens that do not come behind what is written."""
+        if len(written) < max(self.min_length, self.min_new_tokens + 1):
+            yield from self.ends
+        if len(written) == (1 if self.first is None else 2):
+            yield from self.not_first
+        for before, token in self.not_after:
+            if len(written) > len(before) and tuple(written[-len(before) :]) == before:
+                yield token
+        yield from _completing(written, written, self.ngram)
+        yield from _completing(source, written, self.source_ngram)
+
+
+def _completing(text: Sequence[int], written: Sequence[int], ngram: int) -> Iterator[int]:
+    """Yield tokens that would complete a stretch of a text."""
+    newest = [*written[len(written) - ngram + 1 :]] if ngram else []
+    if len(newest) != ngram - 1:
+        return
+    for start in range(len(text) - ngram + 1):
+        if [*text[start : start + ngram - 1]] == newest:
+            yield text[start + ngram - 1]
+
+
+def _most(said: Mapping[str, Any]) -> int | None:
+    if said.get("max_new_tokens"):
+        return int(said["max_new_tokens"]) + 1
+    return said.get("max_length")
+
+
+def _listed(value: Any) -> list[int]:
+    return [] if value is None else value if isinstance(value, list) else [value]
