@@ -214,3 +214,17 @@ class Answer:
         self.finish_reason = delta.finish_reason
         if self._listen:
             self._listen(delta)
+
+
+def passing_on(
+    stream: Callable[[int, str], None] | None, number: int
+) -> Callable[[Delta | None], None] | None:
+    """Pass the text of an answer's deltas on, with the number of its prompt."""
+    if stream is None:
+        return None
+
+    def listen(delta: Delta | None) -> None:
+        if delta and delta.text:
+            stream(number, delta.text)
+
+    return listen

@@ -3,10 +3,36 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from qeff_zoo.runtime.answers import Answer
-from qeff_zoo.runtime.scheduling import Timings
+
+
+@dataclass
+class Timings:
+    """Seconds and tokens of a scheduler's calls.
+
+    Args:
+        begun: `time.perf_counter()` at the start.
+        first: At the first token.
+        prefill_seconds: Spent in prefill calls.
+        prefill_tokens: Prompt tokens run.
+        reused_tokens: Prompt tokens that the prefix cache had.
+        decode_seconds: Spent in decode calls.
+        decode_tokens: Tokens that decode calls generated.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
+    """
+
+    begun: float = field(default_factory=time.perf_counter)
+    first: float | None = None
+    prefill_seconds: float = 0.0
+    prefill_tokens: int = 0
+    reused_tokens: int = 0
+    decode_seconds: float = 0.0
+    decode_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

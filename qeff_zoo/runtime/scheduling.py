@@ -17,45 +17,19 @@ checked in a call of its own, as long as every row that decodes has a draft whic
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.metrics import Timings
 from qeff_zoo.runtime.passages import Passages, Placing
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Drafter, Reader, Speculation
-
-
-@dataclass
-class Timings:
-    """Seconds and tokens of a scheduler's calls.
-
-    Args:
-        begun: `time.perf_counter()` at the start.
-        first: At the first token.
-        prefill_seconds: Spent in prefill calls.
-        prefill_tokens: Prompt tokens run.
-        reused_tokens: Prompt tokens that the prefix cache had.
-        decode_seconds: Spent in decode calls.
-        decode_tokens: Tokens that decode calls generated.
-        drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Of those, how many the model chose as well.
-    """
-
-    begun: float = field(default_factory=time.perf_counter)
-    first: float | None = None
-    prefill_seconds: float = 0.0
-    prefill_tokens: int = 0
-    reused_tokens: int = 0
-    decode_seconds: float = 0.0
-    decode_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
 
 
 @dataclass(eq=False)
@@ -465,12 +439,7 @@ class Scheduler:
             self._keep(seat, seat.done - 1)
 
     def _keep(self, seat: _Seat, since: int | None = None) -> None:
-        """Let the prefix cache have what a call has completed: of a prompt, and of an answer where those are kept.
-
-        Args:
-            seat: Of a row that has its states still, be its answer ended.
-            since: Tokens that it had before the call, of an answer.
-        """
+        """Let the prefix cache have what a call has completed, of an answer `since` how many tokens."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
         if request.blocks:  # what comes after passages depends on where they are
             return

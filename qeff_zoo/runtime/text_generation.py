@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias, cast
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request
+from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request, passing_on
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.grammar import Grammar, Guides
@@ -163,7 +163,7 @@ class TextGenerationSession:
             for one in ([prompts] if isinstance(prompts, str) else prompts)
         ]
         answers = [
-            self.answer(request, _passing_on(stream, number))
+            self.answer(request, passing_on(stream, number))
             for number, request in enumerate(requests)
         ]
         with self.exclusively() as scheduler:
@@ -482,18 +482,6 @@ class TextGenerationSession:
                 "decodes."
             )
         return limit
-
-
-def _passing_on(stream: Stream | None, number: int) -> Callable[[Delta | None], None] | None:
-    """Pass the text of an answer's deltas on, with the number of its prompt."""
-    if stream is None:
-        return None
-
-    def listen(delta: Delta | None) -> None:
-        if delta and delta.text:
-            stream(number, delta.text)
-
-    return listen
 
 
 def _eos_token_ids(folder: Path) -> frozenset[int]:
