@@ -181,7 +181,6 @@ def tracing(
     last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
     for name, count in counts.items():
         last[name] = torch.zeros(count).long(), {0: Dim(name, min=2, max=longest)}
-    told = ["logits", *(["hidden_states"] if hidden_states else [])]
     given = more(batch, seq, ctx, position_ids) if more else {}
     return Tracing(
         module=step(model, states, tuple(given), hidden_states=hidden_states).eval(),
@@ -206,7 +205,11 @@ def tracing(
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
         input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
-        output_names=[*told, *(state.output for state in states if state.written)],
+        output_names=[
+            "logits",
+            *["hidden_states"] * hidden_states,
+            *(state.output for state in states if state.written),
+        ],
         states=states,
         then=None if continuous_batching else remove_slots,
     )

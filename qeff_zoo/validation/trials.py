@@ -158,6 +158,89 @@ class _Rows:
                 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """What a trial reads: sequences, and of some tasks what each of them is about, else nothing.
+
+    Args:
+        stages: Its calls; an image may have to be in one of them.
+        sequences: Token ids.
+        sights: The pictures of each as places in it, and `pictures` themselves; `images` says how they were prepared.
+        windows: The sound of each, prepared.
+        sources: The text that each is written after.
+    """
+
+    stages: Sequence[cases.Stage]
+    sequences: list[list[int]]
+    sights: list[Sights | None]
+    pictures: list[list[Prepared]]
+    images: dict[str, Any]
+    windows: list[Array]
+    sources: list[list[int]]
+
+    @classmethod
+    def of(cls, session: Any, stages: Sequence[cases.Stage]) -> "_Drawn":
+        """Draw what a session reads."""
+        lengths = cases.sequence_lengths(stages)
+        sequences = sample_texts.draw(lengths, session.tokenizer, session.decoder.vocab_size)
+        sights: list[Sights | None] = [None] * len(sequences)
+        windows: list[Array] = []
+        if isinstance(session, SpeechSeq2SeqSession):
+            windows = sample_sounds.draw([session.frames] * len(sequences), session)
+        sources: list[list[int]] = []
+        if isinstance(session, Text2TextSession):
+            sequences, sources = sample_texts.with_sources(sequences, session)
+        pictures: list[list[Prepared]] = []
+        images: dict[str, Any] = {}
+        if isinstance(session, ImageTextToTextSession):
+            sequences, pictures = sample_pictures.insert(session, sequences)
+            images = {**session.images, "placeholder": session.placeholder}
+            sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
+            if session.images.get("whole"):
+                stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
+        return cls(
+            stages=stages,
+            sequences=sequences,
+            sights=sights,
+            pictures=pictures,
+            images=images,
+            windows=windows,
+            sources=sources,
+        )
+
+    def begin(self, session: Any, spans: Sequence[cases.Span]) -> None:
+        """Let a session hear or read what the sequences that begin are about."""
+        if self.windows:
+            session.listen({span.row: self.windows[span.sequence] for span in spans})
+        if self.sources:
+            session.sources.read({span.row: self.sources[span.sequence] for span in spans})
+
+    def piece(self, span: cases.Span) -> Piece:
+        """Return what a call runs of a sequence."""
+        return Piece(
+            self.sequences[span.sequence][span.start : span.stop],
+            span.start,
+            self.sights[span.sequence],
+            source=len(self.sources[span.sequence]) if self.sources else 0,
+        )
+
+    def greedy(self, session: Any) -> tuple[list[int], list[int]]:
+        """Return the beginning of the first sequence, and how a session goes on with it."""
+        sizes, sights = session.decoder.sizes, self.sights[0]
+        prompt = self.sequences[0][: min(_GREEDY_PROMPT, sizes.ctx_len - 1)]
+        if sights is not None:  # to the end of its last picture
+            prompt = self.sequences[0][: int(sights.places[-1]) + 1]
+        length = _GREEDY_LENGTH if sizes.decodes else 1
+        if self.windows:
+            return prompt, session.generate(self.windows[0], prompt, length)
+        request = TextGenerationSession.request(session, prompt, generation_len=length)
+        if sights is not None:
+            request = replace(request, sights=session.sights(prompt, self.pictures[0]))
+        if self.sources:
+            request = replace(request, source=tuple(self.sources[0]))
+        return prompt, session.generate([request])[0].token_ids
+
+
 def _try_decoder(
     session: Any,
     stages: Sequence[cases.Stage],
@@ -165,33 +248,16 @@ def _try_decoder(
     step: Progress,
     heads: Heads | None = None,
 ) -> Trial:
-    decoder = session.decoder
-    sequences = sample_texts.draw(
-        cases.sequence_lengths(stages), session.tokenizer, decoder.vocab_size
-    )
-    sights: list[Sights | None] = [None] * len(sequences)
-    windows: list[Array] = []
-    if isinstance(session, SpeechSeq2SeqSession):  # each of another sound
-        windows = sample_sounds.draw([session.frames] * len(sequences), session)
-    sources: list[list[int]] = []
-    if isinstance(session, Text2TextSession):  # each of another text
-        sequences, sources = sample_texts.with_sources(sequences, session)
-    pictures: list[list[Prepared]] = []
-    images: dict[str, Any] = {}
-    if isinstance(session, ImageTextToTextSession):
-        sequences, pictures = sample_pictures.insert(session, sequences)
-        images = {**session.images, "placeholder": session.placeholder}
-        sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
-        if session.images.get("whole"):
-            stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
+    decoder, drawn = session.decoder, _Drawn.of(session, stages)
+    sequences = drawn.sequences
     ends: list[set[int]] = [set() for _ in sequences]
-    for span in (span for stage in stages for call in stage.calls for span in call.spans):
+    for span in (span for stage in drawn.stages for call in stage.calls for span in call.spans):
         ends[span.sequence].update(span.answered)
     each = 1 + (heads.count if heads else 0)
     positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
-    for stage in stages:
+    for stage in drawn.stages:
         keys[stage.name], found = [], []
         for call in stage.calls:
             for span in call.spans:
@@ -202,49 +268,24 @@ def _try_decoder(
                     for place in span.answered
                     for one in range(each)
                 ]
-            beginning = [span for span in call.spans if span.start == 0]
-            if windows:
-                session.listen({span.row: windows[span.sequence] for span in beginning})
-            if sources:
-                session.sources.read({span.row: sources[span.sequence] for span in beginning})
-            pieces = {
-                span.row: Piece(
-                    sequences[span.sequence][span.start : span.stop],
-                    span.start,
-                    sights[span.sequence],
-                    source=len(sources[span.sequence]) if sources else 0,
-                )
-                for span in call.spans
-            }
+            drawn.begin(session, [span for span in call.spans if span.start == 0])
+            pieces = {span.row: drawn.piece(span) for span in call.spans}
             step(1)
             answered = _call(decoder, call, pieces)
             found += _with_drafts(heads, decoder, call, sequences, answered) if heads else answered
         answers[stage.name] = np.stack(found)
     rows.end()
-    prompt = sequences[0][: min(_GREEDY_PROMPT, decoder.sizes.ctx_len - 1)]
-    if sights[0] is not None:  # to the end of its last picture
-        prompt = sequences[0][: int(sights[0].places[-1]) + 1]
-    length = _GREEDY_LENGTH if decoder.sizes.decodes else 1
-    if windows:
-        greedy = session.generate(windows[0], prompt, length)
-    else:
-        request = TextGenerationSession.request(session, prompt, generation_len=length)
-        if sights[0] is not None:
-            request = replace(request, sights=session.sights(prompt, pictures[0]))
-        if sources:
-            request = replace(request, source=tuple(sources[0]))
-        greedy = session.generate([request])[0].token_ids
     return Trial(
         sequences=sequences,
         positions=positions,
         keys=keys,
         answers=answers,
         runs=rows.runs,
-        pictures=pictures,
-        images=images,
-        greedy=(prompt, greedy),
-        sources=sources,
-        sounds=[window.T for window in windows],
+        pictures=drawn.pictures,
+        images=drawn.images,
+        greedy=drawn.greedy(session),
+        sources=drawn.sources,
+        sounds=[window.T for window in drawn.windows],
     )
 
 
