@@ -175,12 +175,8 @@ def tracing(
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
     _add_others(states, sizes, symbols)
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
-    # Behind the states: example and symbols.
-    counts = {"comp_ctx_lengths": _SEEN} if comp_ctx_lengths else {}
-    counts |= {"num_logits_to_keep": _KEPT} if num_logits_to_keep else {}
-    last = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
-    for name, count in counts.items():
-        last[name] = torch.zeros(count).long(), {0: Dim(name, min=2, max=longest)}
+    seen, kept = comp_ctx_lengths * _SEEN, num_logits_to_keep * _KEPT
+    last = _behind_states(batch, {"comp_ctx_lengths": seen, "num_logits_to_keep": kept}, longest)
     given = more(batch, seq, ctx, position_ids) if more else {}
     return Tracing(
         module=step(model, states, tuple(given), hidden_states=hidden_states).eval(),
@@ -213,6 +209,15 @@ def tracing(
         states=states,
         then=None if continuous_batching else remove_slots,
     )
+
+
+def _behind_states(batch: Dim, counts: Mapping[str, int], longest: int) -> dict[str, Any]:
+    """Return the inputs behind the states: example and symbols. Of some the length counts; 0 for one that is not there."""
+    last: dict[str, Any] = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
+    for name, count in counts.items():
+        if count:
+            last[name] = torch.zeros(count).long(), {0: Dim(name, min=2, max=longest)}
+    return last
 
 
 def _add_others(states: Sequence[State], sizes: dict[str, int], symbols: dict[str, Any]) -> None:
