@@ -212,7 +212,7 @@ def tracing(
 
 
 def _behind_states(batch: Dim, counts: Mapping[str, int], longest: int) -> dict[str, Any]:
-    """Return the inputs behind the states: example and symbols. Of some the length counts; 0 for one that is not there."""
+    """Return the inputs behind the states: example and symbols. Of some the length counts; 0 for one that is absent."""
     last: dict[str, Any] = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
     for name, count in counts.items():
         if count:
