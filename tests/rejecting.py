@@ -13,7 +13,7 @@ from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime.answers import Answer, Request
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.prefix_cache import PrefixCache
-from qeff_zoo.runtime.sampling import Sampler
+from qeff_zoo.runtime.sampling import Sampler, Sampling
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.targets.ort.session import OrtProgram
@@ -90,6 +90,7 @@ class _Told(Sampler):
     """Takes the tokens of a text, whatever the logits are, and keeps those."""
 
     def __init__(self, text: Sequence[int]) -> None:
+        super().__init__(Sampling(), ())
         self._text, self.seen = iter(text), list[parity.Array]()
 
     def next(self, logits: parity.Array) -> int:

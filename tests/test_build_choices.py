@@ -49,11 +49,19 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
     "soc_model": ("57", 57),
     "num_cores": ("8", 8),
     "mdp_num_partitions": ("2", 2),
+    "blocking_mode": ("kv", "kv"),
+    "num_kv_blocks": ("4", 4),
+    "num_q_blocks": ("4", 4),
+    "head_block_size": ("2", 2),
     "qnn_config": (str(QNN_CONFIG), json_text(str(QNN_CONFIG))),
 }
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "block_size": {"weights": "int4"},
     "mdp_num_partitions": {"num_devices": 4},
+    "blocking_mode": {"num_kv_blocks": 4},
+    "num_kv_blocks": {"blocking_mode": "kv"},
+    "num_q_blocks": {"blocking_mode": "q", "prefill_only": True},
+    "head_block_size": {"blocking_mode": "h"},
     "aic_depth_first_mem": {"aic_enable_depth_first": True},
     "max_lora_rank": {"max_loras": 2},
     "lora_targets": {"max_loras": 2},
@@ -79,8 +87,10 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)
 
 
-# Of adapters the content is what counts: see test_merging.
-@pytest.mark.parametrize("name", [name for name in CHOICES if name != "adapter"])
+# Of adapters and heads the content is what counts: see test_merging and test_heads.
+@pytest.mark.parametrize(
+    "name", [name for name in CHOICES if name not in ("adapter", "speculator")]
+)
 def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None:
     choice = CHOICES[name]
     text, value = TYPICAL.get(name) or TYPICAL[choice.kind]

@@ -464,7 +464,6 @@ def test_rms_norm(host: bool) -> None:
         ("llama-base", {"kv": 5, "heads": 2}),
         ("gemma2-base", {"kv": 2, "heads": 1}),  # with a soft-cap, and windows
         ("gpt_oss-base", {"kv": 3, "heads": 2}),  # with sinks
-        ("falcon-alibi", {"kv": 2, "heads": 1}),  # with a mask for each head
     ],
     ids=str,
 )

@@ -182,7 +182,7 @@ def test_pictures_are_fetched_from_the_hosts_of_the_flag(
 
 def test_the_example_of_the_documentation(url: str) -> None:
     page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
-    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    shown, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code = shown.replace("http://127.0.0.1:8000/v1", url).replace('"tiny-llama"', f'"{MODEL}"')
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=False

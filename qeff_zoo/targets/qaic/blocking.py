@@ -64,8 +64,8 @@ def lower(graph: ir.Graph, blocking: Blocking) -> int:
     found = [node for node in graph if node.domain == SEMANTIC and node.op_type in ATTENTION]
     if not found:
         raise CompileError(
-            "--blocking-mode is given, and the model has no attention that can be cut: it is none, or is computed "
-            "on latents or chosen keys. Expected attention of queries to keys. Leave it out."
+            "--blocking-mode is given, and the model has no attention that can be cut: it is none, or computed by code "
+            "of its own (ALiBi), on latents or on chosen keys. Expected attention of queries to keys. Leave it out."
         )
     for node in found:
         cut = _Cut(node, blocking)
@@ -89,6 +89,19 @@ def _heads(node: ir.Node, size: int | None) -> Iterator[range]:
         )
     for first in range(0, count, size):
         yield range(first, first + size)
+
+
+def _gather_of(rows: ir.Value) -> ir.Node | None:
+    """Return what reads rows of a cache, where `states` had them read and zeroed; None for other values."""
+    zeroed = rows.producer()
+    gather = input_of(zeroed, 2).producer() if zeroed and zeroed.op_type == "Where" else None
+    return gather if gather and gather.op_type in _GATHERS else None
+
+
+def _cache_of(rows: ir.Value) -> ir.Value:
+    """Return the cache that rows are read from, with as many KV heads of the same size: its shape needs no reading."""
+    gather = _gather_of(rows)
+    return rows if gather is None else input_of(gather, 0)
 
 
 class _Cut:
@@ -172,7 +185,7 @@ class _Cut:
             total = self._op("Add", self._op("Mul", total, fade), own)
             mixed = self._op("Mul", mixed, self._grouped(fade, key))
         seen = self._op("Div", mixed, self._grouped(total, key))
-        size = self._op("Shape", self._value, start=3, end=4)
+        size = self._op("Shape", _cache_of(self._value), start=3, end=4)
         return self._op("Reshape", seen, self._op("Concat", rows, size, axis=0))
 
     def _scores(self, query: ir.Value, key: ir.Value, mask: ir.Value, rows: ir.Value) -> ir.Value:
@@ -224,17 +237,19 @@ class _Cut:
 
     def _share(self, keys: ir.Value, heads: int, *, up: bool = False) -> ir.Value:
         """Return how many KV heads so many heads have, (1,)."""
-        shared = self._op("Mul", self._op("Shape", keys, start=1, end=2), self._ints(heads))
+        count = self._op("Shape", _cache_of(keys), start=1, end=2)
+        shared = self._op("Mul", count, self._ints(heads))
         if up:
             shared = self._op("Add", shared, self._ints(self._count - 1))
         return self._op("Div", shared, self._ints(self._count))
 
     def _gathered(self, cache: ir.Value, start: ir.Value, stop: ir.Value) -> ir.Value | None:
         """Read rows as `states` reads all of them; None for what is no cache as it was read."""
-        zeroed = cache.producer()
-        gather = input_of(zeroed, 2).producer() if zeroed and zeroed.op_type == "Where" else None
-        if zeroed is None or gather is None or gather.op_type not in _GATHERS:
+        gather = _gather_of(cache)
+        if gather is None:
             return None
+        zeroed = cache.producer()
+        assert zeroed is not None
         *given, index, _ = gather.inputs
         hidden, nothing = input_of(zeroed, 0), input_of(zeroed, 1)
         assert index is not None
