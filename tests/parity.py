@@ -63,7 +63,7 @@ Variant: TypeAlias = tuple[tuple[str, Any], ...]
 
 #: How many times the rounding noise a result may be away from Hugging Face in float32.
 TOLERANCE: Mapping[str, float] = {
-    "torch": 3,  # the same operations of the same library, grouped otherwise
+    "torch": 4,  # the same operations of the same library, grouped otherwise; how differs between processors
     "portable": 3,  # other kernels, which sum in another order
     "fp32": 3,
     "static": 3,  # sums of recurrences in blocks

@@ -2,6 +2,7 @@
 """Pictures for the token sequences that packages are validated on: of noise, several sizes, always the same ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from qeff_zoo.runtime.vision import GRID
 _PLACES = ((1, 3), (2,), ())
 #: Height and width in rows of features, of towers that take any size.
 _SIZES = ((2, 3), (3, 1), (1, 4), (2, 2))
+#: Height and width in pixels, of pictures whose own processor has to cut them into tiles or lines.
+_PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
 
 
 def insert(
@@ -55,8 +58,12 @@ def insert(
 def _pictures(session: ImageTextToTextSession) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
     tensor, tower = session.vision.program.inputs["pixel_values"], session.vision.tower
-    number = 0
-    while True:
+    cut = session.images.get("layout") or session.images.get("sized")
+    for number in count():
+        if cut:
+            size = _PIXELS[number % len(_PIXELS)]
+            yield session.prepare(random.integers(0, 256, (*size, 3), np.uint8))
+            continue
         picture: dict[str, Any] = {}
         shape = [size for size in tensor.shape if isinstance(size, int)]
         if tower is not None:
@@ -65,7 +72,6 @@ def _pictures(session: ImageTextToTextSession) -> Iterator[Prepared]:
             shape = [height * width, *shape]
         picture["pixel_values"] = random.standard_normal(shape, np.float32)
         yield picture
-        number += 1
 
 
 def _tokens(config: Mapping[str, Any]) -> Iterator[int]:
