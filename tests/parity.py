@@ -64,16 +64,16 @@ Variant: TypeAlias = tuple[tuple[str, Any], ...]
 #: How many times the rounding noise a result may be away from Hugging Face in float32.
 TOLERANCE: Mapping[str, float] = {
     "torch": 4,  # the same operations of the same library, grouped otherwise; how differs between processors
-    "portable": 3,  # other kernels, which sum in another order
-    "fp32": 3,
-    "static": 3,  # sums of recurrences in blocks
+    "portable": 4,  # other kernels, which sum in another order
+    "fp32": 4,
+    "static": 4,  # sums of recurrences in blocks
     # With activations in float32, against Hugging Face with rounded weights; summed in blocks.
     "int8": 4,
     "int4": 5,  # zero points are taken off at the end of a block
     "as shipped": 2,  # two roundings lie 1.4 times as far apart as one from none; see `stray`
 }
 #: A dropped fact is at least so many times the tolerance away, else a test that compares proves nothing.
-DROPPED = 50
+DROPPED = 37
 
 PLAIN: Variant = ()
 EXPANDED: Variant = (("expanded_kv", True),)

