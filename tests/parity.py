@@ -372,7 +372,11 @@ class Subject:
     def transformed(self) -> Any:
         """The model that is traced, with this checkpoint's weights in place of none."""
         model = loader.load_meta(self.config, self.recipe)
-        model.load_state_dict(self.hf.state_dict(), assign=True)
+        unsaved = {
+            *(getattr(self.hf, "_keys_to_ignore_on_save", None) or ())
+        }  # no checkpoint has them
+        stored = {key: one for key, one in self.hf.state_dict().items() if key not in unsaved}
+        model.load_state_dict(stored, assign=True)
         return model.requires_grad_(False)
 
     @cached_property
