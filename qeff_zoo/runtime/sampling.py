@@ -239,8 +239,6 @@ class Sampler:
         """Return the tokens that may be drawn, ascending, and their shares of any sum."""
         asked = self._sampling
         tokens = largest(scores, asked.top_k or len(scores))
-        if self._guide is not None:  # else rounding might choose one whose share is 0
-            tokens = tokens[np.isfinite(scores[tokens])]
         kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
@@ -300,10 +298,11 @@ def _nucleus(shares: Array, top_p: float) -> Array:
 
 
 def _reach(shares: Array, number: float) -> int:
-    """Return the place where the shares, added up, exceed `number` of all of them."""
+    """Return the place where the shares, added up, exceed `number` of all of them: never one whose share is 0."""
     blocks = np.add.reduceat(shares, np.arange(0, len(shares), _BLOCK), dtype=np.float64).cumsum()
-    wanted = number * blocks[-1]
-    block = min(int(blocks.searchsorted(wanted, side="right")), len(blocks) - 1)
+    wanted = min(number * blocks[-1], np.nextafter(blocks[-1], 0))  # however that was rounded
+    block = int(blocks.searchsorted(wanted, side="right"))
     found = shares[block * _BLOCK : (block + 1) * _BLOCK]
     reached = (blocks[block - 1] if block else 0) + found.cumsum(dtype=np.float64)
-    return block * _BLOCK + min(int(reached.searchsorted(wanted, side="right")), len(found) - 1)
+    wanted = min(wanted, np.nextafter(reached[-1], 0))
+    return block * _BLOCK + int(reached.searchsorted(wanted, side="right"))
