@@ -13,7 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.checkpoint.files import Files, LocalFiles, read_json
+from qeff_zoo.checkpoint.beside import files_beside
+from qeff_zoo.checkpoint.files import read_json
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import AdapterError
@@ -226,7 +227,11 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
         AdapterError: It is none, or not one of LoRA.
         CheckpointError: A file is damaged, or cannot be had.
     """
-    files = _files(str(source), revision)
+    files = files_beside(str(source), str(source), revision, lambda name: name == CONFIG)
+    if files is None:
+        raise AdapterError(
+            f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'. Check the path."
+        )
     if CONFIG not in files.names:
         raise AdapterError(
             f"{files} has no {CONFIG}, so it is no adapter. Expected what peft's save_pretrained writes. Give the "
@@ -260,20 +265,6 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
         if not isinstance(config.get(key) or {}, dict):
             raise adapter.refused(f"{key} is {config[key]!r} in {CONFIG}", "an object")
     return adapter
-
-
-def _files(source: str, revision: str | None) -> Files:
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        listed = frozenset(path.name for path in folder.iterdir() if path.is_file())
-        return LocalFiles(folder, listed)
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise AdapterError(
-            f"No folder {source!r}. Expected that of an adapter, or a Hub id 'org/name'. Check the path."
-        )
-    from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
-
-    return open_snapshot(source, revision, lambda name: name == CONFIG, need_config=False)
 
 
 def _parts(tensor: str) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from qeff_zoo.checkpoint.files import Files, LocalFiles, digest_of_files, read_json, some
+from qeff_zoo.checkpoint.beside import files_beside
+from qeff_zoo.checkpoint.files import Files, digest_of_files, read_json, some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import SpeculatorError
@@ -114,7 +115,13 @@ def open_speculator(source: str, revision: str | None = None) -> Speculator:
         SpeculatorError: There are none, or none that are known, or they are damaged.
         CheckpointError: A file cannot be had.
     """
-    files = _files(source, revision)
+    repository, _, at = source.partition("@")
+    configs = {kind.config for kind in KINDS}
+    files = files_beside(source, repository, at or revision, lambda name: name in configs)
+    if files is None:
+        raise SpeculatorError(
+            f"No folder {source!r}. Expected that of heads that draft, or a Hub id 'org/name'. Check the path."
+        )
     kind, config_name, config = _kind_of(source, files)
     weights = sorted(name for name in files.names if kind.holds(name))
     if not weights:
@@ -170,19 +177,3 @@ def _kind_of(source: str, files: Files) -> tuple[Kind, str, Mapping[str, Any]]:
 
 def _beside(name: str) -> str:
     return f"speculator: {name}"
-
-
-def _files(source: str, revision: str | None) -> Files:
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        listed = frozenset(path.name for path in folder.iterdir() if path.is_file())
-        return LocalFiles(folder, listed)
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise SpeculatorError(
-            f"No folder {source!r}. Expected that of heads that draft, or a Hub id 'org/name'. Check the path."
-        )
-    from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
-
-    name, _, at = source.partition("@")
-    configs = {kind.config for kind in KINDS}
-    return open_snapshot(name, at or revision, lambda one: one in configs, need_config=False)
