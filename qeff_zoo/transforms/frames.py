@@ -124,7 +124,8 @@ def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
         centred = (states - (states * real).sum(axes, keepdim=True) / counts) * real
         variance = centred.square().sum(axes, keepdim=True) / counts
         scaled = centred * torch.rsqrt(variance + self.eps)
-        return scaled * self.weight[:, None] + self.bias[:, None]
+        normed: Tensor = scaled * self.weight[:, None] + self.bias[:, None]
+        return normed
 
     give(norm, forward)
 
