@@ -150,8 +150,8 @@ def _build(
 ) -> Package:
     target = targets.find(plan.target)
     runs_here = True
+    target.require_compiler()
     if isinstance(target, targets.Preparing):
-        target.require_compiler()
         runs_here = all(target.runs_here(program) for program in plan.programs)
     traced = _trace(checkpoint, plan, store, watch)
 

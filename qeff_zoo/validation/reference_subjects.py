@@ -22,9 +22,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
-from qeff_zoo.validation.cases import tokens_after
+from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
 from qeff_zoo.validation.drawings import draw
 from qeff_zoo.validation.reference_choices import Watching
+from qeff_zoo.validation.reference_layers import OfLayer
 from qeff_zoo.validation.reference_pictures import Pictures
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -136,12 +137,18 @@ class _Logits(Answers):
             return (hidden[0][None],)  # (1, all positions, hidden)
 
         hidden: list[Tensor] = []
-        with hooked(self._model.get_output_embeddings(), keep):
+        layer = self._heads if isinstance(self._heads, OfLayer) else None
+        with hooked(self._model.get_output_embeddings(), keep), layer or nullcontext():
             logits = self._call(numbers, inputs, use_cache=False).logits[0]
         if self._heads:
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
-            after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
-            drafted = self._heads(hidden[0], torch.tensor(after))
+            if layer:
+                after = [tokens_of_layer(self._sequences[one], at) for one, at in pairs]
+                drafted = layer.logits(inputs["input_ids"], rows, columns, after)
+            else:
+                assert callable(self._heads)
+                after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
+                drafted = self._heads(hidden[0], torch.tensor(after))
             logits = torch.cat([logits[:, None], drafted], 1).flatten(0, 1)
         tick()
         ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])

@@ -14,10 +14,12 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
 from qeff_zoo.runtime.images import ImageSession
-from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sessions import Opening, open_heads
 from qeff_zoo.runtime.sights import Sights
+from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.heads import Heads
+from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
@@ -88,7 +90,11 @@ def try_package(
         longest=max(_LEAST_LONG, _BYTES_READ // package.size),
     )
     opened = open_heads(package, threads)
-    return _try_decoder(session, stages, rows, step, Heads(opened) if opened else None)
+    return _try_decoder(session, stages, rows, step, _drafting(opened) if opened else None)
+
+
+def _drafting(program: Program) -> "_OfHeads | _OfLayer":
+    return _OfLayer(Layer(program)) if program.states else _OfHeads(Heads(program))
 
 
 def call_once(package: Package) -> None:
@@ -247,14 +253,14 @@ def _try_decoder(
     stages: Sequence[cases.Stage],
     rows: _Rows,
     step: Progress,
-    heads: Heads | None = None,
+    drafts: "_OfHeads | _OfLayer | None" = None,
 ) -> Trial:
     decoder, drawn = session.decoder, _Drawn.of(session, stages)
     sequences = drawn.sequences
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in drawn.stages for call in stage.calls for span in call.spans):
         ends[span.sequence].update(span.answered)
-    each = 1 + (heads.count if heads else 0)
+    each = 1 + (drafts.count if drafts else 0)
     positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
@@ -273,7 +279,7 @@ def _try_decoder(
             pieces = {span.row: drawn.piece(session, span) for span in call.spans}
             step(1)
             answered = _call(decoder, call, pieces)
-            found += _with_drafts(heads, decoder, call, sequences, answered) if heads else answered
+            found += drafts.beside(decoder, call, sequences, answered) if drafts else answered
         answers[stage.name] = np.stack(found)
     rows.end()
     return Trial(
@@ -290,21 +296,66 @@ def _try_decoder(
     )
 
 
-def _with_drafts(
-    heads: Heads,
-    decoder: Decoder,
-    call: cases.Call,
-    sequences: Sequence[Sequence[int]],
-    answered: Sequence[Array],
-) -> list[Array]:
-    """Put behind the logits of each position those of the heads, told what follows it."""
-    places = [(span, place) for span in call.spans for place in span.answered]
-    hidden = np.stack([decoder.hidden[span.row][place - span.start] for span, place in places])
-    after = [
-        cases.tokens_after(sequences[span.sequence], place, heads.count) for span, place in places
-    ]
-    pairs = zip(answered, heads.logits(hidden, after), strict=True)
-    return [one for logits, drafted in pairs for one in (logits, *drafted)]
+class _OfHeads:
+    """Logits of heads, beside those of the model.
+
+    Args:
+        heads: Opened.
+    """
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads, self.count = heads, heads.count
+
+    def beside(
+        self,
+        decoder: Decoder,
+        call: cases.Call,
+        sequences: Sequence[Sequence[int]],
+        answered: Sequence[Array],
+    ) -> list[Array]:
+        """Put behind the logits of each position those of the heads, told what follows it."""
+        places = [(span, place) for span in call.spans for place in span.answered]
+        hidden = np.stack([decoder.hidden[span.row][place - span.start] for span, place in places])
+        after = [
+            cases.tokens_after(sequences[span.sequence], place, self.count)
+            for span, place in places
+        ]
+        pairs = zip(answered, self._heads.logits(hidden, after), strict=True)
+        return [one for logits, drafted in pairs for one in (logits, *drafted)]
+
+
+class _OfLayer:
+    """Logits of a layer that drafts, beside those of the model: of each row it runs what the model ran.
+
+    Args:
+        layer: Opened.
+    """
+
+    count = cases.LAYER_ANSWERS
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+        self._drafters: dict[int, LayerDrafter] = {}
+
+    def beside(
+        self,
+        decoder: Decoder,
+        call: cases.Call,
+        sequences: Sequence[Sequence[int]],
+        answered: Sequence[Array],
+    ) -> list[Array]:
+        """Put behind the logits of each position those of the layer, told what follows it."""
+        found, logits = list[Array](), iter(answered)
+        for span in call.spans:
+            if span.start == 0:
+                self._drafters[span.row] = LayerDrafter(self._layer, Costs(seconds={1: 1.0}))
+            drafter, tokens = self._drafters[span.row], sequences[span.sequence]
+            drafter.read(span.start, decoder.hidden[span.row])
+            for place in span.answered:
+                first, *others = cases.tokens_of_layer(tokens, place)
+                said = drafter.say([*tokens[: place + 1], first], 1 + len(others), others)
+                found += [next(logits), *said, *said[-1:] * (self.count - len(said))]
+        return found
 
 
 def _sound_lengths(session: SpeechSeq2SeqSession, count: int) -> list[int]:
