@@ -102,7 +102,7 @@ class TextGenerationSession:
         #: Reads the texts that answers are written of; None where they go on with prompts.
         self.sources: Sources | None = None
         #: That hold answers to a request's grammar.
-        self.guides = Guides(folder, self.decoder.vocab_size, self.eos_token_ids)
+        self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)
         #: Reads pictures; None where prompts have none.
         self.vision: Vision | None = None
         #: Of the last `generate`.
