@@ -360,10 +360,10 @@ Pictures show one to four shapes of a kind: {", ".join(SHAPES)}; {", ".join(COLO
 |---|---|---|
 {shares}
 
-{report.pictures:,} pictures in {report.steps:,} steps, seed {report.seed}; loss {report.first_loss:.2f} at first,
-{report.last_loss:.4f} at last. Stored as bfloat16, safetensors; the shares are of the stored weights in float32.
+Stored as bfloat16, safetensors; the shares are of the stored weights in float32.
 
-Made by `{command}` with {versions}.
+Made by `{command}` with {versions}; at last {report.pictures:,} pictures in {report.steps:,} steps, seed {report.seed},
+loss {report.first_loss:.2f} to {report.last_loss:.4f}.
 """
 
 

@@ -120,8 +120,8 @@ def _read(
 ) -> tuple[list[bytes], list[Encoded]]:
     """Return the picture of a request, or its texts as tokens."""
     urls = [url for message in body.messages or () for url in message.pictures]
-    said = [message.text for message in body.messages or ()]
-    texts = [*listed(body.input or []), *filter(None, said)] if body.input or any(said) else []
+    said = [message.text for message in body.messages or () if message.text]
+    texts = [*(listed(body.input) if body.input else []), *said]
     param = "messages" if body.messages else "input"
     if len(urls) > 1 or bool(urls) == bool(texts) or (body.messages and body.input):
         raise _refusal(
