@@ -94,6 +94,13 @@ class Images:
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
         grid: Whether the tower computes with the rows and columns of patches itself.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
+        lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
+        planes: Whether patches are (channels, rows, columns), and not one list of values.
+        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, else
+            bilinear with corners aligned.
+        frames: Whether the tower is told the frame of a patch beside its row and column.
+        merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
+        positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
     """
 
     token: str = "image_token_id"
@@ -109,6 +116,12 @@ class Images:
     nested: bool = False
     grid: bool = False
     sized: bool = False
+    lines: bool = False
+    planes: bool = False
+    taps: str = ""
+    frames: bool = False
+    merged: bool = False
+    positions: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,6 +135,11 @@ def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
     return tuple(args[0].narrow(axis, start, stop - start) for start, stop in pairwise(ends))
 
 
+def _lengths(_: Any, args: Any, kwargs: Any) -> list[None] | None:
+    """How many rows each picture has, of which there is one: `_split` does not ask."""
+    return [None] if _is_traced(args[0]) and args[0].shape == (1,) else None
+
+
 def _numbers(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     """A tensor of sizes that are not known yet would take those of the example."""
     values = args[0]
@@ -156,4 +161,5 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Any]] = {
     torch.split: _split,
     torch.tensor: _numbers,
     Tensor.split: _split,
+    Tensor.tolist: _lengths,
 }

@@ -57,9 +57,7 @@ class ImageTextToTextSession(TextGenerationSession):
         super().__init__(folder, program, prefixes=prefixes)
         self.config = read_json(folder / "config.json")
         self.images = chosen["images"]
-        self.vision = Vision(
-            vision, self.config, feature_cache_bytes, self.images.get("layout", "")
-        )
+        self.vision = Vision(vision, self.config, feature_cache_bytes, self.images)
         self._processor: Any = None
         #: The token that stands for a row of a picture's features.
         self.placeholder = _id(self.config, self.images["token"])

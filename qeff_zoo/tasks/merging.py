@@ -56,10 +56,10 @@ class _Merged(TorchFunctionMode):
 
 
 class _Either(list[Tensor]):
-    """Features where some forwards expect a tensor, and others a list of one for each picture."""
+    """Features where some forwards expect a tensor, (pictures, rows, width), others a list of one for each."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self[0], name)
+        return getattr(self[0][None], name)
 
 
 def _is_mask(index: Any, values: Tensor) -> bool:

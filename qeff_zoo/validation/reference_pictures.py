@@ -65,11 +65,12 @@ class Pictures:
 
 
 def _alike(parts: list[Tensor]) -> list[Tensor]:
-    """Pad pictures of several sizes or numbers of tiles with zeros, as processors do."""
+    """Pad pictures of several sizes or numbers of tiles with zeros, and where patches lie with -1, as processors do."""
     if len({part.shape[1:] for part in parts}) == 1:
         return parts
     most = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
-    wide = [part.new_zeros(len(part), *most) for part in parts]
+    filled = -1 if parts[0].dtype is torch.int64 else 0
+    wide = [part.new_full((len(part), *most), filled) for part in parts]
     for part, room in zip(parts, wide, strict=True):
         room[tuple(slice(size) for size in part.shape)] = part
     return wide
