@@ -135,6 +135,25 @@ def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
     return tuple(args[0].narrow(axis, start, stop - start) for start, stop in pairwise(ends))
 
 
+def _bucketize(_: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """The bucket of a value is the number of boundaries below it; where a value is one, that counts if `right`."""
+    values, boundaries = args
+    if not (_is_traced(values) or _is_traced(boundaries)):
+        return None
+    above = torch.ge if kwargs.get("right") else torch.gt
+    found: Tensor = above(values[..., None], boundaries).sum(-1)
+    return found
+
+
+def _windows(_: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """Windows side by side are a shape."""
+    x, axis, size, step = (*args, *kwargs.values())
+    if size != step:
+        return None
+    whole = x.narrow(axis, 0, x.shape[axis] // size * size)
+    return whole.unflatten(axis, (x.shape[axis] // size, size)).movedim(axis + 1, -1)
+
+
 def _lengths(_: Any, args: Any, kwargs: Any) -> list[None] | None:
     """How many rows each picture has, of which there is one: `_split` does not ask."""
     return [None] if _is_traced(args[0]) and args[0].shape == (1,) else None
@@ -162,4 +181,6 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Any]] = {
     torch.tensor: _numbers,
     Tensor.split: _split,
     Tensor.tolist: _lengths,
+    Tensor.unfold: _windows,
+    torch.bucketize: _bucketize,
 }

@@ -286,7 +286,7 @@ class Decoder:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
                 if (sights := pieces[row].sights) is not None:
-                    inputs[self._types][place, sights.places] = 1
+                    inputs[self._types][place, sights.together] = 1
         outputs = self.program.run(inputs, rows)
         if _HIDDEN in outputs:
             self.hidden |= {

@@ -32,7 +32,7 @@ class Vision:
         self, program: Program, config: Mapping[str, Any], budget: int, images: Mapping[str, Any]
     ) -> None:
         self.program, self._config, self._budget = program, config, budget
-        self.layout = LAYOUTS[images.get("layout", "")]
+        self._images, self.layout = images, LAYOUTS[images.get("layout", "")]
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, images) if "position_ids" in program.inputs else None
         #: Bytes in use.
@@ -81,6 +81,10 @@ class Vision:
     ) -> Picture:
         """Read tiles one by one: they do not see one another."""
         tiles = pixels.reshape(-1, *pixels.shape[-3:])
+        if (mask := prepared.get(self._images.get("mask", ""))) is not None:
+            real = mask.reshape(-1, *mask.shape[-2:]) > 0
+            sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
+            tiles = [tile[:, :height, :width] for tile, height, width in sizes]
         found = [self._run({"pixel_values": tile[None]}) for tile in tiles]
         features = {
             name: self.layout.arrange([tile[name] for tile in found], prepared, self._config)

@@ -125,7 +125,7 @@ class Picture(nn.Module):
         """Return the rows of features."""
         pixels, noted = given[0], _Noted()
         told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
-        if self.images.sized:
+        if self.images.sized and not self.images.mask:
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
             told["image_sizes"] = torch.tensor([pixels.shape[2:]])

@@ -60,8 +60,16 @@ class Pictures:
         shown = {name: torch.cat(_alike(parts)) for name, parts in found.items()}
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         if (types := self._images.get("types")) and shown:
-            shown[types] = (input_ids == self._images["placeholder"]).long()
+            shown[types] = self._types(input_ids == self._images["placeholder"])
         return shown
+
+
+    def _types(self, of_pictures: Tensor) -> Tensor:
+        """Tell the tokens of pictures, by 1; or those of prompts, which end with their last picture, by 0."""
+        if self._images.get("whole") != "prompt":
+            return of_pictures.long()
+        before = of_pictures.flip(1).cumsum(1).flip(1)  # placeholders from here on
+        return (before == 0).long()
 
 
 def _alike(parts: list[Tensor]) -> list[Tensor]:

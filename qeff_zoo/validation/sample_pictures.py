@@ -79,9 +79,15 @@ def noise(
         random: Draws.
     """
     tower, found = session.vision.tower, dict[str, Any]()
-    shape = [
-        one for one in session.vision.program.inputs["pixel_values"].shape if isinstance(one, int)
-    ]
+    shape = list(session.vision.program.inputs["pixel_values"].shape)
+    if session.images.get("sized"):
+        patch = session.config["vision_config"]["patch_size"]
+        shape[2:] = [(one + 1) * patch for one in size]
+    shape = [one for one in shape if isinstance(one, int)]
+    if session.images.get("nested"):
+        shape = [1, *shape]
+    if name := session.images.get("mask"):
+        found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
     if tower is not None:
         height, width = (one * tower.merge for one in size)
         found[GRID] = np.array([[1, height, width]])

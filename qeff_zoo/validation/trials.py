@@ -197,7 +197,7 @@ class _Drawn:
             images = {**session.images, "placeholder": session.placeholder}
             sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
             if session.images.get("whole"):
-                stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
+                stages = cases.uncut(stages, [one.stretches if one else () for one in sights])
         return cls(
             stages=stages,
             sequences=sequences,
@@ -304,12 +304,6 @@ def _with_drafts(
     ]
     pairs = zip(answered, heads.logits(hidden, after), strict=True)
     return [one for logits, drafted in pairs for one in (logits, *drafted)]
-
-
-def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:
-    """Return where the pictures of a sequence begin and end."""
-    for picture, begun in zip(sights.pictures, sights.starts, strict=True) if sights else ():
-        yield begun, begun + picture.rows
 
 
 def _call(decoder: Decoder, call: cases.Call, pieces: Mapping[int, Piece]) -> list[Array]:
