@@ -90,10 +90,9 @@ class Images:
         marker: Field of the config with the token that stands for a picture in a prompt; nothing for `token`.
         before: Tokens before those of a picture, of those that its marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
-        text: How what follows the last picture of a prompt is written, as `<bos>{}\n`; nothing for as it is.
+        text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
-        grid: Whether the tower computes with the rows and columns of patches itself.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
         mask: What a processor calls the pixels that are no padding, of pictures that it fills up to the largest.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
@@ -117,7 +116,6 @@ class Images:
     text: str = ""
     layout: str = ""
     nested: bool = False
-    grid: bool = False
     sized: bool = False
     mask: str = ""
     lines: bool = False

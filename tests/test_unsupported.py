@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every reader of text, or of pictures and text, of transformers has a recipe, or a true reason in docs/unsupported.json.
+"""Every reader of text, or of pictures, of transformers has a recipe, or a true reason in docs/unsupported.json.
 
 A reason is of a `kind`, which is checked on the configuration's class, or stands by itself with what proves it: an
 `error` that its drafted tiny model still raises, a word of transformers' `source`, or another type it is an `alias` of.

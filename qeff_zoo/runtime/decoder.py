@@ -251,7 +251,8 @@ class Decoder:
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         seen = self.sizes.covering(lengths, held)
-        return self._call(pieces, rows, width or widest, seen, kept)
+        # What must be whole may be longer than a call is wide.
+        return self._call(pieces, rows, max(width or 0, widest), seen, kept)
 
     def _call(
         self,

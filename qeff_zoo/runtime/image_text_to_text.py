@@ -82,9 +82,7 @@ class ImageTextToTextSession(TextGenerationSession):
             message = {"role": "user", "content": content if images else prompt}
             made = self.request(self.encode_chat([message]), images=images, **choices)
             return replace(made, text=prompt)
-        made = self.request_of(
-            self._read(prompt), [self.prepare(one) for one in images], **choices
-        )
+        made = self.request_of(self._read(prompt), [self.prepare(one) for one in images], **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
 
     def _read(self, prompt: Prompt) -> Sequence[int]:
@@ -110,7 +108,9 @@ class ImageTextToTextSession(TextGenerationSession):
             self._check_count(tokens, self.placeholder, 0)
             return super().request(tokens, **choices)
         whole = self._written_out(tokens, seen)
-        return replace(super().request(whole, **choices), sights=self._arranged(whole, seen, len(whole)))
+        return replace(
+            super().request(whole, **choices), sights=self._arranged(whole, seen, len(whole))
+        )
 
     def request_written_out(
         self, tokens: Sequence[int], pictures: Sequence[Prepared], **choices: Any

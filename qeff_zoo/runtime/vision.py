@@ -4,7 +4,7 @@
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ class Vision:
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]
     ) -> Picture:
         """Read tiles one by one: they do not see one another."""
-        tiles = pixels.reshape(-1, *pixels.shape[-3:])
+        tiles: Sequence[Array] = [*pixels.reshape(-1, *pixels.shape[-3:])]
         if (mask := prepared.get(self._images.get("mask", ""))) is not None:
             real = mask.reshape(-1, *mask.shape[-2:]) > 0
             sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)

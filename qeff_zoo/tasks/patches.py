@@ -6,7 +6,6 @@ IN   pixel_values (patches, values) f32                 or (patches, channels, r
      position_ids (patches, 2) i64                      row and column of each, perhaps after the frame; of processors
                                                         that say those, column and row
      cu_seqlens (segments,) i64                         where pictures begin and end among the patches
-     [image_grid_thw (1, 3) i64, of towers that compute with it]
      [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]
 OUT  as of `qeff_zoo.tasks.vision`
 """
@@ -27,8 +26,6 @@ from qeff_zoo.recipe import Images
 from qeff_zoo.runtime.geometry import Tower, merge_of
 from qeff_zoo.tasks import Tracing
 
-#: What a processor says of a picture that was cut into patches, as an input of towers that compute with it.
-GRID = "image_grid_thw"
 _UNIT = 4  # patches of the example, by the square of what a tower merges
 _MOST = 1 << 20  # patches
 #: What some towers compute of sizes with Python's numbers, and take as arguments, of one picture whose patches are
@@ -99,7 +96,7 @@ class Patches(nn.Module):
             if hasattr(module, f"get_vision_{name}"):
                 told[name] = made(pixels.shape[0], self.merge)
         rows = pixels.shape[0] // self.merge**2
-        grid = told.pop(GRID, _Sizes([[1, self.merge * rows, self.merge]]))
+        grid = _Sizes([[1, self.merge * rows, self.merge]])
         with Concrete(), _Unpadded():
             if self.placed:
                 output = self.model.get_image_features(pixels[None], lie[0][None])
@@ -145,8 +142,6 @@ def tracing(model: Any, images: Images) -> Tracing:
         taps = 16 if tower.taps == "bicubic" else 4
         whole["interp_indices"] = torch.zeros(count, taps, dtype=torch.long), {0: merged * rows}
         whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
-    if images.grid:
-        whole[GRID] = torch.tensor([[1, 4, count // 4]]), {}
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
     return Tracing(

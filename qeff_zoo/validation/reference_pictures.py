@@ -63,7 +63,6 @@ class Pictures:
             shown[types] = self._types(input_ids == self._images["placeholder"])
         return shown
 
-
     def _types(self, of_pictures: Tensor) -> Tensor:
         """Tell the tokens of pictures, by 1; or those of prompts, which end with their last picture, by 0."""
         if self._images.get("whole") != "prompt":

@@ -79,11 +79,11 @@ def noise(
         random: Draws.
     """
     tower, found = session.vision.tower, dict[str, Any]()
-    shape = list(session.vision.program.inputs["pixel_values"].shape)
+    tensor = session.vision.program.inputs["pixel_values"]
+    shape = [one for one in tensor.shape if isinstance(one, int)]
     if session.images.get("sized"):
-        patch = session.config["vision_config"]["patch_size"]
-        shape[2:] = [(one + 1) * patch for one in size]
-    shape = [one for one in shape if isinstance(one, int)]
+        patch = int(session.config["vision_config"]["patch_size"])
+        shape += [(one + 1) * patch for one in size]
     if session.images.get("nested"):
         shape = [1, *shape]
     if name := session.images.get("mask"):

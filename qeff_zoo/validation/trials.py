@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a package on the cases: which tokens went in, and what it answered."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
