@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeAlias, get_args
 #: window     keys and values of the newest positions
 #: recurrent  what a convolution or a recurrence needs for its next token
 #: cross      keys and values of what an encoder has read, which no call writes
-StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent", "cross"]
+#: adapter    matrices of adapters by slot, which the host writes and every row of a call may read
+StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent", "cross", "adapter"]
 
 _KIND, _LAYER = "qeff_zoo.state", "qeff_zoo.layer"
 

@@ -62,6 +62,18 @@ def table() -> dict[Any, Callable[..., Any]]:
         channels, kernel = (int(size) for size in before.shape[1:])
         return op.ConvolutionWindow(before, positions, new, channels=channels, kernel=kernel)
 
+    def adapt(y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
+        if len(x.shape) == 3 and x.shape[0] == ids.shape[0]:
+            return op.Lora(y, x, a, b, ids)
+        # Tokens of all rows follow one another, as where a router reads them, or are made of heads.
+        batch, all_ = standard.Shape(ids, start=0, end=1), standard.Constant(value_ints=[-1])
+        rows = []
+        for one in (y, x):
+            sizes: list[Any] = [batch, all_, standard.Shape(one, start=-1)]
+            place: Any = standard.Concat(*sizes, axis=0)
+            rows.append(standard.Reshape(one, place))
+        return standard.Reshape(op.Lora(*rows, a, b, ids), standard.Shape(y))
+
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
@@ -75,7 +87,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         ),
         torch.ops.aten.rsub.Scalar: lambda x, number: standard.Sub(standard.CastLike(number, x), x),
         ours.rms_norm.default: normalize,
-        ours.lora.default: lambda *inputs: op.Lora(*inputs),
+        ours.lora.default: adapt,
         ours.cache_write.default: lambda *inputs: op.CacheWrite(*inputs),
         ours.slot_write.default: lambda *inputs: op.SlotWrite(*inputs),
         ours.slot_read.default: lambda *inputs: op.SlotRead(*inputs),

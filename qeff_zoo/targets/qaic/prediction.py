@@ -111,7 +111,7 @@ class PredictedProgram:
         self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
         self.outputs = Tensor.by_name(program.outputs)
         self._shapes = FixedShapes(program.specializations)
-        self._memory: Mapping[str, Array] = new_states(
+        self._memory: dict[str, Array] = new_states(
             self.states, dtypes_of(session), self.specializations
         )
         self._names = [value.name for value in session.get_outputs()]
@@ -121,6 +121,10 @@ class PredictedProgram:
     ) -> list[list[int]]:
         """Cut rows into those that one call can take."""
         return self._shapes.together(starts, prefill=prefill, kept=kept)
+
+    def retain(self, states: Mapping[str, Array]) -> None:
+        """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
+        self._memory |= {name: array.copy() for name, array in states.items()}
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""

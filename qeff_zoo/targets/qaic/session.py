@@ -157,11 +157,18 @@ class QaicProgram:
         layout.ParseFromString(bytes(described))
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
-        self._require(axes.keys(), read, {one.name for one in found})
+        adapters = {one.name for one in self.states if one.kind == "adapter"}
+        self._require(axes.keys() | adapters, read, {one.name for one in found})
         self._names = [one.name for one in found]
-        self._buffers = {
-            one.name: _buffer(api, one.name, one.type) for one in found if one.name in axes
+        buffers = {
+            one.name: _buffer(api, one.name, one.type)
+            for one in found
+            if one.name in adapters | axes.keys()
         }
+        #: Matrices of adapters, which calls leave out but where the host has others.
+        self._kept = {name: buffer for name, buffer in buffers.items() if name in adapters}
+        self._changed: dict[str, Array] = {}
+        self._buffers = {name: buffer for name, buffer in buffers.items() if name in axes}
         tensors = {
             name: Tensor(dtype=buffer.tensor_dtype, shape=axes[name])
             for name, buffer in self._buffers.items()
@@ -191,6 +198,10 @@ class QaicProgram:
         """Cut rows into those that one call can take: slots begin one by one, all else runs together."""
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
+    def retain(self, states: Mapping[str, Array]) -> None:
+        """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
+        self._changed = {**self._changed, **states}
+
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call; what it returns has memory of its own.
 
@@ -209,6 +220,8 @@ class QaicProgram:
             else np.empty(shapes[name], buffer.dtype)
             for name, buffer in self._buffers.items()
         }
+        changed, self._changed = self._changed, {}
+        data |= {name: self._kept[name].write(array) for name, array in changed.items()}
         if self._slices is not None:
             for slices, offsets in self._slices.of(rows):
                 status, _ = execution.setDataWithSlices(slices, self._slices.handle, offsets)
