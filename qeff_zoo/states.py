@@ -104,6 +104,13 @@ def state_of(value: Any) -> State | None:
     return State(name=value.name, kind=kind, layer=int(value.metadata_props[_LAYER]), axes=axes)
 
 
+def part_adapters(states: Iterable[State]) -> tuple[list[State], list[State]]:
+    """Part what the rows of calls have, which comes first, from matrices of adapters, which all share."""
+    found = [*states]
+    matrices = [state for state in found if state.kind == "adapter"]
+    return [state for state in found if state not in matrices], matrices
+
+
 def states_of(inputs: Iterable[Any]) -> list[State]:
     """Return the states among the inputs of a graph, in their order."""
     return [state for value in inputs if (state := state_of(value)) is not None]

@@ -114,7 +114,7 @@ class SlotInputs:
     def __init__(self, program: Program) -> None:
         assert isinstance(program, Retaining)
         self._program = program
-        kept = {state.name: state for state in program.states if state.kind == "adapter"}
+        kept = {state.name: state for state in program.matrices}
         #: (slots + 1, …), the model as it is in slot 0.
         self._all = {
             name: np.zeros([int(size) for size in state.axes], np.float32)

@@ -104,13 +104,17 @@ class Program(Protocol):
 
 @runtime_checkable
 class Retaining(Protocol):
-    """What a program does besides that keeps matrices of adapters from call to call."""
+    """What a program has and does besides that keeps matrices of adapters from call to call."""
+
+    @property
+    def matrices(self) -> Sequence[State]:
+        """What it retains of adapters; these are not among its `states`, which rows of requests have."""
 
     def retain(self, states: Mapping[str, Array]) -> None:
-        """Hand over states of kind `adapter`, which the next call takes. Any thread may do so at any time.
+        """Hand over matrices, which the next call takes. Any thread may do so at any time.
 
         Args:
-            states: By name, whole.
+            states: By name, those of all slots.
         """
 
 

@@ -22,6 +22,7 @@ from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Memory, Tensor
+from qeff_zoo.states import part_adapters
 from qeff_zoo.targets.qaic import cards
 from qeff_zoo.targets.qaic.slices import Slices, specification
 
@@ -145,7 +146,8 @@ class QaicProgram:
     ) -> None:
         self._rt, api = sdk
         self._folder, self._devices = folder, devices
-        self.specializations, self.states = program.specializations, program.states
+        self.specializations = program.specializations
+        self.states, self.matrices = part_adapters(program.states)
         self._shapes = FixedShapes(program.specializations)
         with self._understood("open"):
             self._context = self._rt.Context(self._rt.QIDList(devices))
@@ -157,7 +159,7 @@ class QaicProgram:
         layout.ParseFromString(bytes(described))
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
-        adapters = {one.name for one in self.states if one.kind == "adapter"}
+        adapters = {one.name for one in self.matrices}
         self._require(axes.keys() | adapters, read, {one.name for one in found})
         self._names = [one.name for one in found]
         buffers = {
@@ -240,7 +242,8 @@ class QaicProgram:
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
         """Make sure that the QPC takes and returns what the manifest says."""
         # QNN's converter writes `_` for `.` in names.
-        states = {name for one in self.states for name in (one.name, one.name.replace(".", "_"))}
+        kept = (*self.states, *self.matrices)
+        states = {name for one in kept for name in (one.name, one.name.replace(".", "_"))}
         if lacking := sorted(known - found):
             raise self._foreign(f"it has no {', '.join(map(repr, lacking))}")
         if strange := sorted(read - known - states):
