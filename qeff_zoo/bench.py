@@ -98,11 +98,10 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    if package.target != "ort" or package.task not in (TEXT_GENERATION, TEXT2TEXT):
+    if package.task not in (TEXT_GENERATION, TEXT2TEXT):
         raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
-            f"{TEXT_GENERATION!r} or {TEXT2TEXT!r} and 'ort', whose speed is measured in tokens per second. Measure "
-            "such a package."
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected {TEXT_GENERATION!r} or "
+            f"{TEXT2TEXT!r}, whose speed is measured in tokens per second. Measure such a package."
         )
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len

@@ -34,7 +34,7 @@ def allocating(most: int) -> Iterator[None]:
 
 
 CASES = settings(
-    max_examples=asked(2000),
+    max_examples=asked(1000),
     deadline=None,
     derandomize=True,
     database=None,

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 _LAYERS, _INNER = 2, 24
 
@@ -55,7 +55,83 @@ def tied(folder: Path, hidden: int, vocab: int) -> Path:
     return chained(folder, hidden, vocab, tied=True)
 
 
+def eagle3(folder: Path, hidden: int, vocab: int, drafted: int = 100, **more: object) -> Path:
+    """Write a layer as SafeAILab shares it: with a vocabulary of its own, which is part of the model's."""
+    heads, keys, size, inner = 4, 2, 24, 40
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys,
+        "head_dim": size,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500.0,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "vocab_size": vocab,
+        "draft_vocab_size": drafted,
+        # As those of gpt-oss say it: the layers whose results these are.
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+        **more,
+    }
+    shapes = {
+        "fc": (hidden, 3 * hidden),
+        "lm_head": (drafted, hidden),
+        "midlayer.self_attn.q_proj": (heads * size, 2 * hidden),
+        "midlayer.self_attn.k_proj": (keys * size, 2 * hidden),
+        "midlayer.self_attn.v_proj": (keys * size, 2 * hidden),
+        "midlayer.self_attn.o_proj": (hidden, heads * size),
+        "midlayer.mlp.gate_proj": (inner, hidden),
+        "midlayer.mlp.up_proj": (inner, hidden),
+        "midlayer.mlp.down_proj": (hidden, inner),
+    }
+    norms = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
+    tensors = {f"{name}.weight": _random(*shape) for name, shape in shapes.items()}
+    tensors |= {f"midlayer.{name}.weight": 1 + _random(hidden) for name in norms}
+    tensors["norm.weight"] = 1 + _random(hidden)
+    chosen = torch.randperm(vocab)[:drafted].sort().values
+    tensors["d2t"] = chosen - torch.arange(drafted)
+    tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, chosen, value=True)
+    return _write(folder, "config.json", config, "model", tensors)
+
+
+def of_speculators(folder: Path, hidden: int, vocab: int) -> Path:
+    """Write a layer as vLLM's speculators share it: other names, embeddings and all tokens of its own."""
+    more = {
+        "norm_before_residual": True,
+        "attention_bias": True,
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+    }
+    eagle3(folder, hidden, vocab, drafted=vocab, **more)
+    config = json.loads((folder / "config.json").read_text())
+    outer = {name: config.pop(name) for name in ("draft_vocab_size", "norm_before_residual")}
+    del config["eagle_config"]
+    outer["eagle_aux_hidden_state_layer_ids"] = config.pop("eagle_aux_hidden_state_layer_ids")
+    outer |= {"speculators_model_type": "eagle3", "transformer_layer_config": config}
+    tensors = {
+        name.replace("midlayer.", "layers.0."): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        if name not in ("d2t", "t2d")
+    }
+    for name in "qkvo":
+        matrix = tensors[f"layers.0.self_attn.{name}_proj.weight"]
+        tensors[f"layers.0.self_attn.{name}_proj.bias"] = _random(len(matrix))
+    tensors["embed_tokens.weight"] = _random(vocab, hidden)
+    return _write(folder, "config.json", outer, "model", tensors)
+
+
 KINDS = {"turbo": turbo, "medusa": medusa, "chained": chained, "tied": tied}
+LAYERS = {"eagle3": eagle3, "speculators": of_speculators}
 
 
 def _random(*shape: int) -> torch.Tensor:

@@ -13,13 +13,17 @@ import jsonschema
 import numpy as np
 import openai
 import pytest
+import tokenizers
 from fixtures_serving import MODEL, QUESTION
+from tokenizers.models import WordLevel
 
 from qeff_zoo import cli
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Grammar, Sampling, TextGenerationSession
+from qeff_zoo.runtime.grammar import Guides
 from qeff_zoo.runtime.sampling import Drawn, Sampler
+from qeff_zoo.runtime.tokenizer import Tokenizer
 
 PROMPTS = ["class socket.", "def open(", "x"]
 SCHEMA: dict[str, Any] = {
@@ -153,12 +157,11 @@ def test_a_form_has_an_end(alone: TextGenerationSession) -> None:
 def test_a_package_without_a_tokenizer_holds_to_none(
     alone: TextGenerationSession, tmp_path: Path
 ) -> None:
-    from qeff_zoo.runtime.grammar import Guides
-
-    for folder, said in ((tmp_path / "none", "has no tokenizer.json"), (tmp_path, "to a form")):
+    # One that says nothing of how tokens become text.
+    tokenizers.Tokenizer(WordLevel({"a": 0}, "a")).save(str(tmp_path / "tokenizer.json"))
+    for tokenizer, said in ((None, "no tokenizer.json"), (Tokenizer(tmp_path), "pieces of text")):
         with pytest.raises(GenerationError, match=said):
-            Guides(folder, alone.decoder.vocab_size, [1]).check(Grammar.choice(["a"]))
-        (tmp_path / "tokenizer.json").write_text("{}")
+            Guides(tokenizer, alone.decoder.vocab_size, [1]).check(Grammar.choice(["a"]))
 
 
 @pytest.mark.parametrize("pattern", ["(a{1000}){1000}", "(a|b)*a(a|b){30}", r"(\w{1,99}){1,99}"])

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from test_handoff import serving
 from toy_qpc import package_of, toy, toy_answer, toy_package
 
 import qeff_zoo
-from qeff_zoo import pipeline
+from qeff_zoo import bench, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, HandoffError, PackageError, SettingsError
 from qeff_zoo.package import Package
@@ -36,8 +37,9 @@ from qeff_zoo.runtime.handoff import Prefills, terms_of
 from qeff_zoo.runtime.program import Memory
 from qeff_zoo.states import State
 from qeff_zoo.targets.qaic import slices
+from qeff_zoo.targets.qaic.buffers import Buffer
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
-from qeff_zoo.targets.qaic.session import Buffer, open_program
+from qeff_zoo.targets.qaic.session import open_program
 from qeff_zoo.tasks import text_generation
 
 FAKE = Path(__file__).parent / "fake_qaicrt"
@@ -392,6 +394,17 @@ def test_an_encoder_embeds_texts(built: dict[str, Package], tmp_path: Path) -> N
     assert np.allclose(session.embed(texts), ours.embed(texts), atol=1e-6)
 
 
+def test_its_speed_is_measured_as_that_of_any_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = toy_package(tmp_path / "p", sizes=SIZES["slots"])
+    with pytest.raises(GenerationError, match=r"A batch of 9 .* at most 3"):
+        bench.plan(package, batch_sizes=[9])
+    (case,) = bench.plan(package, batch_sizes=[2], prompt_lens=[4], generation_len=2)
+    bench.main([json.dumps({"package": str(package.path), "repeat": 1, "case": asdict(case)})])
+    assert json.loads(capsys.readouterr().out)["decode_tokens_per_s"] > 0
+
+
 # --- cards ----------------------------------------------------------------------------------------
 def test_the_first_free_cards_are_taken_and_given_back(rt: Any, tmp_path: Path) -> None:
     flags, options = {"num_cores": 10}, {"aic-num-cores": 10}
@@ -508,7 +521,8 @@ def test_what_is_no_qpc_is_refused(tmp_path: Path) -> None:
 def test_a_qpc_for_other_cards_is_refused(rt: Any, tmp_path: Path) -> None:
     """The manifest knows another number than the QPC."""
     package = toy_package(tmp_path / "p", sizes={}, flags={"num_devices": 2})
-    with pytest.raises(GenerationError, match=r"Cannot load .* card 0, 1: .*QS_INVAL.* for 2 of"):
+    refused = r"Cannot load .* card 0, 1: .*QS_INVAL.* for 2 of .* Platform SDK here is absent"
+    with pytest.raises(GenerationError, match=refused):
         open_program(package, "decoder")
     assert rt.said == ["compiled for 1 devices"]
 

@@ -133,6 +133,11 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
     heads = checkpoint.speculator.bindings if checkpoint.speculator else {}
     behind |= {name: heads[name] for name in needed if name in heads}
+    if lost := [one for one in needed if one not in bound.expressions and one not in behind]:
+        raise CheckpointError(
+            f"What drafts for {checkpoint.name!r} has no tensors for {', '.join(map(repr, lost[:4]))}. Expected those "
+            "of its config's model_type. Get its files again, from one revision."
+        )
     shapes = {name: tuple(model.graph.initializers[name].shape) for name in behind}
     if problems := bindings.problems_of(
         behind, shapes, {**checkpoint.logical, **checkpoint.tensors}

@@ -8,13 +8,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.tokenizer import Tokenizer
 
 _KEPT = 32  # grammars of a session that need not be compiled again
 #: Work on an expression, at most; a fifth of llguidance's own bound: a hostile one takes half a second and not eight.
@@ -90,13 +90,15 @@ class Guides:
     """Makes guides for the answers of one package.
 
     Args:
-        folder: Of the package.
+        tokenizer: Of the package; None where it has none.
         vocab_size: Of the model's logits.
         eos_token_ids: Tokens that end an answer.
     """
 
-    def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
-        self._folder, self._vocab_size, self._eos = folder, vocab_size, sorted(eos_token_ids)
+    def __init__(
+        self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]
+    ) -> None:
+        self._source, self._vocab_size, self._eos = tokenizer, vocab_size, sorted(eos_token_ids)
         self._compiled = lru_cache(_KEPT)(self._compile)
 
     def check(self, grammar: Grammar) -> None:
@@ -117,24 +119,24 @@ class Guides:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        path = self._folder / "tokenizer.json"
         from llguidance import LLTokenizer
 
-        if not path.is_file():
+        if self._source is None:
             raise GenerationError(
-                f"Package {str(self._folder)!r} has no tokenizer.json and cannot hold answers to a form; expected one. "
-                "Leave the grammar out."
+                "This package has no tokenizer.json and cannot hold answers to a form; expected one. Leave the grammar "
+                "out."
             )
         try:
-            text = path.read_text(encoding="utf-8")
-            known = max(json.loads(text)["model"]["vocab"].values(), default=0) + 1
+            known = max(self._source.vocabulary.values(), default=0) + 1
             return LLTokenizer(
-                text, n_vocab=max(self._vocab_size, known), eos_token=self._eos or None
+                self._source.json,
+                n_vocab=max(self._vocab_size, known),
+                eos_token=self._eos or None,
             )
-        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise GenerationError(
-                f"Cannot hold answers of {str(self._folder)!r} to a form: {error}. Expected a tokenizer whose tokens "
-                "are bytes or pieces of text. Leave the grammar out."
+                f"Cannot hold answers to a form with this package's tokenizer: {error}. Expected one whose tokens are "
+                "bytes or pieces of text. Leave the grammar out."
             ) from error
 
     def _compile(self, source: str) -> Any:

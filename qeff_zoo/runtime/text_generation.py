@@ -101,7 +101,7 @@ class TextGenerationSession:
         #: Reads the texts that answers are written of; None where they go on with prompts.
         self.sources: Sources | None = None
         #: That hold answers to a request's grammar.
-        self.guides = Guides(folder, self.decoder.vocab_size, self.eos_token_ids)
+        self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.

@@ -89,6 +89,11 @@ class Tokenizer:
         found: dict[str, int] = self._tokenizer.get_vocab()
         return found
 
+    @property
+    def json(self) -> str:
+        """All of it, as tokenizer.json has it."""
+        return str(self._tokenizer.to_str())
+
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Turn text into token ids.
 
@@ -155,7 +160,7 @@ class Tokenizer:
 
     def _cutting_at(self, max_length: int) -> tokenizers.Tokenizer:
         if max_length not in self._cutting:
-            cutting = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+            cutting = tokenizers.Tokenizer.from_str(self.json)
             cutting.enable_truncation(max_length, direction=self._cut_on)
             self._cutting[max_length] = cutting
         return self._cutting[max_length]

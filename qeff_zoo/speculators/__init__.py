@@ -16,14 +16,20 @@ from qeff_zoo.checkpoint.files import Files, digest_of_files, read_json, some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import SpeculatorError
+from qeff_zoo.speculators.eagle3 import JOINED
 from qeff_zoo.speculators.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
-#: Role of the program that drafts, and what the model's part that it is traced from is called in its state_dict.
+#: Roles of the program that drafts: heads, each of which says one token, or a decoder layer with a cache of its own.
 HEADS: Literal["heads"] = "heads"
+DRAFT: Literal["draft"] = "draft"
+ROLES = (HEADS, DRAFT)
+#: What the model's part that it is traced from is called in its state_dict.
 PREFIX = "speculator."
+#: Tokens that a layer drafts unless told otherwise, each after the one before.
+_CHAINED = 4
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
@@ -60,6 +66,34 @@ class Speculator:
         }
 
     @property
+    def role(self) -> Literal["heads", "draft"]:
+        """Of the program that it becomes."""
+        return HEADS if "heads" in self.said else DRAFT
+
+    @property
+    def count(self) -> int:
+        """Tokens that it drafts, unless told otherwise."""
+        return int(self.said.get("heads", _CHAINED))
+
+    def reads(self, config: Mapping[str, Any]) -> bool | dict[str, Any]:
+        """Say what it reads of each token: what logits are made of, or states within the model.
+
+        Args:
+            config: Of the language model.
+
+        Returns:
+            True, or `layers`, whose inputs are joined, and `size`, that of the matrix that they are multiplied with.
+        """
+        if "joins" not in self.said:
+            return True
+        return {"layers": self._layers(config), "size": self.said["joins"]}
+
+    def _layers(self, config: Mapping[str, Any]) -> list[int]:
+        """Return the layers whose inputs are joined, in the order in which a model comes to them."""
+        count = int(config.get("num_hidden_layers", 0))
+        return sorted({*self.said.get("layers", (2, count // 2, count - 3))})
+
+    @property
     def bindings(self) -> dict[str, str]:
         """By name of an initializer, the tensor that it is read from."""
         return {PREFIX + name: _beside(name) for name in self.sources}
@@ -91,11 +125,22 @@ class Speculator:
             ("hidden states", "numbers", "hidden_size", hidden),
             ("a vocabulary", "tokens", "vocab_size", config.get("vocab_size")),
         )
-        return [
+        found = self._misplaced(name, config) if "joins" in self.said else []
+        return found + [
             f"--speculator {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
             f"{theirs:,}. Expected heads that were trained for this model; give those, or leave it out."
             for what, unit, key, theirs in pairs
             if theirs is not None and self.said.get(key) not in (None, theirs)
+        ]
+
+    def _misplaced(self, name: str, config: Mapping[str, Any]) -> list[str]:
+        """Say what is wrong with the layers whose inputs it reads."""
+        layers, last = self._layers(config), int(config.get("num_hidden_layers", 0)) - 1
+        if len(layers) == JOINED and 1 <= layers[0] <= layers[-1] <= last:
+            return []
+        return [
+            f"--speculator {self.name!r} reads what goes into layers {layers}, and {name!r} has layers 0 to {last}. "
+            f"Expected {JOINED} of them, from 1 on. Give one that was trained for this model, or leave it out."
         ]
 
 

@@ -89,9 +89,9 @@ class QaicTarget:
 
         if sdk.compiler() is None:
             raise CompileError(
-                f"Target 'qaic' cannot be compiled here: there is no qaic-compile in {str(sdk.SDK / 'exec')!r}; "
-                "expected the Cloud AI Apps SDK. Install it or set QAIC_COMPILE, or build with --prepare-only --output "
-                "DIR and compile that folder where the SDK is."
+                f"Target 'qaic' cannot be compiled here: {sdk.lacking()}; expected the Cloud AI Apps SDK. Install it "
+                f"or set {sdk.COMPILER_VARIABLE}, or build with --prepare-only --output DIR and compile that folder "
+                "where the SDK is."
             )
 
     def prepare(

@@ -10,7 +10,6 @@ run on a card: the order of calls and the meaning of buffers are those of the se
 import weakref
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,23 +23,12 @@ from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.states import part_adapters
 from qeff_zoo.targets.qaic import cards
+from qeff_zoo.targets.qaic.buffers import buffer_of
+from qeff_zoo.targets.qaic.sdk import installed
 from qeff_zoo.targets.qaic.slices import Slices, specification
 
 _QPC = "programqpc.bin"
 _TIMEOUT = 60_000  # milliseconds of one call
-#: Types of buffers, by their names in QAicApi.
-_DTYPES: Mapping[str, type[np.generic]] = {
-    "FLOAT_TYPE": np.float32,
-    "FLOAT_16_TYPE": np.float16,
-    "BFLOAT16_TYPE": np.uint16,  # numpy has none: the upper half of a float32
-    "INT8_Q_TYPE": np.int8,
-    "UINT8_Q_TYPE": np.uint8,
-    "INT16_Q_TYPE": np.int16,
-    "INT32_Q_TYPE": np.int32,
-    "INT32_I_TYPE": np.int32,
-    "INT64_I_TYPE": np.int64,
-    "INT8_TYPE": np.int8,
-}
 
 
 def open_program(
@@ -89,35 +77,6 @@ def open_program(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Buffer:
-    """How the values of an input or an output lie in a buffer.
-
-    Args:
-        dtype: Of the values there.
-        is_bfloat16: Whether these are the upper halves of float32.
-    """
-
-    dtype: np.dtype[Any]
-    is_bfloat16: bool
-
-    @property
-    def tensor_dtype(self) -> np.dtype[Any]:
-        """Type of the values outside."""
-        return np.dtype(np.float32) if self.is_bfloat16 else self.dtype
-
-    def write(self, array: Array) -> Array:
-        """Turn an input into what a card reads."""
-        if self.is_bfloat16:  # the nearest, of two the even
-            bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-            array = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        return np.ascontiguousarray(array, self.dtype)
-
-    def read(self, array: Array) -> Array:
-        """Turn what a card wrote into an output."""
-        return (array.astype(np.uint32) << 16).view(np.float32) if self.is_bfloat16 else array
-
-
 class QaicProgram:
     """A QPC that is active on its cards, see `qeff_zoo.runtime.program.Program`.
 
@@ -146,6 +105,7 @@ class QaicProgram:
     ) -> None:
         self._rt, api = sdk
         self._folder, self._devices = folder, devices
+        self._compiler = " ".join(map(str, program.compiler.values()))
         self.specializations = program.specializations
         self.states, self.matrices = part_adapters(program.states)
         self._shapes = FixedShapes(program.specializations)
@@ -163,7 +123,7 @@ class QaicProgram:
         self._require(axes.keys() | adapters, read, {one.name for one in found})
         self._names = [one.name for one in found]
         buffers = {
-            one.name: _buffer(api, one.name, one.type)
+            one.name: buffer_of(api, one.name, one.type)
             for one in found
             if one.name in adapters | axes.keys()
         }
@@ -288,7 +248,7 @@ class QaicProgram:
         names = [name for one in self.states for name in (one.name, one.output)]
         if not all(name in found for name in names):
             return
-        buffers = {name: _buffer(api, name, found[name].type) for name in names}
+        buffers = {name: buffer_of(api, name, found[name].type) for name in names}
         if any(buffer.dtype.kind != "f" for buffer in buffers.values()):
             return
         dtypes = {one.name: buffers[one.name].dtype for one in self.states}
@@ -316,7 +276,9 @@ class QaicProgram:
         cards = ", ".join(map(str, self._devices))
         return GenerationError(
             f"Cannot {what} {str(self._folder)!r} on Cloud AI 100 card {cards}: {why}. Expected a QPC compiled for "
-            f"{len(self._devices)} of them, that nothing else uses. Look at `qaic-util -q`, and open the package again."
+            f"{len(self._devices)} of them, that nothing else uses, by an SDK that goes with this machine's: it is of "
+            f"{self._compiler}, and the Platform SDK here is {installed('platform')}. Look at `qaic-util -q`, and open "
+            "the package again."
         )
 
     def _foreign(self, why: str) -> PackageError:
@@ -324,18 +286,6 @@ class QaicProgram:
             f"The QPC {str(self._folder)!r} is of another program than its manifest says: {why}. Expected that of the "
             "same build. Build or pull the package again."
         )
-
-
-def _buffer(api: Any, name: str, kind: int) -> Buffer:
-    """Describe a buffer by its type's number."""
-    types = {getattr(api, known): known for known in _DTYPES if hasattr(api, known)}
-    if kind not in types:
-        raise PackageError(
-            f"The QPC gives {name!r} the type {kind!r}; expected one of {', '.join(_DTYPES)}. Compile it with another "
-            "precision of inputs and outputs."
-        )
-    known = types[kind]
-    return Buffer(dtype=np.dtype(_DTYPES[known]), is_bfloat16=known == "BFLOAT16_TYPE")
 
 
 def _deactivate(active: list[Any], program: Any) -> None:
