@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
 from qeff_zoo import pipeline
+from qeff_zoo.adapters import REVISION
 from qeff_zoo.adapters.reading import open_adapter
 from qeff_zoo.auto import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
 from qeff_zoo.checkpoint import open_checkpoint
@@ -246,7 +247,11 @@ def test_without_adapters_nothing_changes(models: Models) -> None:
     )
     assert plain.programs[0].variant == {}
     assert not any("lora" in name for name in plain.spec["task"])
-    assert taking.programs[0].variant == {"max_loras": 2, "max_lora_rank": 16}
+    assert taking.programs[0].variant == {
+        "max_loras": 2,
+        "max_lora_rank": 16,
+        "lora_rev": REVISION,
+    }
     assert plain.build_key != taking.build_key
 
 

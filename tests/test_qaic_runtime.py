@@ -373,8 +373,8 @@ def test_cards_keep_the_matrices_of_adapters(
     expected = [peft_adapters.logits(models.llama, one, tokens) for one in (None, *made)]
     for row in range(3):
         away = np.abs(got[row] - expected[row]).max() / expected[row].std()
-        assert away < 2e-2  # weights, matrices and states in float16
-        assert row == 0 or np.abs(expected[row] - expected[0]).max() > 10 * away * expected[0].std()
+        assert away < 5e-2  # weights, matrices and states in float16
+        assert row == 0 or np.abs(expected[row] - expected[0]).max() > 1.5 * expected[row].std()
     np.testing.assert_allclose([base, *alike], [got[0]] * 3, atol=1e-5)
 
 

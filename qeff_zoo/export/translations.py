@@ -62,18 +62,6 @@ def table() -> dict[Any, Callable[..., Any]]:
         channels, kernel = (int(size) for size in before.shape[1:])
         return op.ConvolutionWindow(before, positions, new, channels=channels, kernel=kernel)
 
-    def adapt(y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
-        if len(x.shape) == 3 and x.shape[0] == ids.shape[0]:
-            return op.Lora(y, x, a, b, ids)
-        # Tokens of all rows follow one another, as where a router reads them, or are made of heads.
-        batch, all_ = standard.Shape(ids, start=0, end=1), standard.Constant(value_ints=[-1])
-        rows = []
-        for one in (y, x):
-            sizes: list[Any] = [batch, all_, standard.Shape(one, start=-1)]
-            place: Any = standard.Concat(*sizes, axis=0)
-            rows.append(standard.Reshape(one, place))
-        return standard.Reshape(op.Lora(*rows, a, b, ids), standard.Shape(y))
-
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
@@ -87,7 +75,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         ),
         torch.ops.aten.rsub.Scalar: lambda x, number: standard.Sub(standard.CastLike(number, x), x),
         ours.rms_norm.default: normalize,
-        ours.lora.default: adapt,
+        ours.lora.default: lambda *inputs: _lora(op, *inputs),
         ours.cache_write.default: lambda *inputs: op.CacheWrite(*inputs),
         ours.slot_write.default: lambda *inputs: op.SlotWrite(*inputs),
         ours.slot_read.default: lambda *inputs: op.SlotRead(*inputs),
@@ -117,6 +105,21 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     else:
         inner = op.Erf(op.Div(x, math.sqrt(2)))
     return op.Mul(op.Mul(x, 0.5), op.Add(inner, 1.0))
+
+
+def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
+    """Add what adapters make of each row; rows are told apart where tokens of all follow one another, as in routers."""
+    from onnxscript import opset18 as op
+
+    if len(x.shape) == 3 and x.shape[0] == ids.shape[0]:
+        return ours.Lora(y, x, a, b, ids)
+    batch, all_ = op.Shape(ids, start=0, end=1), op.Constant(value_ints=[-1])
+    rows = []
+    for one in (y, x):
+        sizes: list[Any] = [batch, all_, op.Shape(one, start=-1)]
+        place: Any = op.Concat(*sizes, axis=0)
+        rows.append(op.Reshape(one, place))
+    return op.Reshape(ours.Lora(*rows, a, b, ids), op.Shape(y))
 
 
 def _register_schemas() -> None:
