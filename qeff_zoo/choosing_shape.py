@@ -49,7 +49,7 @@ def choose_shape(
             f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
             f"`max_position_embeddings` in its config.json."
         )
-    if "encoder" in roles:
+    if "encoder" in roles and tasks.find(recipe.task).reads == "text":  # positions are of tokens
         _fit_lengths(positions, few, choices)
     if "decoder" in roles:
         _fit_context(positions, few, choices)

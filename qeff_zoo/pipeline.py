@@ -26,6 +26,7 @@ from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
+from qeff_zoo.tasks import find
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
@@ -274,7 +275,7 @@ def _lower(
         Store.require_space(folder, layout.nbytes, "the package's weights")
     with watch.stage("weights", layout.nbytes) as advance:
         written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
-    companions.copy(checkpoint, folder)
+    companions.copy(checkpoint, folder, reads=find(plan.recipe.task).reads)
     return made, layout, written
 
 

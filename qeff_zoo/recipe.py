@@ -46,6 +46,17 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SoundShape(Shape):
+    """The sizes of a package that writes of sounds of any length.
+
+    Args:
+        inputs_per_row: Samples, or frames of features, that become a row of what the decoder asks of the encoder.
+    """
+
+    inputs_per_row: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transform:
     """A torch-to-torch change, by name: `qeff_zoo.transforms.<name>.apply(model, **parameters) -> modules changed`.
 
@@ -275,6 +286,15 @@ FRAME_SHAPES: Mapping[str, Shape] = {
 WINDOW_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=32, ctx_len=448),
     "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
+}
+#: The same for sounds of any length, of which a model writes at once.
+HEARD_SHAPES: Mapping[str, SoundShape] = {
+    "latency": SoundShape(
+        prefill_seq_len=8, ctx_len=256, seq_lens=(80_000, 240_000, 480_000), inputs_per_row=384
+    ),
+    "throughput": SoundShape(
+        prefill_seq_len=8, ctx_len=256, seq_lens=(480_000,), inputs_per_row=384, full_batch_size=8
+    ),
 }
 #: Tokens of a text, and of what is written of it.
 SEQ2SEQ_SHAPES: Mapping[str, Shape] = {

@@ -18,6 +18,7 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
@@ -202,7 +203,8 @@ class _OfTexts(_Logits):
         return _padded([self._sources[number] for number in numbers], padding)
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
-        read = (before.encoder_last_hidden_state,)
+        read: Any = BaseModelOutput(last_hidden_state=before.encoder_last_hidden_state)
+        read.attention_mask = None  # of one that is not padded, where a model looks for it here
         return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
 
 
@@ -218,6 +220,12 @@ class _OfSounds(_OfTexts):
     def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
         super().__init__(model, {**request, "sources": []})
         self._sounds = sounds
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Sounds of different lengths each alone: in a batch, the end of one is mixed with its padding.
+        alike = len({len(one) for one in self._sounds}) == 1
+        groups = [numbers] if alike else [[number] for number in numbers]
+        return [one for group in groups for one in super(_OfSounds, self)._run(group, length)]
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))

@@ -111,7 +111,7 @@ def call_once(package: Package) -> None:
     elif isinstance(session, LabelledSpeechSession):
         session.run(sample_sounds.draw([session.sizes.seq_lens[0]], session))
     elif isinstance(session, SpeechSeq2SeqSession):
-        session.generate(np.zeros((session.frames, session.input_bins), np.float32), [0], 1)
+        session.generate(np.zeros((session.frames, *session.input_shape), np.float32), [0], 1)
     else:
         if isinstance(session, Text2TextSession):
             session.sources.read({0: [0]})
@@ -192,7 +192,7 @@ class _Drawn:
         sights: list[Sights | None] = [None] * len(sequences)
         windows: list[Array] = []
         if isinstance(session, SpeechSeq2SeqSession):
-            windows = sample_sounds.draw([session.frames] * len(sequences), session)
+            windows = sample_sounds.draw(_sound_lengths(session, len(sequences)), session)
         sources: list[list[int]] = []
         if isinstance(session, Text2TextSession):
             sequences, sources = sample_texts.with_sources(sequences, session)
@@ -221,13 +221,14 @@ class _Drawn:
         if self.sources:
             session.sources.read({span.row: self.sources[span.sequence] for span in spans})
 
-    def piece(self, span: cases.Span) -> Piece:
+    def piece(self, session: Any, span: cases.Span) -> Piece:
         """Return what a call runs of a sequence."""
+        reads = self.sources or self.windows
         return Piece(
             self.sequences[span.sequence][span.start : span.stop],
             span.start,
             self.sights[span.sequence],
-            source=len(self.sources[span.sequence]) if self.sources else 0,
+            source=session.sources.lengths[span.row] if reads else 0,
         )
 
     def greedy(self, session: Any) -> tuple[list[int], list[int]]:
@@ -275,7 +276,7 @@ def _try_decoder(
                     for one in range(each)
                 ]
             drawn.begin(session, [span for span in call.spans if span.start == 0])
-            pieces = {span.row: drawn.piece(span) for span in call.spans}
+            pieces = {span.row: drawn.piece(session, span) for span in call.spans}
             step(1)
             answered = _call(decoder, call, pieces)
             found += drafts.beside(decoder, call, sequences, answered) if drafts else answered
@@ -291,7 +292,7 @@ def _try_decoder(
         images=drawn.images,
         greedy=drawn.greedy(session),
         sources=drawn.sources,
-        sounds=[window.T for window in drawn.windows],
+        sounds=[session.as_given(window) for window in drawn.windows],
     )
 
 
@@ -355,6 +356,13 @@ class _OfLayer:
                 said = drafter.say([*tokens[: place + 1], first], 1 + len(others), others)
                 found += [next(logits), *said, *said[-1:] * (self.count - len(said))]
         return found
+
+
+def _sound_lengths(session: SpeechSeq2SeqSession, count: int) -> list[int]:
+    """Return how long the sounds are that sequences are written of: windows, or the longest and others in turn."""
+    if not session.sources.any_length:
+        return [session.frames] * count
+    return [session.frames // (1 + number % 3) for number in range(count)]
 
 
 def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:
