@@ -96,7 +96,8 @@ def find(name: str, config: Mapping[str, Any], tensors: Iterable[str]) -> Found:
     if "text_config" in config:
         raise SpeculatorError(
             f"{name!r} is made of several models, as its config's `text_config` says, and --speculator {MTP!r} is for "
-            "one that reads text alone. Expected a config without it. Draft with 'lookup', or with the package of a smaller model."
+            "one that reads text alone. Expected a config without it. Draft with 'lookup', or with the package of a "
+            "smaller model."
         )
     every, count = {*tensors}, config.get("num_hidden_layers")
     for form in FORMS:
