@@ -26,6 +26,7 @@ from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
+from qeff_zoo.tasks import find
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
@@ -124,8 +125,8 @@ def build(
     for number, one in enumerate(checkpoint.merged, 1):
         if not one.adapter.repository:
             store.remember_source(plan.build_key, one.adapter.folder, number)
-    if checkpoint.speculator and not checkpoint.speculator.repository:
-        store.remember_source(plan.build_key, checkpoint.speculator.folder, HEADS)
+    if (heads := checkpoint.speculator) and not (heads.repository or heads.layer):
+        store.remember_source(plan.build_key, heads.folder, HEADS)
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
@@ -274,7 +275,7 @@ def _lower(
         Store.require_space(folder, layout.nbytes, "the package's weights")
     with watch.stage("weights", layout.nbytes) as advance:
         written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
-    companions.copy(checkpoint, folder)
+    companions.copy(checkpoint, folder, reads=find(plan.recipe.task).reads)
     return made, layout, written
 
 

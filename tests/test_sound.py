@@ -138,6 +138,7 @@ def test_three_hours_are_refused_before_they_are_decoded() -> None:
 EXTRACTORS = {
     "Wav2Vec2FeatureExtractor": ({}, 0),
     "SeamlessM4TFeatureExtractor": ({}, 2e-7),
+    "Speech2TextFeatureExtractor": ({}, 0),
 }
 
 

@@ -72,10 +72,9 @@ class LabelledSpeechSession:
         self.step = self.features.step * math.prod(self.config.get("conv_stride") or ())
 
     @property
-    def input_bins(self) -> int:
-        """Values of a frame of features; 1 of samples."""
-        shape = self._program.inputs[self.input_name].shape
-        return int(shape[2]) if len(shape) > 2 else 1
+    def input_shape(self) -> tuple[int, ...]:
+        """Values of a frame of features; nothing of samples."""
+        return tuple(map(int, self._program.inputs[self.input_name].shape[2:]))
 
     @property
     def rate(self) -> int:

@@ -39,7 +39,7 @@ NAMES = (
     "text2text-generation",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads"]
+Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads", "draft"]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]

@@ -18,12 +18,14 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
-from qeff_zoo.validation.cases import tokens_after
+from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
 from qeff_zoo.validation.drawings import draw
 from qeff_zoo.validation.reference_choices import Watching
+from qeff_zoo.validation.reference_layers import OfLayer
 from qeff_zoo.validation.reference_pictures import Pictures
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -135,12 +137,19 @@ class _Logits(Answers):
             return (hidden[0][None],)  # (1, all positions, hidden)
 
         hidden: list[Tensor] = []
-        with hooked(self._model.get_output_embeddings(), keep):
+        layer = self._heads if isinstance(self._heads, OfLayer) else None
+        # The layer's are read first: `keep` leaves few of them.
+        with layer or nullcontext(), hooked(self._model.get_output_embeddings(), keep):
             logits = self._call(numbers, inputs, use_cache=False).logits[0]
         if self._heads:
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
-            after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
-            drafted = self._heads(hidden[0], torch.tensor(after))
+            if layer:
+                after = [tokens_of_layer(self._sequences[one], at) for one, at in pairs]
+                drafted = layer.logits(inputs["input_ids"], rows, columns, after)
+            else:
+                assert callable(self._heads)
+                after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
+                drafted = self._heads(hidden[0], torch.tensor(after))
             logits = torch.cat([logits[:, None], drafted], 1).flatten(0, 1)
         tick()
         ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])
@@ -194,7 +203,8 @@ class _OfTexts(_Logits):
         return _padded([self._sources[number] for number in numbers], padding)
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
-        read = (before.encoder_last_hidden_state,)
+        read: Any = BaseModelOutput(last_hidden_state=before.encoder_last_hidden_state)
+        read.attention_mask = None  # of one that is not padded, where a model looks for it here
         return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
 
 
@@ -210,6 +220,12 @@ class _OfSounds(_OfTexts):
     def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
         super().__init__(model, {**request, "sources": []})
         self._sounds = sounds
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Sounds of different lengths each alone: in a batch, the end of one is mixed with its padding.
+        alike = len({len(one) for one in self._sounds}) == 1
+        groups = [numbers] if alike else [[number] for number in numbers]
+        return [one for group in groups for one in super(_OfSounds, self)._run(group, length)]
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
