@@ -254,7 +254,8 @@ class Decoder:
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         seen = self.sizes.covering(lengths, held)
-        return self._call(pieces, rows, width or widest, seen, kept)
+        # What must be whole may be longer than a call is wide.
+        return self._call(pieces, rows, max(width or 0, widest), seen, kept)
 
     def _call(
         self,
@@ -276,7 +277,7 @@ class Decoder:
             inputs[_SEEN] = np.zeros(seen, np.int64)
         if self._says_kept:
             inputs[_KEPT] = np.zeros(kept, np.int64)
-        inputs |= self._adapters.given([pieces[row].slot for row in rows])
+        inputs |= self._adapters.given([pieces[row].slot for row in rows], rows)
         if _INDEX in self.program.inputs:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
@@ -289,7 +290,7 @@ class Decoder:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
                 if (sights := pieces[row].sights) is not None:
-                    inputs[self._types][place, sights.places] = 1
+                    inputs[self._types][place, sights.together] = 1
         if _HIDDEN in self.program.inputs:
             size = int(self.program.inputs[_HIDDEN].shape[2])
             inputs[_HIDDEN] = np.zeros((len(rows), width, size), np.float32)
