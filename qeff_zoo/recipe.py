@@ -101,10 +101,18 @@ class Images:
         marker: Field of the config with the token that stands for a picture in a prompt; nothing for `token`.
         before: Tokens before those of a picture, of those that its marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
+        text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
-        grid: Whether the tower computes with the rows and columns of patches itself.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
+        mask: What a processor calls the pixels that are no padding, of pictures that it fills up to the largest.
+        lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
+        planes: Whether patches are (channels, rows, columns), and not one list of values.
+        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, else
+            bilinear with corners aligned.
+        frames: Whether the tower is told the frame of a patch beside its row and column.
+        merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
+        positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
     """
 
     token: str = "image_token_id"
@@ -116,10 +124,17 @@ class Images:
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
+    text: str = ""
     layout: str = ""
     nested: bool = False
-    grid: bool = False
     sized: bool = False
+    mask: str = ""
+    lines: bool = False
+    planes: bool = False
+    taps: str = ""
+    frames: bool = False
+    merged: bool = False
+    positions: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

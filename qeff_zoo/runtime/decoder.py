@@ -254,7 +254,8 @@ class Decoder:
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         seen = self.sizes.covering(lengths, held)
-        return self._call(pieces, rows, width or widest, seen, kept)
+        # What must be whole may be longer than a call is wide.
+        return self._call(pieces, rows, max(width or 0, widest), seen, kept)
 
     def _call(
         self,
@@ -289,7 +290,7 @@ class Decoder:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
                 if (sights := pieces[row].sights) is not None:
-                    inputs[self._types][place, sights.places] = 1
+                    inputs[self._types][place, sights.together] = 1
         if _HIDDEN in self.program.inputs:
             size = int(self.program.inputs[_HIDDEN].shape[2])
             inputs[_HIDDEN] = np.zeros((len(rows), width, size), np.float32)

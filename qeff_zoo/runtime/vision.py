@@ -4,7 +4,7 @@
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,16 @@ class Vision:
         program: Opened.
         config: config.json of the model.
         budget: Bytes of features that are kept.
-        layout: As the recipe says.
+        images: As the recipe says of them.
     """
 
     def __init__(
-        self, program: Program, config: Mapping[str, Any], budget: int, layout: str = ""
+        self, program: Program, config: Mapping[str, Any], budget: int, images: Mapping[str, Any]
     ) -> None:
         self.program, self._config, self._budget = program, config, budget
-        self.layout = LAYOUTS[layout]
+        self._images, self.layout = images, LAYOUTS[images.get("layout", "")]
         #: Of a program that takes patches: what their geometry depends on.
-        self.tower = Tower.read(config) if "position_ids" in program.inputs else None
+        self.tower = Tower.read(config, images) if "position_ids" in program.inputs else None
         #: Bytes in use.
         self.used = 0
         #: Pictures that the program has read.
@@ -63,12 +63,16 @@ class Vision:
         pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
-        time, height, width = (int(size) for size in prepared[GRID].reshape(3))
-        told = {
-            "pixel_values": pixels,
-            GRID: prepared[GRID],
-            **self.tower.describe((time, height, width)),
-        }
+        if self.tower.positions:
+            told = self.tower.unpadded({**prepared, "pixel_values": pixels})
+            time, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
+        else:
+            time, height, width = (int(size) for size in prepared[GRID].reshape(3))
+            told = {
+                "pixel_values": self.tower.ordered(pixels, (time, height, width)),
+                GRID: prepared[GRID],
+                **self.tower.describe((time, height, width)),
+            }
         grid = time, height // self.tower.merge, width // self.tower.merge
         return Picture(digest=digest, features=self._run(told), grid=grid)
 
@@ -76,7 +80,11 @@ class Vision:
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]
     ) -> Picture:
         """Read tiles one by one: they do not see one another."""
-        tiles = pixels.reshape(-1, *pixels.shape[-3:])
+        tiles: Sequence[Array] = [*pixels.reshape(-1, *pixels.shape[-3:])]
+        if (mask := prepared.get(self._images.get("mask", ""))) is not None:
+            real = mask.reshape(-1, *mask.shape[-2:]) > 0
+            sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
+            tiles = [tile[:, :height, :width] for tile, height, width in sizes]
         found = [self._run({"pixel_values": tile[None]}) for tile in tiles]
         features = {
             name: self.layout.arrange([tile[name] for tile in found], prepared, self._config)

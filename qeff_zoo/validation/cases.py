@@ -267,7 +267,7 @@ def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
 
 
 def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]) -> list[Stage]:
-    """Let no call end within a picture: it goes on to the end of that.
+    """Let no call end within a picture, or what else must be whole: it goes on to the end of that.
 
     Args:
         stages: As they were written.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a package on the cases: which tokens went in, and what it answered."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -203,7 +203,7 @@ class _Drawn:
             images = {**session.images, "placeholder": session.placeholder}
             sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
             if session.images.get("whole"):
-                stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
+                stages = cases.uncut(stages, [one.stretches if one else () for one in sights])
         return cls(
             stages=stages,
             sequences=sequences,
@@ -363,12 +363,6 @@ def _sound_lengths(session: SpeechSeq2SeqSession, count: int) -> list[int]:
     if not session.sources.any_length:
         return [session.frames] * count
     return [session.frames // (1 + number % 3) for number in range(count)]
-
-
-def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:
-    """Return where the pictures of a sequence begin and end."""
-    for picture, begun in zip(sights.pictures, sights.starts, strict=True) if sights else ():
-        yield begun, begun + picture.rows
 
 
 def _call(decoder: Decoder, call: cases.Call, pieces: Mapping[int, Piece]) -> list[Array]:
