@@ -125,8 +125,8 @@ def build(
     for number, one in enumerate(checkpoint.merged, 1):
         if not one.adapter.repository:
             store.remember_source(plan.build_key, one.adapter.folder, number)
-    if checkpoint.speculator and not checkpoint.speculator.repository:
-        store.remember_source(plan.build_key, checkpoint.speculator.folder, HEADS)
+    if (heads := checkpoint.speculator) and not (heads.repository or heads.layer):
+        store.remember_source(plan.build_key, heads.folder, HEADS)
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from qeff_zoo import registry
 
 _LAYERS, _INNER = 2, 24
 
@@ -132,6 +135,7 @@ def of_speculators(folder: Path, hidden: int, vocab: int) -> Path:
 
 KINDS = {"turbo": turbo, "medusa": medusa, "chained": chained, "tied": tied}
 LAYERS = {"eagle3": eagle3, "speculators": of_speculators}
+MTP = ("deepseek_v3", "qwen3_next")
 
 
 def _random(*shape: int) -> torch.Tensor:
@@ -150,3 +154,49 @@ def _write(folder: Path, config: str, sizes: dict, weights: str, tensors: dict) 
     (folder / config).write_text(json.dumps(sizes), encoding="utf-8")
     save_file(tensors, folder / f"{weights}.safetensors")
     return folder
+
+
+#: By model_type of a tiny model: what makes it small, what makes a model of its MTP layer alone, and how checkpoints
+#: name this and what is before and behind it.
+_MTP: dict[str, tuple[dict, dict, list[str]]] = {
+    "deepseek_v3": (
+        {"num_hidden_layers": 2, "first_k_dense_replace": 1},
+        {"first_k_dense_replace": 0},
+        ["", "enorm", "hnorm", "eh_proj", "shared_head.norm"],
+    ),
+    "qwen3_next": (
+        {"layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": [0]},
+        {"layer_types": ["full_attention"], "mlp_only_layers": []},
+        ["layers.0.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"],
+    ),
+}
+
+
+def with_mtp(model_type: str, folder: Path) -> Path:
+    """Write a recipe's tiny model with an MTP layer, whose tensors are named as in published checkpoints."""
+    small, one, (layer, token, hidden, join, norm) = _MTP[model_type]
+    config = {"model_type": model_type, **registry.find_recipe(model_type).tiny[0].config}
+    config |= {"num_hidden_layers": 2, **small}
+    tensors, size = _of_model(config, folder), config["hidden_size"]
+    inner = _of_model({**config, **one, "num_hidden_layers": 1}, folder / "inner")
+    own = model_type == "deepseek_v3"
+    prefix = "model.layers.2." if own else "mtp."
+    tensors |= {
+        name.replace("model.layers.0.", prefix + layer): tensor
+        for name, tensor in inner.items()
+        if name.startswith("model.layers.0.")
+    }
+    tensors |= {f"{prefix}{name}.weight": 1 + _random(size) for name in (token, hidden, norm)}
+    tensors[f"{prefix}{join}.weight"] = _random(size, 2 * size)
+    if own:
+        tensors[f"{prefix}shared_head.head.weight"] = inner["lm_head.weight"]
+        tensors[f"{prefix}embed_tokens.weight"] = inner["model.embed_tokens.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def _of_model(config: dict, folder: Path) -> dict[str, torch.Tensor]:
+    """Write a model with random weights; return them."""
+    kind = CONFIG_MAPPING[config["model_type"]]
+    AutoModelForCausalLM.from_config(kind(**config)).save_pretrained(folder)
+    return load_file(folder / "model.safetensors")

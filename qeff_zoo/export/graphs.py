@@ -7,7 +7,7 @@ is kept beside it.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.speculators import PREFIX
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.expressions import Expression, substitute
@@ -131,7 +132,7 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bind(needed)
     behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
-    heads = checkpoint.speculator.bindings if checkpoint.speculator else {}
+    heads = _bindings_of_drafts(checkpoint, program, needed)
     behind |= {name: heads[name] for name in needed if name in heads}
     if lost := [one for one in needed if one not in bound.expressions and one not in behind]:
         raise CheckpointError(
@@ -152,6 +153,29 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
         "doubled": bound.doubled,
     }
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _bindings_of_drafts(
+    checkpoint: Checkpoint, program: ProgramPlan, needed: Iterable[str]
+) -> dict[str, Expression]:
+    """Bind what drafts; a layer of the model's own as transformers binds a model that has no other."""
+    heads = checkpoint.speculator
+    if heads is None:
+        return {}
+    bound: dict[str, Expression] = dict(heads.bindings)
+    inner = f"{PREFIX}inner."
+    wanted = [name.removeprefix(inner) for name in needed if name.startswith(inner)]
+    if not heads.layer or not wanted:
+        return bound
+    from qeff_zoo.export import loader
+    from qeff_zoo.weights import bindings
+
+    logical = checkpoint.logical
+    tensors = {name: replace(logical[tensor], name=name) for name, tensor in heads.layer.items()}
+    found = bindings.bind(loader.build_meta(heads.said["config"], program.task), tensors, wanted)
+    named: dict[str, Expression] = {**heads.layer}
+    expressions = found.expressions.items()
+    return bound | {inner + name: substitute(value, named) for name, value in expressions}
 
 
 def _read(

@@ -277,7 +277,7 @@ class Decoder:
             inputs[_SEEN] = np.zeros(seen, np.int64)
         if self._says_kept:
             inputs[_KEPT] = np.zeros(kept, np.int64)
-        inputs |= self._adapters.given([pieces[row].slot for row in rows])
+        inputs |= self._adapters.given([pieces[row].slot for row in rows], rows)
         if _INDEX in self.program.inputs:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:

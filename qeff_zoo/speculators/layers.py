@@ -90,7 +90,47 @@ def _side_by_side(self: Any, hidden_states: Tensor, **given: Any) -> Tensor:
     return result
 
 
-_LAYERS: Mapping[str, Any] = MappingProxyType({"eagle3": Eagle3})
+class Mtp(nn.Module):
+    """A layer of the model's own kind, which reads tokens and hidden states joined by a matrix.
+
+    Args:
+        said: See `qeff_zoo.speculators.mtp`.
+        model: That it drafts for.
+    """
+
+    def __init__(self, said: Mapping[str, Any], model: Any) -> None:
+        super().__init__()
+        config, size = said["config"], said["hidden_size"]
+        self.inner: Any = load_meta(config, registry.recipe_for(config))
+        norm = self.inner.get_decoder().norm
+        self.token_norm, self.hidden_norm = deepcopy(norm), deepcopy(norm)
+        self.join = nn.Linear(2 * size, size, bias=False)
+        if "embed" in said["own"]:
+            self.embed_tokens = nn.Embedding(said["vocab_size"], size)
+        self._normed = bool(said.get("normed"))
+        # Not a part of this one where it is the model's.
+        self._head = [(self.inner if "head" in said["own"] else model).get_output_embeddings()]
+
+    @property
+    def head(self) -> Any:
+        """What makes logits."""
+        return self._head[0]
+
+    def forward(self, embed: Any, input_ids: Tensor, hidden_states: Tensor, **cache: Any) -> Any:
+        """As of `Eagle3`."""
+        embeds = getattr(self, "embed_tokens", embed)(input_ids)
+        joined = torch.cat([self.token_norm(embeds), self.hidden_norm(hidden_states)], -1)
+        decoder, handed = self.inner.get_decoder(), list[Tensor]()
+        watch = decoder.norm.register_forward_pre_hook(lambda _, args: handed.append(args[0]))
+        try:
+            output = decoder(inputs_embeds=self.join(joined), use_cache=True, **cache)
+        finally:
+            watch.remove()
+        state = output.last_hidden_state
+        return SimpleNamespace(logits=self.head(state), handed=state if self._normed else handed[0])
+
+
+_LAYERS: Mapping[str, Any] = MappingProxyType({"eagle3": Eagle3, "mtp": Mtp})
 
 
 def build(said: Mapping[str, Any], model: Any) -> Any:

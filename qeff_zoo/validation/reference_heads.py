@@ -8,19 +8,22 @@ variants of the heads too; their names are those of the package's matrices.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from qeff_zoo.validation.cases import LAYER_ANSWERS
-from qeff_zoo.validation.reference_layers import LAYERS, OfLayer, put
+from qeff_zoo.validation.reference_formats.files import plain
+from qeff_zoo.validation.reference_layers import LAYERS, Mtp, OfLayer, put
+from qeff_zoo.validation.reference_loading import decoded_weights
 
 #: Hidden states (rows, size) and tokens (rows, heads), the newest first: logits (rows, heads, vocab).
 Drafting: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -40,6 +43,10 @@ def attach(
     if located is None:
         return None, 0
     folder, (config_name, *names) = Path(located["folder"]), located["files"]
+    if "layer" in located:
+        model.speculator = nn.Module()
+        wanted = {*located["sources"].values(), *located["layer"].values()}
+        return Mtp(model, located, _own_tensors(folder, located["files"], wanted)), LAYER_ANSWERS
     config = json.loads((folder / config_name).read_bytes())
     stored = {
         _PREFIX.sub("", name): tensor.float() if tensor.is_floating_point() else tensor
@@ -52,6 +59,17 @@ def attach(
     key = next(key for key in _KINDS if key in config)
     heads = int(config[key])
     return _KINDS[key](model, config, stored, heads), heads
+
+
+def _own_tensors(folder: Path, files: Sequence[str], wanted: set[str]) -> dict[str, Tensor]:
+    """Read tensors of a model's checkpoint, in float32."""
+    if decoded := decoded_weights(folder):
+        return {name: plain(decoded.tensors[name][:]) for name in wanted}
+    found: dict[str, Tensor] = {}
+    for file in files:
+        with safe_open(folder / file, "pt") as opened:
+            found |= {name: plain(opened.get_tensor(name)) for name in wanted & {*opened.keys()}}
+    return found
 
 
 def _plain(*_: int) -> nn.Module:

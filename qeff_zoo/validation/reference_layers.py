@@ -8,6 +8,7 @@ goes on from its own state.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -213,6 +214,71 @@ class Eagle3(OfLayer):
         every = logits.min().repeat(self._config["vocab_size"])
         every[torch.arange(len(logits)) + self._offsets.long()] = logits
         return every
+
+
+class Mtp(OfLayer):
+    """MTP (arXiv 2412.19437): a layer of the model's own class, behind a matrix that joins tokens and hidden states.
+
+    Args:
+        model: Hugging Face's.
+        told: What the layer is, as `Speculator.located` says it.
+        stored: Its tensors, in float32.
+    """
+
+    def __init__(self, model: Any, told: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
+        super().__init__(model, [model.get_output_embeddings()])
+        said = told["said"]
+        config = type(model.config).from_dict(said["config"])
+        self._inner, loaded = type(model).from_pretrained(
+            None,
+            config=config,
+            state_dict={name: stored[tensor] for name, tensor in told["layer"].items()},
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+        )
+        unread = {"lm_head.weight", "model.embed_tokens.weight"}
+        if missing := {*loaded["missing_keys"]} - unread or {*loaded["unexpected_keys"]}:
+            raise ValueError(f"The layer's tensors are others than {sorted(missing)[:5]}.")
+        if hasattr(self._inner, "set_experts_implementation"):
+            self._inner.set_experts_implementation("eager")
+        model.speculator.inner = self._inner.eval()
+        kinds = {"embed_tokens": nn.Embedding, "join": nn.Linear}
+        self._front: dict[str, Any] = {}
+        for name, tensor in told["sources"].items():
+            part = name.partition(".")[0]
+            norm = deepcopy(self._inner.get_decoder().norm)
+            module = self._front[part] = kinds[part](1, 1) if part in kinds else norm
+            module.weight = nn.Parameter(stored[tensor], requires_grad=False)
+            if part == "join":
+                module.bias = None
+            model.speculator.add_module(part, module)
+        self._own_head, self._normed = "head" in said["own"], bool(said.get("normed"))
+
+    def joined(self, read: Tensor) -> Tensor:
+        """Return what logits are made of, as it is."""
+        return read
+
+    def layer(
+        self, tokens: Tensor, states: Tensor, start: int, cache: list[Tensor] | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run the model of one layer on all that it has read; the cache is that."""
+        embed = self._front.get("embed_tokens") or self.model.get_input_embeddings()
+        pair = self._front["token_norm"](embed(tokens)), self._front["hidden_norm"](states)
+        read = self._front["join"](torch.cat(pair, -1))
+        read = torch.cat([*(cache or ()), read])
+        decoder, before = self._inner.get_decoder(), list[Tensor]()
+        watch = decoder.norm.register_forward_pre_hook(lambda _, args: before.append(args[0]))
+        after = decoder(inputs_embeds=read[None], use_cache=False).last_hidden_state
+        watch.remove()
+        return (after if self._normed else before[0])[0, start:], [read]
+
+    def head(self, state: Tensor) -> Tensor:
+        """Return logits, of a state of the one or the other side of the last norm."""
+        state = state if self._normed else self._inner.get_decoder().norm(state[None])[0]
+        head = (self._inner if self._own_head else self.model).get_output_embeddings()
+        logits: Tensor = head(state)
+        return logits
 
 
 #: What the rotations of a layer follow from.

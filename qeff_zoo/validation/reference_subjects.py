@@ -138,7 +138,8 @@ class _Logits(Answers):
 
         hidden: list[Tensor] = []
         layer = self._heads if isinstance(self._heads, OfLayer) else None
-        with hooked(self._model.get_output_embeddings(), keep), layer or nullcontext():
+        # The layer's are read first: `keep` leaves few of them.
+        with layer or nullcontext(), hooked(self._model.get_output_embeddings(), keep):
             logits = self._call(numbers, inputs, use_cache=False).logits[0]
         if self._heads:
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]

@@ -30,7 +30,7 @@ class QaicTarget:
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
-    no_adapters: str = "nothing was tried yet that keeps their matrices on a card from call to call"
+    no_adapters: str = ""
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text",)
     programs: int = 1

@@ -21,6 +21,7 @@ from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Memory, Tensor
+from qeff_zoo.states import part_adapters
 from qeff_zoo.targets.qaic import cards
 from qeff_zoo.targets.qaic.buffers import buffer_of
 from qeff_zoo.targets.qaic.sdk import installed
@@ -105,7 +106,8 @@ class QaicProgram:
         self._rt, api = sdk
         self._folder, self._devices = folder, devices
         self._compiler = " ".join(map(str, program.compiler.values()))
-        self.specializations, self.states = program.specializations, program.states
+        self.specializations = program.specializations
+        self.states, self.matrices = part_adapters(program.states)
         self._shapes = FixedShapes(program.specializations)
         with self._understood("open"):
             self._context = self._rt.Context(self._rt.QIDList(devices))
@@ -117,11 +119,18 @@ class QaicProgram:
         layout.ParseFromString(bytes(described))
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
-        self._require(axes.keys(), read, {one.name for one in found})
+        adapters = {one.name for one in self.matrices}
+        self._require(axes.keys() | adapters, read, {one.name for one in found})
         self._names = [one.name for one in found]
-        self._buffers = {
-            one.name: buffer_of(api, one.name, one.type) for one in found if one.name in axes
+        buffers = {
+            one.name: buffer_of(api, one.name, one.type)
+            for one in found
+            if one.name in adapters | axes.keys()
         }
+        #: Matrices of adapters, which calls leave out but where the host has others.
+        self._kept = {name: buffer for name, buffer in buffers.items() if name in adapters}
+        self._changed: dict[str, Array] = {}
+        self._buffers = {name: buffer for name, buffer in buffers.items() if name in axes}
         tensors = {
             name: Tensor(dtype=buffer.tensor_dtype, shape=axes[name])
             for name, buffer in self._buffers.items()
@@ -151,6 +160,10 @@ class QaicProgram:
         """Cut rows into those that one call can take: slots begin one by one, all else runs together."""
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
+    def retain(self, states: Mapping[str, Array]) -> None:
+        """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
+        self._changed = {**self._changed, **states}
+
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call; what it returns has memory of its own.
 
@@ -169,6 +182,8 @@ class QaicProgram:
             else np.empty(shapes[name], buffer.dtype)
             for name, buffer in self._buffers.items()
         }
+        changed, self._changed = self._changed, {}
+        data |= {name: self._kept[name].write(array) for name, array in changed.items()}
         if self._slices is not None:
             for slices, offsets in self._slices.of(rows):
                 status, _ = execution.setDataWithSlices(slices, self._slices.handle, offsets)
@@ -187,7 +202,8 @@ class QaicProgram:
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
         """Make sure that the QPC takes and returns what the manifest says."""
         # QNN's converter writes `_` for `.` in names.
-        states = {name for one in self.states for name in (one.name, one.name.replace(".", "_"))}
+        kept = (*self.states, *self.matrices)
+        states = {name for one in kept for name in (one.name, one.name.replace(".", "_"))}
         if lacking := sorted(known - found):
             raise self._foreign(f"it has no {', '.join(map(repr, lacking))}")
         if strange := sorted(read - known - states):
