@@ -173,7 +173,11 @@ def _bindings_of_drafts(
     from qeff_zoo.weights import bindings
 
     logical = checkpoint.logical
-    tensors = {name: replace(logical[tensor], name=name) for name, tensor in heads.layer.items()}
+    tensors = {
+        name: replace(logical[tensor], name=name)
+        for name, tensor in heads.layer.items()
+        if tensor in logical  # scales of others are not
+    }
     found = bindings.bind(loader.build_meta(heads.said["config"], program.task), tensors, wanted)
     named: dict[str, Expression] = {**heads.layer}
     expressions = found.expressions.items()
