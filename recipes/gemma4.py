@@ -10,11 +10,15 @@ from .llava import RECIPE as LLAVA
 from .paddleocr_vl import VISION
 
 _HEADS = {"num_key_value_heads": 4, "head_dim": 16, "position_embedding_size": 32}
-_TOKENS = {"image_token_id": 200, "boi_token_id": 201, "eoi_token_id": 202}
-TOKENS = {**_TOKENS, "video_token_id": 203, "audio_token_id": 204}
+_IDS = ("image_token_id", "boi_token_id", "eoi_token_id", "video_token_id", "audio_token_id")
+TOKENS = {name: 200 + place for place, name in enumerate(_IDS)}
 BOTH_WAYS = {"use_bidirectional_attention": "vision"}
 _BASE, _, _SHARED = ({**tiny.config, "model_type": "gemma4_text"} for tiny in GEMMA4_TEXT.tiny)
-
+_STANDARD, _CLIPPED = (
+    {**VISION, **_HEADS, n: True} for n in ("standardize", "use_clipped_linears")
+)
+_TINY = {**TOKENS, "text_config": {**_BASE, **BOTH_WAYS}, "vision_config": _STANDARD}
+_E2B = {**TOKENS, "text_config": _SHARED, "vision_config": _CLIPPED}
 IMAGES = Images(
     patches=True,
     positions="image_position_ids",
@@ -30,21 +34,5 @@ RECIPE = replace(
     architectures=("Gemma4ForConditionalGeneration",),
     special="Patches of pictures of any size; in sliding layers of some models tokens of a picture see one another.",
     images=IMAGES,
-    tiny=(
-        Tiny(
-            config={
-                **TOKENS,
-                "text_config": {**_BASE, **BOTH_WAYS},
-                "vision_config": {**VISION, **_HEADS, "standardize": True},
-            }
-        ),
-        Tiny(
-            config={
-                **TOKENS,
-                "text_config": _SHARED,
-                "vision_config": {**VISION, **_HEADS, "use_clipped_linears": True},
-            },
-            name="shared",
-        ),
-    ),
+    tiny=(Tiny(config=_TINY), Tiny(config=_E2B, name="shared")),
 )

@@ -17,6 +17,7 @@ VISION = {
     "patch_size": 4,
     "initializer_range": 0.2,
 }
+_LINES = Images(patches=True, planes=True, lines=True)
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -24,21 +25,8 @@ RECIPE = replace(
     architectures=("PaddleOCRVLForConditionalGeneration",),
     special="Patches of pictures of any size, line by line; learned positions, interpolated; RoPE with three axes.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
-    images=Images(
-        patches=True,
-        planes=True,
-        lines=True,
-        taps="bilinear",
-        axes=3,
-        types="mm_token_type_ids",
-    ),
+    images=replace(_LINES, taps="bilinear", axes=3, types="mm_token_type_ids"),
     tiny=(
-        Tiny(
-            config={
-                **TOKENS,
-                "text_config": {**TEXT, "head_dim": 16},
-                "vision_config": VISION,
-            }
-        ),
+        Tiny(config={**TOKENS, "text_config": {**TEXT, "head_dim": 16}, "vision_config": VISION}),
     ),
 )

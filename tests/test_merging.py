@@ -207,7 +207,7 @@ def test_other_targets_have_the_adapter_inside(
 ) -> None:
     """Which the reference says, that merges it by code of its own."""
     models.trace(models.llama, home)
-    sizes = {**SHAPE, "weights": "int8", "target": target}
+    sizes = {"prefill_seq_len": 4, "ctx_len": 12, "weights": "int8", "target": target}
     package = qeff_zoo.build(models.llama, adapter=str(adapter), **sizes)
     assert package.validated == ("simulated" if target == "qnn-htp" else "checkpoint")
 

@@ -246,11 +246,40 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
 
 
+def _nemo(settings: Mapping[str, Any]) -> Features:
+    """NeMo's log-mel features, each bin with mean 0 and a standard deviation of 1 over the whole recording."""
+    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", _SIZE))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    width, emphasis = int(settings.get("win_length", _WIDTH)), settings.get("preemphasis", 0.97)
+    window = np.zeros(size, np.float32)
+    window[(size - width) // 2 :][:width] = np.hanning(width)
+    filters = slaney_filters(bins, size, rate).astype(np.float32)
+
+    def compute(samples: Array) -> Array:
+        whole, count = np.array(samples, np.float32), len(samples) // hop
+        if emphasis is not None:
+            whole[1:] -= np.float32(emphasis) * whole[:-1].copy()
+        frames = _frames(np.pad(whole, size // 2), size, hop)
+        logs = np.empty((count, bins), np.float32)
+        for start in range(0, count, _BLOCK):
+            stop = min(start + _BLOCK, count)
+            spectra = np.fft.rfft(frames[start:stop] * window, axis=1)
+            powers = (spectra.real**2 + spectra.imag**2).astype(np.float32, copy=False)
+            logs[start:stop] = np.log(powers @ filters + np.float32(2**-24))
+        centred = logs - logs.mean(0)
+        spread = np.sqrt((centred**2).sum(0) / max(1, count - 1))
+        scaled: Array = centred / (spread + np.float32(1e-5))
+        return scaled
+
+    return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
     {
         "Wav2Vec2FeatureExtractor": _plain,
         "SeamlessM4TFeatureExtractor": _kaldi,
         "Speech2TextFeatureExtractor": _utterance,
         "WhisperFeatureExtractor": _whisper,
+        "ParakeetFeatureExtractor": _nemo,
     }
 )

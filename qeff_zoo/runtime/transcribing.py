@@ -69,7 +69,9 @@ class LabelledSpeechSession:
         #: Of the graph: samples, or frames of features.
         self.input_name = next(name for name in _INPUTS if name in program.inputs)
         #: Samples from one labelled frame to the next.
-        self.step = self.features.step * math.prod(self.config.get("conv_stride") or ())
+        shortened = self.config.get("encoder_config", {}).get("subsampling_factor", 1)
+        strides = self.config.get("conv_stride") or (shortened,)
+        self.step: int = self.features.step * math.prod(strides)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -141,7 +143,8 @@ class LabelledSpeechSession:
             answers = self.run([self.features.compute(one.samples) for one in together])
             for window, logits in zip(together, answers, strict=True):
                 found = logits.argmax(-1)
-                kept = found[window.left : self._frames(window.samples) - window.right]
+                stop = self._frames(window.samples) - window.right if window.right else None
+                kept = found[window.left : stop]
                 labels[window.number] += kept.tolist()
         return [
             self._transcription(one, len(samples) / self.rate)

@@ -28,8 +28,9 @@ _EXAMPLE, _LEAST = (
         "input_features": 24,
     },
 )
-#: Configs' names for the values of a frame of features.
-_BINS = ("feature_projection_input_dim", "input_feat_per_channel")
+#: Configs' names for the values of a frame of features, and models' for their own rule of how many frames become of it.
+_BINS = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
+_RULES = ("_get_feat_extract_output_lengths", "_get_subsampling_output_length")
 
 
 class Listen(nn.Module):
@@ -64,7 +65,8 @@ def frames_of(model: Any, lengths: Tensor) -> Tensor:
         model: Hugging Face's.
         lengths: (batch,), samples or frames of features.
     """
-    frames: Tensor = model._get_feat_extract_output_lengths(lengths).long()
+    rule = next(getattr(model, name) for name in _RULES if hasattr(model, name))
+    frames: Tensor = rule(lengths).long()
     return frames
 
 
@@ -80,7 +82,7 @@ def example(model: Any) -> tuple[Tensor, Tensor, Any]:
     Args:
         model: From `loader.load_meta`.
     """
-    name, config = model.main_input_name, model.config
+    name, config = model.main_input_name, getattr(model.config, "encoder_config", model.config)
     shape: tuple[int, ...] = (_BATCH, _EXAMPLE[name])
     mask = torch.ones(shape, dtype=torch.long)
     if name == "input_features":
