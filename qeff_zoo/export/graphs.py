@@ -97,8 +97,10 @@ def obtain(
     return _read(folder, checkpoint, store, changes or {}, cached=cached)
 
 
-def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> Any:
-    """Trace a program's graph into a folder; the config is enough.
+def trace(
+    folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, name: str = GRAPH
+) -> Any:
+    """Trace a program's graph into a folder, under a name; the config is enough.
 
     Returns:
         The `onnx_ir.Model`.
@@ -110,7 +112,7 @@ def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint
     recipe = for_task(plan.recipe, program.task)
     role = program.role if len(plan.programs) > 1 else None
     model = exporter.export_graph(checkpoint.config, recipe, role, **program.variant)
-    ir.save(model, folder / GRAPH)
+    ir.save(model, folder / name)
     return model
 
 
@@ -171,7 +173,11 @@ def _bindings_of_drafts(
     from qeff_zoo.weights import bindings
 
     logical = checkpoint.logical
-    tensors = {name: replace(logical[tensor], name=name) for name, tensor in heads.layer.items()}
+    tensors = {
+        name: replace(logical[tensor], name=name)
+        for name, tensor in heads.layer.items()
+        if tensor in logical  # scales of others are not
+    }
     found = bindings.bind(loader.build_meta(heads.said["config"], program.task), tensors, wanted)
     named: dict[str, Expression] = {**heads.layer}
     expressions = found.expressions.items()

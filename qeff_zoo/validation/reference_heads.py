@@ -64,7 +64,8 @@ def attach(
 def _own_tensors(folder: Path, files: Sequence[str], wanted: set[str]) -> dict[str, Tensor]:
     """Read tensors of a model's checkpoint, in float32."""
     if decoded := decoded_weights(folder):
-        return {name: plain(decoded.tensors[name][:]) for name in wanted}
+        known = wanted & {*decoded.tensors}  # scales of others are not
+        return {name: plain(decoded.tensors[name][:]) for name in known}
     found: dict[str, Tensor] = {}
     for file in files:
         with safe_open(folder / file, "pt") as opened:

@@ -232,7 +232,9 @@ class Mtp(OfLayer):
         self._inner, loaded = type(model).from_pretrained(
             None,
             config=config,
-            state_dict={name: stored[tensor] for name, tensor in told["layer"].items()},
+            state_dict={
+                name: stored[tensor] for name, tensor in told["layer"].items() if tensor in stored
+            },
             dtype=torch.float32,
             attn_implementation="eager",
             output_loading_info=True,
