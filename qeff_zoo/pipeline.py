@@ -397,7 +397,7 @@ class Exported:
     """What an export gave.
 
     Args:
-        path: Of the graph.
+        path: Of the graph; of several, of that which answers.
         seconds: Wall time by stage.
         peak_rss_bytes: Of this process, mapped files included.
     """
@@ -416,7 +416,7 @@ def export(
     reporter: Reporter | None = None,
     **place: Unpack[Place],
 ) -> Exported:
-    """Write the portable graph of a model, and its weights beside it unless told otherwise.
+    """Write the portable graphs of a model's programs, and their weights beside them unless told otherwise.
 
     Args:
         model: Hub id, folder or GGUF file; with `graph_only` a config.json is enough.
@@ -434,28 +434,36 @@ def export(
         checkpoint = with_adapters(checkpoint, request.adapter)
         checkpoint = with_speculator(checkpoint, request.speculator)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
-        (program,) = plan.programs
     with new_folder(output) as folder, watch.stage("graph"):
         if graph_only:
-            graphs.trace(folder, plan, program, checkpoint)
+            for program in plan.programs:
+                graphs.trace(folder, plan, program, checkpoint, _graph_name(plan, program))
         else:
             _export_with_weights(folder, plan, checkpoint, store)
     return Exported(
-        path=output / graphs.GRAPH, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes()
+        path=output / _graph_name(plan, plan.programs[0]),
+        seconds=watch.seconds,
+        peak_rss_bytes=peak_rss_bytes(),
     )
 
 
+def _graph_name(plan: Plan, program: ProgramPlan) -> str:
+    return f"{program_name(plan, program)}{Path(graphs.GRAPH).suffix}"
+
+
 def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store: Store) -> None:
-    """Write the portable graph, and its weights in float32 as the model names them."""
+    """Write the portable graphs, and their weights in float32 as the model names them."""
     import onnx_ir as ir
 
     from qeff_zoo.weights import external_data
 
     changes = graphs.changes_of(plan, checkpoint)
     checkpoint.fetch()
-    graph = graphs.obtain(plan, plan.programs[0], checkpoint, store, changes)
-    layout = plan_file(external_data.as_they_are(graph.model, graph.bindings), checkpoint.tensors)
+    found = [graphs.obtain(plan, one, checkpoint, store, changes) for one in plan.programs]
+    slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in found]
+    layout = plan_file(external_data.together(slots), checkpoint.tensors)
     store.require_space(folder, layout.nbytes, "the graph's weights")
     weights.write(layout, checkpoint, folder / external_data.WEIGHTS)
-    external_data.place(graph.model, layout)
-    ir.save(graph.model, folder / graphs.GRAPH)
+    for program, graph in zip(plan.programs, found, strict=True):
+        external_data.place(graph.model, layout)
+        ir.save(graph.model, folder / _graph_name(plan, program))

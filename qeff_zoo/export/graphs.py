@@ -97,8 +97,10 @@ def obtain(
     return _read(folder, checkpoint, store, changes or {}, cached=cached)
 
 
-def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> Any:
-    """Trace a program's graph into a folder; the config is enough.
+def trace(
+    folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, name: str = GRAPH
+) -> Any:
+    """Trace a program's graph into a folder, under a name; the config is enough.
 
     Returns:
         The `onnx_ir.Model`.
@@ -110,7 +112,7 @@ def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint
     recipe = for_task(plan.recipe, program.task)
     role = program.role if len(plan.programs) > 1 else None
     model = exporter.export_graph(checkpoint.config, recipe, role, **program.variant)
-    ir.save(model, folder / GRAPH)
+    ir.save(model, folder / name)
     return model
 
 

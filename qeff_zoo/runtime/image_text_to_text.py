@@ -57,10 +57,12 @@ class ImageTextToTextSession(TextGenerationSession):
         super().__init__(folder, program, prefixes=prefixes)
         self.config = read_json(folder / "config.json")
         self.images = chosen["images"]
-        self.vision = Vision(vision, self.config, feature_cache_bytes, self.images)
+        self.vision: Vision = Vision(vision, self.config, feature_cache_bytes, self.images)
         self._processor: Any = None
         #: The token that stands for a row of a picture's features.
         self.placeholder = _id(self.config, self.images["token"])
+        #: The token that stands for a picture in a prompt that is not written out.
+        self.marker = _id(self.config, self.images.get("marker") or self.images["token"])
 
     def request(
         self, prompt: Prompt, *, images: Sequence[Image] = (), chat: bool = False, **choices: Any
@@ -175,11 +177,10 @@ class ImageTextToTextSession(TextGenerationSession):
 
     def _written_out(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """Replace the token of each picture by those of its rows, and what stands around them."""
-        marker = _id(self.config, self.images.get("marker") or self.images["token"])
-        self._check_count(tokens, marker, len(pictures))
+        self._check_count(tokens, self.marker, len(pictures))
         left, whole = iter(pictures), list[int]()
         for token in tokens:
-            whole += self.run_of(next(left)) if token == marker else [token]
+            whole += self.run_of(next(left)) if token == self.marker else [token]
         return whole
 
     def _check_count(self, tokens: Sequence[int], marker: int, pictures: int) -> None:

@@ -12,6 +12,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
+from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
@@ -34,6 +35,7 @@ Session: TypeAlias = (
     | TokenClassificationSession
     | ImageClassificationSession
     | ImageEmbeddingSession
+    | ZeroShotSession
     | LabelledSpeechSession
     | SpeechSeq2SeqSession
 )
@@ -106,7 +108,7 @@ def open_session(
         observed = Observed(opened, observe) if observe else opened
         for program in before:
             choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
-        if before:
+        if before and task.role == "decoder":
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
     if blocks:

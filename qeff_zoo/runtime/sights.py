@@ -18,11 +18,13 @@ class Picture:
         digest: Of its pixels and its geometry.
         features: By input of the language program, (rows, width).
         grid: Time, height and width in rows of features; or tiles, and the rows and columns in which they lie.
+        seconds: That it took to read it; 0 where it was known.
     """
 
     digest: bytes
     features: Mapping[str, Array]
     grid: tuple[int, int, int] = (1, 1, 1)
+    seconds: float = 0.0
 
     @property
     def rows(self) -> int:

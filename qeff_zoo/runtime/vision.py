@@ -3,8 +3,10 @@
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,8 @@ class Vision:
         self.tower = Tower.read(config, images) if "position_ids" in program.inputs else None
         #: Bytes in use.
         self.used = 0
-        #: Pictures that the program has read.
-        self.read = 0
+        #: Pictures that were asked for, and of those, how many the program has read.
+        self.asked = self.read = 0
         self._in_use = threading.Lock()
         self._known: OrderedDict[bytes, Picture] = OrderedDict()
 
@@ -50,13 +52,20 @@ class Vision:
         """
         digest = _digest(prepared)
         with self._in_use:  # any thread may prepare a request
-            picture = self._known.get(digest)
-            if picture is None:
-                picture = self._look(digest, prepared)
-                self._keep(picture)
-            else:
+            self.asked += 1
+            if digest in self._known:
                 self._known.move_to_end(digest)
-        return picture
+                return self._known[digest]
+            begun = time.perf_counter()
+            picture = self._look(digest, prepared)
+            self._keep(picture)
+        return replace(picture, seconds=time.perf_counter() - begun)
+
+    def forget(self) -> None:
+        """Drop all that was read."""
+        with self._in_use:
+            self._known.clear()
+            self.used = 0
 
     def _look(self, digest: bytes, prepared: Mapping[str, Array]) -> Picture:
         self.read += 1
@@ -65,15 +74,15 @@ class Vision:
             return self._look_at_tiles(digest, pixels, prepared)
         if self.tower.positions:
             told = self.tower.unpadded({**prepared, "pixel_values": pixels})
-            time, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
+            frames, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
         else:
-            time, height, width = (int(size) for size in prepared[GRID].reshape(3))
+            frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
             told = {
-                "pixel_values": self.tower.ordered(pixels, (time, height, width)),
+                "pixel_values": self.tower.ordered(pixels, (frames, height, width)),
                 GRID: prepared[GRID],
-                **self.tower.describe((time, height, width)),
+                **self.tower.describe((frames, height, width)),
             }
-        grid = time, height // self.tower.merge, width // self.tower.merge
+        grid = frames, height // self.tower.merge, width // self.tower.merge
         return Picture(digest=digest, features=self._run(told), grid=grid)
 
     def _look_at_tiles(

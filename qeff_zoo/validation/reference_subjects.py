@@ -59,11 +59,11 @@ class Answers:
 
     Args:
         sequences: Token ids, or what else is read.
-        half: The model that answers; of one of pictures and texts, the half that does.
+        *halves: The model that answers; of one of pictures and texts, the half that does, or both.
     """
 
-    def __init__(self, sequences: Sequence[Any], half: Any) -> None:
-        self._sequences, self.half = sequences, half
+    def __init__(self, sequences: Sequence[Any], *halves: Any) -> None:
+        self._sequences, self.halves = sequences, halves
 
     def alone(self, watching: Watching | None = None) -> list[Array]:
         """Run each sequence by itself, without padding; return (positions, values) each."""
@@ -319,11 +319,14 @@ class _Pictures(Answers):
     Args:
         model: Hugging Face's.
         request: With `checkpoint`, `task`, `sequences` as `drawings.draw` takes them, and in `told` what to do
-            otherwise than the model does.
+            otherwise than the model does; and `texts` that pictures are matched with.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"], getattr(model, "vision_model", model))
+        self._texts, halves = request.get("texts") or [], [getattr(model, "vision_model", model)]
+        halves += [model.text_model] if self._texts else []
+        super().__init__([*request["sequences"], *self._texts], *halves)
+        self._count = len(request["sequences"])
         self._model, self._told = model, request["told"]
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._process = transformers.AutoImageProcessor.from_pretrained(
@@ -331,6 +334,27 @@ class _Pictures(Answers):
         )
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        found = {
+            number: self._read(self._sequences[number])
+            for number in numbers
+            if number >= self._count
+        }
+        if shown := [number for number in numbers if number < self._count]:
+            found.update(zip(shown, self._look(shown), strict=True))
+        return [found[number] for number in numbers]
+
+    def _read(self, text: Sequence[int]) -> Array:
+        """Embed a text, as long as the model has positions for."""
+        told = self._model.config.text_config
+        tokens = torch.full((1, told.max_position_embeddings), told.pad_token_id or 0)
+        tokens[0, : len(text)] = torch.tensor(text)
+        found = nn.functional.normalize(
+            self._model.get_text_features(input_ids=tokens).pooler_output
+        )
+        tick()
+        return np.asarray(found.float().numpy())
+
+    def _look(self, numbers: list[int]) -> list[Array]:
         pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
         pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
         pixels = pixels.to(next(self._model.parameters()).dtype)
@@ -353,7 +377,7 @@ class _Pictures(Answers):
         }
         pooled = by_mode[self._told.get("pooling")]()
         length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
-        return pooled / length if self._told.get("normalize") else pooled
+        return pooled / length if self._texts or self._told.get("normalize") else pooled
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
 from qeff_zoo.runtime.images import ImageSession
+from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sessions import Opening, open_heads
 from qeff_zoo.runtime.sights import Sights
@@ -55,6 +56,7 @@ class Trial:
         sources: Token ids of the text that each sequence is written of.
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
             written of one, (bins, frames).
+        texts: Token ids of what pictures are matched with; as sequences, they come after the pictures.
     """
 
     sequences: list[list[int]]
@@ -68,6 +70,7 @@ class Trial:
     greedy: tuple[list[int], list[int]] | None = None
     sources: Sequence[Sequence[int]] = ()
     sounds: Sequence[Array] = ()
+    texts: Sequence[Sequence[int]] = ()
 
 
 def try_package(
@@ -454,6 +457,26 @@ def _try_images(session: ImageSession, task: Task, step: Progress) -> Trial:
             step(1)
         keys[stage.name] = [(number, 0, 0) for call in stage.calls for number in call]
         answers[stage.name] = np.concatenate(found)
+    texts: list[list[int]] = []
+    if isinstance(session, ZeroShotSession):
+        longest = session.max_length
+        lengths = [longest, longest // 2 + 1, 1, longest // 3 + 1]
+        texts = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
+        for size in session.batch_sizes:
+            rows = [number % len(texts) for number in range(max(size, len(texts)))]
+            calls = [
+                rows[start : start + size] for start in range(0, len(rows) // size * size, size)
+            ]
+            told = [session.run_texts([texts[one] for one in call])["output"] for call in calls]
+            stage_name = f"texts_{size}"
+            keys[stage_name] = [(len(pictures) + one, 0, 0) for call in calls for one in call]
+            answers[stage_name] = np.concatenate(told)
+            step(1)
     return Trial(
-        sequences=pictures, positions=[[0] for _ in pictures], keys=keys, answers=answers, runs=[]
+        sequences=pictures,
+        positions=[[0] for _ in (*pictures, *texts)],
+        keys=keys,
+        answers=answers,
+        runs=[],
+        texts=texts,
     )
