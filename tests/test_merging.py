@@ -89,11 +89,13 @@ def test_merged_weights_are_those_of_peft(models: Models, tmp_path: Path, kind: 
         assert torch.allclose(value, wanted[name], rtol=1e-5, atol=1e-6), name
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss"])
-def test_experts_that_lie_in_one_parameter(models: Models, tmp_path: Path, model_type: str) -> None:
+@pytest.mark.parametrize(("model_type", "owner"), [("qwen3_moe", "mlp.experts."), ("gpt_oss", "")])
+def test_experts_that_lie_in_one_parameter(
+    models: Models, tmp_path: Path, model_type: str, owner: str
+) -> None:
     """Whose matrices a checkpoint has one by one, or together and input-major."""
     source = models.checkpoint(model_type, model_type)
-    named = [f"mlp.experts.{name}" for name in ("gate_up_proj", "down_proj")]
+    named = [f"{owner}{name}" for name in ("gate_up_proj", "down_proj")]
     stacked = {"r": 2, "target_modules": ["q_proj"], "target_parameters": named}
     folder = peft_adapters.write(tmp_path / "a", peft_adapters.load(source), **stacked)
     base = peft_adapters.load(source).state_dict()

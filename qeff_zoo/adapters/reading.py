@@ -126,8 +126,13 @@ class Adapter:
 
     def _stacked(self, module: str) -> bool:
         owner, named = plain(module), self.config.get("target_parameters") or ()
-        owners = {str(one).rpartition(".")[0] for one in named} - {""}
-        return any(f".{owner}".endswith(f".{one}") for one in owners)
+        owners = {str(one).rpartition(".")[0] for one in named}
+        rows = self.tensors[self.matrices(module)[0]].shape[0]
+        if "" in owners and rows != self.rank(
+            owner
+        ):  # named without its module: several matrices tell
+            return True
+        return any(f".{owner}".endswith(f".{one}") for one in owners - {""})
 
     @property
     def others(self) -> list[str]:

@@ -73,25 +73,22 @@ def _merge_stacks(
     model: Any, config: Mapping[str, Any], saved: dict[str, Tensor], weight: float
 ) -> None:
     """Merge what changes stacked parameters, and take it out of what was saved."""
-    for target in sorted(config.get("target_parameters") or ()):
-        owner, _, _ = target.rpartition(".")
-        for path, module in model.named_modules():
-            if not f".{path}".endswith(f".{owner}"):
-                continue
-            inside = [
-                name
-                for name, _ in module.named_parameters(recurse=False)
-                if any(f".{path}.{name}".endswith(f".{one}") for one in config["target_parameters"])
-            ]
-            wrapped = "base_layer." * (len(inside) - 1 - inside.index(target.rpartition(".")[2]))
+    targets = config.get("target_parameters") or ()
+    for path, module in model.named_modules():
+        names = [name for name, _ in module.named_parameters(recurse=False)]
+        inside = [
+            name for name in names if any(f".{path}.{name}".endswith(f".{one}") for one in targets)
+        ]
+        for depth, name in enumerate(reversed(inside)):  # the first is wrapped innermost
+            wrapped = "base_layer." * depth
             known = [f"base_model.model.{one}.{wrapped}lora_" for one in _spelled(model, path)]
             mark = next(one for one in known if f"{one}A.weight" in saved)
             down, up = (saved.pop(f"{mark}{side}.weight").float() for side in "AB")
-            parameter = getattr(module, target.rpartition(".")[2])
+            parameter = getattr(module, name)
             count = len(parameter)
             down, up = down.view(count, -1, down.shape[1]), up.view(len(up), -1, count)
             form = "ore,eri->eio" if getattr(module, "is_transposed", False) else "ore,eri->eoi"
-            factor = weight * _scaling(config, target)
+            factor = weight * _scaling(config, f"{path}.{name}")
             parameter.data += factor * torch.einsum(form, up, down)
 
 
