@@ -340,11 +340,15 @@ BROKEN: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "DoRA": (
         lambda folder: _config(folder, use_dora=True),
-        *(AdapterError, r"scales whole weights \(DoRA\)"),
+        *(AdapterError, r"scales whole weights \(DoRA\).* `qeff-zoo build MODEL --adapter "),
     ),
     "modules": (
         lambda folder: _config(folder, modules_to_save=["lm_head"]),
         *(AdapterError, "replaces whole modules"),
+    ),
+    "experts": (
+        lambda folder: _config(folder, target_parameters=["mlp.experts.down_proj"]),
+        *(AdapterError, "changes stacked parameters, as of experts.* --adapter "),
     ),
     "biases": (
         lambda folder: _config(folder, lora_bias=True),

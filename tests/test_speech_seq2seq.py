@@ -499,6 +499,28 @@ def test_sounds_of_any_length_have_an_end(whole: Any) -> None:
         session.transcribe(stereo, language="de")
 
 
+def test_the_command_and_the_server_take_sounds_of_any_length(
+    whole: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session, _ = whole
+    path, package = tmp_path / "speech.wav", str(session.folder)
+    soundfile.write(path, voice(20_000, RATE, 3), RATE)
+    (wanted,) = session.transcribe(path)
+    assert main(["run", package, str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == wanted.text
+    with (
+        closing(SpeechQueue(session, max_waiting=4)) as queue,
+        running(queue) as served,
+        connect(served) as client,
+    ):
+        given = {"model": MODEL, "file": ("speech.wav", path.read_bytes())}
+        answer = client.audio.transcriptions.create(**given, response_format="verbose_json")
+        assert [(one.start, one.end, one.text) for one in answer.segments] == [
+            (0.0, 1.25, wanted.text)
+        ]
+        assert client.audio.transcriptions.create(**given).text == wanted.text
+
+
 def test_qefficients_class_cuts_what_a_processor_padded(whole: Any) -> None:
     session, _ = whole
     model = object.__new__(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq)

@@ -12,6 +12,7 @@ OUT  image_embeds (rows, hidden)                        a row for each placehold
 The forward that is traced is transformers' own, up to where it would merge the features into the text.
 """
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from qeff_zoo.tasks import Tracing, patches
 from qeff_zoo.tasks.patches import rename, rows_of
 
 MERGES = (Tensor.masked_scatter, torch.masked_scatter)
+_SHAPE = Tensor.shape.__get__  # type: ignore[attr-defined]
 #: Layouts of models that must be told how large a picture was, of which a tile is one alone here.
 _TILED = ("lines",)
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
@@ -84,6 +86,21 @@ class _Alone:
         return [None]
 
 
+class _Shape(tuple[Any, ...]):
+    """A shape with sizes that are not known yet, whose number of elements PyTorch would take for the example's."""
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return _Shape(found) if isinstance(index, slice) else found
+
+    def numel(self) -> Any:
+        return math.prod(self)
+
+
+def _is_open(shape: Any) -> bool:
+    return any(isinstance(size, SymInt) for size in shape)
+
+
 class _Noted(TorchFunctionMode):
     """Notes the features that a forward merges into its text."""
 
@@ -99,7 +116,8 @@ class _Noted(TorchFunctionMode):
             return _Alone()
         if func is Tensor.__getitem__ and _is_of_one(args[1], args[0]):
             return args[0]
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        return _Shape(found) if func == _SHAPE and _is_open(found) else found
 
 
 def _is_of_one(index: Any, values: Tensor) -> bool:
