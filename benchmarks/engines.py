@@ -135,6 +135,35 @@ def onnxruntime_genai(model: str, threads: int) -> Turn:
     return turn
 
 
+def openvino_genai(model: str, threads: int) -> Turn:
+    """Open a model of OpenVINO that optimum-intel exported, with OpenVINO GenAI, for one prompt at a time."""
+    import openvino
+    import openvino_genai as genai
+
+    opened = genai.LLMPipeline(model, "CPU", INFERENCE_NUM_THREADS=threads)
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        (prompt,) = prompts
+        choices = genai.GenerationConfig(max_new_tokens=generation_len, ignore_eos=True)
+        clocks = _Clocks()
+        told: list[int] = []
+
+        class Told(genai.StreamerBase):  # type: ignore[misc]
+            def write(self, tokens: object) -> Any:
+                if not told:
+                    clocks.first()
+                told.append(0)
+                return genai.StreamingStatus.RUNNING
+
+            def end(self) -> None:
+                """Nothing is left to tell."""
+
+        found = opened.generate(openvino.Tensor(np.array([prompt], np.int64)), choices, Told())
+        return {**clocks.last(), "tokens": [found.tokens[0]]}
+
+    return turn
+
+
 def llama_cpp(model: str, threads: int) -> Turn:
     """Open a GGUF file with llama-cpp-python."""
     from llama_cpp import Llama
@@ -179,6 +208,7 @@ ENGINES: Mapping[str, Callable[[str, int], Turn]] = {
     "stream": stream,
     "profile": profile,
     "onnxruntime-genai": onnxruntime_genai,
+    "openvino-genai": openvino_genai,
     "llama.cpp": llama_cpp,
     "memory": memory,
 }

@@ -41,6 +41,7 @@ def build(
     environment: Mapping[str, str],
     command: Sequence[str] = BUILD,
     weights: str = "int4",
+    ctx_len: int = 512,
 ) -> str:
     """Build a checkpoint; return the package's folder.
 
@@ -49,8 +50,10 @@ def build(
         environment: Of the process.
         command: That builds, as `qeff-zoo build` does.
         weights: What they become.
+        ctx_len: Of the package.
     """
-    given = [*command, str(folder), "--weights", weights, "--ctx-len", "512", "--no-validate"]
+    given = [*command, str(folder), "--weights", weights, "--ctx-len", str(ctx_len)]
+    given.append("--no-validate")
     done = subprocess.run(
         [*given, "--json"], check=True, stdout=subprocess.PIPE, env=dict(environment)
     )

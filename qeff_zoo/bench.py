@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.progress import peak_rss_bytes
-from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
 
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
+_PICTURE = 448, 448  # height and width in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class Case:
         generation_len: Tokens to generate for each.
         threads: CPU threads that compute one operator; None for one per physical core.
         speculate: What drafts tokens: "lookup", "heads", or the folder of a package; None for nothing.
+        images: Files of the pictures of each prompt, whose tokens are counted beside `prompt_len`; without any, a
+            package that reads pictures is shown one of noise.
     """
 
     batch_size: int
@@ -46,6 +49,7 @@ class Case:
     generation_len: int
     threads: int | None
     speculate: str | None = None
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,10 @@ class Figures(Case):
     """What was measured: medians over the runs.
 
     Args:
-        ttft_s: Seconds until a request has its first token, on average over the batch.
+        ttft_s: Seconds until a request has its first token, on average over the batch; pictures are prepared and
+            encoded in that time.
+        encode_s: Seconds to encode the pictures of a prompt; None of packages that read none.
+        image_tokens: Tokens of a prompt that are of pictures.
         prefill_tokens_per_s: Prompt tokens, divided by the time of prefill calls.
         decode_tokens_per_s: Generated tokens but the first of each request, divided by the rest of the time; None where
             each request has only one.
@@ -64,6 +71,8 @@ class Figures(Case):
     """
 
     ttft_s: float
+    encode_s: float | None
+    image_tokens: int
     prefill_tokens_per_s: float
     decode_tokens_per_s: float | None
     e2e_tokens_per_s: float
@@ -81,6 +90,7 @@ def plan(
     threads: int | None = None,
     spread: bool = False,
     speculate: "Package | Own | None" = None,
+    images: Sequence[str] = (),
 ) -> list[Case]:
     """List the cases of a package: every batch size with every prompt length.
 
@@ -92,23 +102,32 @@ def plan(
         threads: CPU threads; None for one per physical core.
         spread: Sizes that are left out cover the context, and the rows, by doubling.
         speculate: What drafts tokens.
+        images: Files of pictures for each prompt.
 
     Raises:
         GenerationError: The package cannot be measured, or not with these sizes; every reason is given.
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    if package.target != "ort" or package.task not in (TEXT_GENERATION, TEXT2TEXT):
+    measured = (TEXT_GENERATION, TEXT2TEXT, IMAGE_TEXT_TO_TEXT)
+    if package.task not in measured:
         raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
-            f"{TEXT_GENERATION!r} or {TEXT2TEXT!r} and 'ort', whose speed is measured in tokens per second. Measure "
-            "such a package."
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
+            f"{' or '.join(map(repr, measured))}, whose speed is measured in tokens per second. Measure such a package."
+        )
+    sees = package.task == IMAGE_TEXT_TO_TEXT
+    if images and not sees:
+        raise GenerationError(
+            f"--image does not apply to {package.task}, which reads text alone; expected {IMAGE_TEXT_TO_TEXT!r}. Leave "
+            "it out."
         )
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
-        new = max(1, min(_GENERATION_LEN, sizes.ctx_len // 2))
+        new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if sees else 2)))
     room = sizes.encoder_ctx_len or sizes.ctx_len - new
+    if sees:  # of which pictures have most
+        room //= 3
     if not prompt_lens:
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
     if not batch_sizes:
@@ -121,6 +140,7 @@ def plan(
             generation_len=new,
             threads=threads,
             speculate=drafts,
+            images=tuple(images),
         )
         for batch, length in product(batch_sizes, prompt_lens)
     ]
@@ -247,7 +267,11 @@ def _measure(package: Package, case: Case, repeat: int) -> Figures:
     return Figures(
         **asdict(case),
         ttft_s=medians["ttft_s"],
-        prefill_tokens_per_s=case.batch_size * case.prompt_len / medians["prefill_s"],
+        encode_s=medians["encode_s"] if session.vision else None,
+        image_tokens=int(medians["image_tokens"]),
+        prefill_tokens_per_s=(
+            case.batch_size * (case.prompt_len + medians["image_tokens"]) / medians["prefill_s"]
+        ),
         decode_tokens_per_s=(
             case.batch_size * (case.generation_len - 1) / medians["decode_s"]
             if case.generation_len > 1
@@ -264,12 +288,15 @@ def _run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     """Generate for one batch of prompts that no run before has had; return seconds."""
     draw = random.Random(number)
     firsts: list[float] = []
-    answers = []
-    for _ in range(case.batch_size):
-        prompt = [draw.randrange(session.decoder.vocab_size) for _ in range(case.prompt_len)]
-        request = session.request(prompt, generation_len=case.generation_len, ignore_eos=True)
-        answers.append(session.answer(request, _FirstToken(firsts)))
+    # Of a picture's tokens there must be none besides its own.
+    taken = {session.marker, session.placeholder} if session.vision else set()
+    every = [token for token in range(session.decoder.vocab_size) if token not in taken]
+    prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
     begun = time.perf_counter()
+    requests = [_request(session, case, prompt, number) for prompt in prompts]
+    prepared = time.perf_counter() - begun if session.vision else 0.0
+    answers = [session.answer(request, _FirstToken(firsts)) for request in requests]
+    begun = time.perf_counter() - prepared
     with session.exclusively() as scheduler:
         for answer in answers:
             scheduler.submit(answer)
@@ -282,11 +309,38 @@ def _run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     return {
         "ttft_s": statistics.mean(firsts) - begun,
         "prefill_s": prefill,
-        "decode_s": total - prefill,
+        "decode_s": total - prefill - prepared,
+        "encode_s": statistics.mean(sum(p.seconds for p in one.pictures) for one in requests),
+        "image_tokens": len(requests[0].prompt) - case.prompt_len,
         "total_s": total,
         "drafted": scheduler.timings.drafted_tokens,
         "accepted": scheduler.timings.accepted_tokens,
     }
+
+
+def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
+    """Return a request; every picture is encoded for each, as that of a client whom nobody came before."""
+    choices = {"generation_len": case.generation_len, "ignore_eos": True}
+    if session.vision is None:
+        return session.request(prompt, **choices)
+    session.vision.forget()
+    shown = case.images or [_noise(number)]
+    request = session.request([*[session.marker] * len(shown), *prompt], images=shown, **choices)
+    if request.limit < case.generation_len:
+        seen = len(request.prompt) - case.prompt_len
+        raise GenerationError(
+            f"A prompt of {case.prompt_len:,} tokens, pictures of {seen:,} and {case.generation_len:,} new tokens do "
+            f"not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change --prompt-len, "
+            "--generation-len or --image, or build with a larger --ctx-len."
+        )
+    return request
+
+
+def _noise(number: int) -> Any:
+    """Draw a picture that no other is like."""
+    import numpy as np
+
+    return np.random.default_rng(number).integers(0, 256, (*_PICTURE, 3), np.uint8)
 
 
 class _FirstToken:

@@ -4,6 +4,7 @@
 from typing import Any
 
 from qeff_zoo import formats, targets
+from qeff_zoo.adapters import REVISION
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.choices import CHOICES, LORA_RANK, Request
 from qeff_zoo.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
@@ -162,11 +163,9 @@ def choose_adapters(
         )
     if request.max_lora_rank is None:
         choices.set("max_lora_rank", LORA_RANK, "default")
-    return {
-        name: choices.value[name]
-        for name in ("max_loras", "max_lora_rank", "lora_targets")
-        if name in choices.value
-    }
+    names = ("max_loras", "max_lora_rank", "lora_targets")
+    chosen = {name: choices.value[name] for name in names if name in choices.value}
+    return {**chosen, "lora_rev": REVISION}
 
 
 def rounded_floats(checkpoint: Checkpoint) -> tuple[str, ...]:

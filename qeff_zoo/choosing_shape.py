@@ -11,6 +11,7 @@ from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.choosing import Chosen
 from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.speculators import HEADS
 from qeff_zoo.tasks import compute_contexts
 
 #: Of rope_type dynamic: why a context ends at the model's own positions.
@@ -48,7 +49,7 @@ def choose_shape(
             f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
             f"`max_position_embeddings` in its config.json."
         )
-    if "encoder" in roles:
+    if "encoder" in roles and tasks.find(recipe.task).reads == "text":  # positions are of tokens
         _fit_lengths(positions, few, choices)
     if "decoder" in roles:
         _fit_context(positions, few, choices)
@@ -126,10 +127,11 @@ def _fit_compute_contexts(recipe: Recipe, choices: Chosen) -> None:
 def _fit_speculation(checkpoint: Checkpoint, request: Request, choices: Chosen) -> None:
     """Refuse numbers of drafted tokens that no decode call can check; with heads, let one check those of all."""
     if checkpoint.speculator:
-        heads = checkpoint.speculator.said["heads"]
+        drafts = checkpoint.speculator
         choices.set("speculator", request.speculator, "user")
         if not choices.value["num_speculative_tokens"]:
-            choices.set("num_speculative_tokens", (heads,), f"derived: {heads} heads")
+            by = f"derived: {drafts.count} heads" if drafts.role == HEADS else "derived: one layer"
+            choices.set("num_speculative_tokens", (drafts.count,), by)
     drafted, most = choices.value["num_speculative_tokens"], choices.value["ctx_len"] - 2
     if not drafted:
         return

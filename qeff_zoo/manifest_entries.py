@@ -82,7 +82,7 @@ def _state(state: State, value: Any, types: Mapping[str, str]) -> dict[str, Any]
 
 def tensor_entry(value: Any) -> dict[str, Any]:
     """Write the entry of an input or an output, an `onnx_ir.Value`."""
-    shape = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
+    shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     return {"name": value.name, "dtype": _dtype(value), "shape": shape}
 
 

@@ -26,6 +26,7 @@ from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
+from qeff_zoo.tasks import find
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
@@ -124,8 +125,8 @@ def build(
     for number, one in enumerate(checkpoint.merged, 1):
         if not one.adapter.repository:
             store.remember_source(plan.build_key, one.adapter.folder, number)
-    if checkpoint.speculator and not checkpoint.speculator.repository:
-        store.remember_source(plan.build_key, checkpoint.speculator.folder, HEADS)
+    if (heads := checkpoint.speculator) and not (heads.repository or heads.layer):
+        store.remember_source(plan.build_key, heads.folder, HEADS)
     if output is not None:
         package = copy_out(package, output)
     return Built(package=package, hit=hit, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes())
@@ -149,8 +150,8 @@ def _build(
 ) -> Package:
     target = targets.find(plan.target)
     runs_here = True
+    target.require_compiler()
     if isinstance(target, targets.Preparing):
-        target.require_compiler()
         runs_here = all(target.runs_here(program) for program in plan.programs)
     traced = _trace(checkpoint, plan, store, watch)
 
@@ -274,7 +275,7 @@ def _lower(
         Store.require_space(folder, layout.nbytes, "the package's weights")
     with watch.stage("weights", layout.nbytes) as advance:
         written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
-    companions.copy(checkpoint, folder)
+    companions.copy(checkpoint, folder, reads=find(plan.recipe.task).reads)
     return made, layout, written
 
 
@@ -396,7 +397,7 @@ class Exported:
     """What an export gave.
 
     Args:
-        path: Of the graph.
+        path: Of the graph; of several, of that which answers.
         seconds: Wall time by stage.
         peak_rss_bytes: Of this process, mapped files included.
     """
@@ -415,7 +416,7 @@ def export(
     reporter: Reporter | None = None,
     **place: Unpack[Place],
 ) -> Exported:
-    """Write the portable graph of a model, and its weights beside it unless told otherwise.
+    """Write the portable graphs of a model's programs, and their weights beside them unless told otherwise.
 
     Args:
         model: Hub id, folder or GGUF file; with `graph_only` a config.json is enough.
@@ -433,28 +434,36 @@ def export(
         checkpoint = with_adapters(checkpoint, request.adapter)
         checkpoint = with_speculator(checkpoint, request.speculator)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
-        (program,) = plan.programs
     with new_folder(output) as folder, watch.stage("graph"):
         if graph_only:
-            graphs.trace(folder, plan, program, checkpoint)
+            for program in plan.programs:
+                graphs.trace(folder, plan, program, checkpoint, _graph_name(plan, program))
         else:
             _export_with_weights(folder, plan, checkpoint, store)
     return Exported(
-        path=output / graphs.GRAPH, seconds=watch.seconds, peak_rss_bytes=peak_rss_bytes()
+        path=output / _graph_name(plan, plan.programs[0]),
+        seconds=watch.seconds,
+        peak_rss_bytes=peak_rss_bytes(),
     )
 
 
+def _graph_name(plan: Plan, program: ProgramPlan) -> str:
+    return f"{program_name(plan, program)}{Path(graphs.GRAPH).suffix}"
+
+
 def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store: Store) -> None:
-    """Write the portable graph, and its weights in float32 as the model names them."""
+    """Write the portable graphs, and their weights in float32 as the model names them."""
     import onnx_ir as ir
 
     from qeff_zoo.weights import external_data
 
     changes = graphs.changes_of(plan, checkpoint)
     checkpoint.fetch()
-    graph = graphs.obtain(plan, plan.programs[0], checkpoint, store, changes)
-    layout = plan_file(external_data.as_they_are(graph.model, graph.bindings), checkpoint.tensors)
+    found = [graphs.obtain(plan, one, checkpoint, store, changes) for one in plan.programs]
+    slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in found]
+    layout = plan_file(external_data.together(slots), checkpoint.tensors)
     store.require_space(folder, layout.nbytes, "the graph's weights")
     weights.write(layout, checkpoint, folder / external_data.WEIGHTS)
-    external_data.place(graph.model, layout)
-    ir.save(graph.model, folder / graphs.GRAPH)
+    for program, graph in zip(plan.programs, found, strict=True):
+        external_data.place(graph.model, layout)
+        ir.save(graph.model, folder / _graph_name(plan, program))

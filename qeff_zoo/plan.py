@@ -25,7 +25,6 @@ from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.recipe import Component, Recipe, Shape
-from qeff_zoo.speculators import HEADS
 from qeff_zoo.targets import Resolved
 from qeff_zoo.tasks import Task, choice
 from qeff_zoo.versions import installed
@@ -126,7 +125,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     """
     choices = Chosen()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
-    components = tasks.components_of(recipe, *([HEADS] if checkpoint.speculator else []))
+    drafts = [checkpoint.speculator.role] if checkpoint.speculator else []
+    components = tasks.components_of(recipe, *drafts)
     served = [tasks.find(component.task) for component in components]
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
@@ -292,7 +292,7 @@ def _check_programs(
 ) -> None:
     """Refuse more programs than a target runs of one package, and heads where nothing is drafted."""
     roles = [repr(component.role) for component in components]
-    if checkpoint.speculator and repr(HEADS) not in roles:
+    if checkpoint.speculator and repr(checkpoint.speculator.role) not in roles:
         choices.problems.append(
             f"--speculator is for {tasks.TEXT_GENERATION}, and the package is for {recipe.task}. Leave it out."
         )

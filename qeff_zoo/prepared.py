@@ -22,13 +22,21 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.identity import canonical
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package import files as package_files
-from qeff_zoo.package.manifest import MANIFEST_LIMIT, Manifest, dump, parse, shortened, unsafe_path
+from qeff_zoo.package.manifest import (
+    MANIFEST_LIMIT,
+    PREPARED,
+    Manifest,
+    dump,
+    parse,
+    shortened,
+    unsafe_path,
+)
 from qeff_zoo.package.manifest import SCHEMA as MANIFEST_SCHEMA
 from qeff_zoo.package.manifest import SCHEMA_ID as MANIFEST_ID
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.store import Store, refused
 
-PREPARED, SUMS, SCRIPT = "prepared.json", "SHA256SUMS", "compile.sh"
+SUMS, SCRIPT = "SHA256SUMS", "compile.sh"
 #: What every compiler of Cloud AI 100 writes into a program's folder.
 PROGRAM = "programqpc.bin"
 #: Lies beside a program: what the script compiled, and with which compiler.

@@ -46,6 +46,17 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SoundShape(Shape):
+    """The sizes of a package that writes of sounds of any length.
+
+    Args:
+        inputs_per_row: Samples, or frames of features, that become a row of what the decoder asks of the encoder.
+    """
+
+    inputs_per_row: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transform:
     """A torch-to-torch change, by name: `qeff_zoo.transforms.<name>.apply(model, **parameters) -> modules changed`.
 
@@ -90,10 +101,18 @@ class Images:
         marker: Field of the config with the token that stands for a picture in a prompt; nothing for `token`.
         before: Tokens before those of a picture, of those that its marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
+        text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
-        grid: Whether the tower computes with the rows and columns of patches itself.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
+        mask: What a processor calls the pixels that are no padding, of pictures that it fills up to the largest.
+        lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
+        planes: Whether patches are (channels, rows, columns), and not one list of values.
+        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, else
+            bilinear with corners aligned.
+        frames: Whether the tower is told the frame of a patch beside its row and column.
+        merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
+        positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
     """
 
     token: str = "image_token_id"
@@ -105,10 +124,17 @@ class Images:
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
+    text: str = ""
     layout: str = ""
     nested: bool = False
-    grid: bool = False
     sized: bool = False
+    mask: str = ""
+    lines: bool = False
+    planes: bool = False
+    taps: str = ""
+    frames: bool = False
+    merged: bool = False
+    positions: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +301,15 @@ FRAME_SHAPES: Mapping[str, Shape] = {
 WINDOW_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=32, ctx_len=448),
     "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
+}
+#: The same for sounds of any length, of which a model writes at once.
+HEARD_SHAPES: Mapping[str, SoundShape] = {
+    "latency": SoundShape(
+        prefill_seq_len=8, ctx_len=256, seq_lens=(80_000, 240_000, 480_000), inputs_per_row=384
+    ),
+    "throughput": SoundShape(
+        prefill_seq_len=8, ctx_len=256, seq_lens=(480_000,), inputs_per_row=384, full_batch_size=8
+    ),
 }
 #: Tokens of a text, and of what is written of it.
 SEQ2SEQ_SHAPES: Mapping[str, Shape] = {

@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeAlias, get_args
 #: window     keys and values of the newest positions
 #: recurrent  what a convolution or a recurrence needs for its next token
 #: cross      keys and values of what an encoder has read, which no call writes
-StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent", "cross"]
+#: adapter    matrices of adapters by slot, which the host writes and every row of a call may read
+StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent", "cross", "adapter"]
 
 _KIND, _LAYER = "qeff_zoo.state", "qeff_zoo.layer"
 
@@ -101,6 +102,13 @@ def state_of(value: Any) -> State | None:
     assert kind in get_args(StateKind), f"{value.name!r} is marked as {kind!r}."
     axes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
     return State(name=value.name, kind=kind, layer=int(value.metadata_props[_LAYER]), axes=axes)
+
+
+def part_adapters(states: Iterable[State]) -> tuple[list[State], list[State]]:
+    """Part what the rows of calls have, which comes first, from matrices of adapters, which all share."""
+    found = [*states]
+    matrices = [state for state in found if state.kind == "adapter"]
+    return [state for state in found if state not in matrices], matrices
 
 
 def states_of(inputs: Iterable[Any]) -> list[State]:

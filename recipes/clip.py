@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CLIP, `transformers.models.clip`: openai/clip-vit-base-patch32 and others, as embeddings of pictures.
+"""CLIP, `transformers.models.clip`: openai/clip-vit-base-patch32 and others: pictures, and texts of them.
 
 Unusual: a ViT with a norm before the layers, projected into the space that texts share.
 """
@@ -17,6 +17,8 @@ _TEXT = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 16,
+    "eos_token_id": 2,  # the largest id of a text is its end
+    "initializer_factor": 3.0,
 }
 _VISION = {**VIT.tiny[0].config, "initializer_factor": 3.0}
 
@@ -24,7 +26,7 @@ RECIPE = replace(
     VIT,
     model_type="clip",
     architectures=("CLIPModel",),
-    special="The image half: a ViT with a norm before the layers, projected into the space of texts.",
+    special="Two halves into one space: a ViT with a norm before the layers, and causal attention over texts.",
     image_processor="CLIPImageProcessor",
     tiny=(
         Tiny(

@@ -18,14 +18,20 @@ import platform
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 BOS, EOS, PAD, TURN = "<|begin|>", "<|end|>", "<|pad|>", "<|end_of_turn|>"
 USER, ASSISTANT = "<|user|>", "<|assistant|>"
@@ -179,14 +185,16 @@ def collect(limit: int | None) -> Corpus:
     return Corpus(train, "\n\n".join(held_out) + "\n")
 
 
-def train_tokenizer(documents: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer that starts every text with `BOS`."""
+def train_tokenizer(
+    documents: list[str], vocab_size: int, *more: str, chat_template: str = CHAT_TEMPLATE
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer that starts every text with `BOS`, and has special tokens and `more` of them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=SPECIAL_TOKENS,
+        special_tokens=[*SPECIAL_TOKENS, *more],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -201,8 +209,8 @@ def train_tokenizer(documents: list[str], vocab_size: int) -> PreTrainedTokenize
         bos_token=BOS,
         eos_token=EOS,
         pad_token=PAD,
-        additional_special_tokens=[TURN, USER, ASSISTANT],
-        chat_template=CHAT_TEMPLATE,
+        additional_special_tokens=[TURN, USER, ASSISTANT, *more],
+        chat_template=chat_template,
         model_max_length=MAX_POSITIONS,
         clean_up_tokenization_spaces=False,
     )
@@ -224,7 +232,7 @@ def blocks(stream: torch.Tensor, length: int) -> torch.Tensor:
     return cut[torch.randperm(count)]
 
 
-def batches(stream: torch.Tensor, steps: int, tokens: int) -> Iterator[torch.Tensor]:
+def batches(stream: torch.Tensor, steps: int, tokens: int) -> Iterator[dict[str, torch.Tensor]]:
     """Yield one batch of `tokens` tokens a step: short rows first, full-length rows for the last fifth."""
     rows: torch.Tensor | None = None
     for step in range(steps):
@@ -232,7 +240,7 @@ def batches(stream: torch.Tensor, steps: int, tokens: int) -> Iterator[torch.Ten
         count = max(1, tokens // length)
         if rows is None or rows.shape[1] != length or len(rows) < count:
             rows = blocks(stream, length)
-        yield rows[:count]
+        yield {"input_ids": rows[:count], "labels": rows[:count]}
         rows = rows[count:]
 
 
@@ -244,29 +252,35 @@ def learning_rate(step: int, steps: int) -> float:
     return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
 
 
-def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+def optimizers(
+    model: torch.nn.Module, *layers: torch.nn.Module, lr: float = 2e-2, rest_lr: float = 2e-2
+) -> list[torch.optim.Optimizer]:
     """Give the layers' matrices to Muon, which needs half of AdamW's steps here, and the rest to AdamW."""
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    matrices = [p for part in layers for p in part.parameters() if p.ndim == 2]
     identities = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in identities]
     return [
-        torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, adjust_lr_fn="original"),
-        torch.optim.AdamW(rest, lr=2e-2, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=lr, weight_decay=0.1, adjust_lr_fn="original"),
+        torch.optim.AdamW(rest, lr=rest_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
-def train(model: LlamaForCausalLM, stream: torch.Tensor, steps: int, tokens: int) -> list[float]:
-    """Train for `steps` batches of `tokens` tokens; print and return the loss of each."""
-    chosen = optimizers(model)
+def train(
+    model: PreTrainedModel,
+    chosen: Sequence[torch.optim.Optimizer],
+    rows: Iterable[Mapping[str, torch.Tensor]],
+    steps: int,
+) -> list[float]:
+    """Train for `steps` batches of what the model is called with; print and return the loss of each."""
     peaks = [group["lr"] for optimizer in chosen for group in optimizer.param_groups]
     losses = []
     start = time.monotonic()
     model.train()
-    for step, batch in enumerate(batches(stream, steps, tokens)):
+    for step, batch in enumerate(rows):
         groups = [group for optimizer in chosen for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):
             group["lr"] = peak * learning_rate(step, steps)
-        loss = model(input_ids=batch, labels=batch).loss
+        loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in chosen:
@@ -424,7 +438,8 @@ def main(argv: list[str] | None = None) -> None:
     progress(
         f"{len(corpus.train)} documents, {len(stream):,} tokens; {model.num_parameters():,} parameters"
     )
-    losses = train(model, stream, args.steps, args.tokens)
+    chosen = optimizers(model, model.model.layers)
+    losses = train(model, chosen, batches(stream, args.steps, args.tokens), args.steps)
     save(args.output, model, tokenizer, corpus.held_out)
 
     stored = LlamaForCausalLM.from_pretrained(args.output, dtype=torch.float32)

@@ -5,7 +5,10 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from qeff_zoo import registry
 
 _LAYERS, _INNER = 2, 24
 
@@ -55,7 +58,84 @@ def tied(folder: Path, hidden: int, vocab: int) -> Path:
     return chained(folder, hidden, vocab, tied=True)
 
 
+def eagle3(folder: Path, hidden: int, vocab: int, drafted: int = 100, **more: object) -> Path:
+    """Write a layer as SafeAILab shares it: with a vocabulary of its own, which is part of the model's."""
+    heads, keys, size, inner = 4, 2, 24, 40
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys,
+        "head_dim": size,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500.0,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "vocab_size": vocab,
+        "draft_vocab_size": drafted,
+        # As those of gpt-oss say it: the layers whose results these are.
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+        **more,
+    }
+    shapes = {
+        "fc": (hidden, 3 * hidden),
+        "lm_head": (drafted, hidden),
+        "midlayer.self_attn.q_proj": (heads * size, 2 * hidden),
+        "midlayer.self_attn.k_proj": (keys * size, 2 * hidden),
+        "midlayer.self_attn.v_proj": (keys * size, 2 * hidden),
+        "midlayer.self_attn.o_proj": (hidden, heads * size),
+        "midlayer.mlp.gate_proj": (inner, hidden),
+        "midlayer.mlp.up_proj": (inner, hidden),
+        "midlayer.mlp.down_proj": (hidden, inner),
+    }
+    norms = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
+    tensors = {f"{name}.weight": _random(*shape) for name, shape in shapes.items()}
+    tensors |= {f"midlayer.{name}.weight": 1 + _random(hidden) for name in norms}
+    tensors["norm.weight"] = 1 + _random(hidden)
+    chosen = torch.randperm(vocab)[:drafted].sort().values
+    tensors["d2t"] = chosen - torch.arange(drafted)
+    tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, chosen, value=True)
+    return _write(folder, "config.json", config, "model", tensors)
+
+
+def of_speculators(folder: Path, hidden: int, vocab: int) -> Path:
+    """Write a layer as vLLM's speculators share it: other names, embeddings and all tokens of its own."""
+    more = {
+        "norm_before_residual": True,
+        "attention_bias": True,
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+    }
+    eagle3(folder, hidden, vocab, drafted=vocab, **more)
+    config = json.loads((folder / "config.json").read_text())
+    outer = {name: config.pop(name) for name in ("draft_vocab_size", "norm_before_residual")}
+    del config["eagle_config"]
+    outer["eagle_aux_hidden_state_layer_ids"] = config.pop("eagle_aux_hidden_state_layer_ids")
+    outer |= {"speculators_model_type": "eagle3", "transformer_layer_config": config}
+    tensors = {
+        name.replace("midlayer.", "layers.0."): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        if name not in ("d2t", "t2d")
+    }
+    for name in "qkvo":
+        matrix = tensors[f"layers.0.self_attn.{name}_proj.weight"]
+        tensors[f"layers.0.self_attn.{name}_proj.bias"] = _random(len(matrix))
+    tensors["embed_tokens.weight"] = _random(vocab, hidden)
+    return _write(folder, "config.json", outer, "model", tensors)
+
+
 KINDS = {"turbo": turbo, "medusa": medusa, "chained": chained, "tied": tied}
+LAYERS = {"eagle3": eagle3, "speculators": of_speculators}
+MTP = ("deepseek_v3", "qwen3_next")
 
 
 def _random(*shape: int) -> torch.Tensor:
@@ -74,3 +154,49 @@ def _write(folder: Path, config: str, sizes: dict, weights: str, tensors: dict) 
     (folder / config).write_text(json.dumps(sizes), encoding="utf-8")
     save_file(tensors, folder / f"{weights}.safetensors")
     return folder
+
+
+#: By model_type of a tiny model: what makes it small, what makes a model of its MTP layer alone, and how checkpoints
+#: name this and what is before and behind it.
+_MTP: dict[str, tuple[dict, dict, list[str]]] = {
+    "deepseek_v3": (
+        {"num_hidden_layers": 2, "first_k_dense_replace": 1},
+        {"first_k_dense_replace": 0},
+        ["", "enorm", "hnorm", "eh_proj", "shared_head.norm"],
+    ),
+    "qwen3_next": (
+        {"layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": [0]},
+        {"layer_types": ["full_attention"], "mlp_only_layers": []},
+        ["layers.0.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"],
+    ),
+}
+
+
+def with_mtp(model_type: str, folder: Path) -> Path:
+    """Write a recipe's tiny model with an MTP layer, whose tensors are named as in published checkpoints."""
+    small, one, (layer, token, hidden, join, norm) = _MTP[model_type]
+    config = {"model_type": model_type, **registry.find_recipe(model_type).tiny[0].config}
+    config |= {"num_hidden_layers": 2, **small}
+    tensors, size = _of_model(config, folder), config["hidden_size"]
+    inner = _of_model({**config, **one, "num_hidden_layers": 1}, folder / "inner")
+    own = model_type == "deepseek_v3"
+    prefix = "model.layers.2." if own else "mtp."
+    tensors |= {
+        name.replace("model.layers.0.", prefix + layer): tensor
+        for name, tensor in inner.items()
+        if name.startswith("model.layers.0.")
+    }
+    tensors |= {f"{prefix}{name}.weight": 1 + _random(size) for name in (token, hidden, norm)}
+    tensors[f"{prefix}{join}.weight"] = _random(size, 2 * size)
+    if own:
+        tensors[f"{prefix}shared_head.head.weight"] = inner["lm_head.weight"]
+        tensors[f"{prefix}embed_tokens.weight"] = inner["model.embed_tokens.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def _of_model(config: dict, folder: Path) -> dict[str, torch.Tensor]:
+    """Write a model with random weights; return them."""
+    kind = CONFIG_MAPPING[config["model_type"]]
+    AutoModelForCausalLM.from_config(kind(**config)).save_pretrained(folder)
+    return load_file(folder / "model.safetensors")

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.adapters import sites_of
+from qeff_zoo.adapters import REVISION
 from qeff_zoo.adapters.reading import open_adapter
 from qeff_zoo.auto import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
 from qeff_zoo.checkpoint import open_checkpoint
@@ -247,7 +247,11 @@ def test_without_adapters_nothing_changes(models: Models) -> None:
     )
     assert plain.programs[0].variant == {}
     assert not any("lora" in name for name in plain.spec["task"])
-    assert taking.programs[0].variant == {"max_loras": 2, "max_lora_rank": 16}
+    assert taking.programs[0].variant == {
+        "max_loras": 2,
+        "max_lora_rank": 16,
+        "lora_rev": REVISION,
+    }
     assert plain.build_key != taking.build_key
 
 
@@ -255,7 +259,7 @@ def test_targets_narrow_what_adapters_change(
     models: Models, build: Building, adapters: dict[str, Path]
 ) -> None:
     session = build(models.llama, lora_targets=("q_proj", "self_attn.v_proj"), **SHAPE, **TAKING)
-    assert {name.split("_", 2)[2].rpartition(".")[0] for name in session.adapters.inputs} == {
+    assert {site.module for site in session.adapters.sites} == {
         "self_attn.q_proj",
         "self_attn.v_proj",
     }
@@ -272,7 +276,7 @@ REFUSED_PLANS: list[tuple[dict[str, Any], str]] = [
     ({"max_loras": 1, "kv_heads": 4}, "--max-loras and --kv-heads exclude each other"),
     *(
         ({"max_loras": 1, "target": target}, f"target '{target}' takes no adapters while it runs")
-        for target in ("openvino", "qnn-htp", "qaic", "qnn-aic")
+        for target in ("openvino", "qnn-htp", "qnn-aic")
     ),
 ]
 
@@ -336,11 +340,15 @@ BROKEN: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "DoRA": (
         lambda folder: _config(folder, use_dora=True),
-        *(AdapterError, r"scales whole weights \(DoRA\)"),
+        *(AdapterError, r"scales whole weights \(DoRA\).* `qeff-zoo build MODEL --adapter "),
     ),
     "modules": (
         lambda folder: _config(folder, modules_to_save=["lm_head"]),
         *(AdapterError, "replaces whole modules"),
+    ),
+    "experts": (
+        lambda folder: _config(folder, target_parameters=["mlp.experts.down_proj"]),
+        *(AdapterError, "changes stacked parameters, as of experts.* --adapter "),
     ),
     "biases": (
         lambda folder: _config(folder, lora_bias=True),
@@ -418,8 +426,7 @@ def test_an_adapter_of_another_model_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the names of both on the Hub; a path says nothing."""
-    manifest = {"spec": {"sources": {"model": {"model_id": "org/llama"}}}}
-    monkeypatch.setattr("qeff_zoo.runtime.adapters.read_json", lambda path: manifest)
+    monkeypatch.setattr(session.adapters, "_model", "org/llama")
     session.adapters.load("path", adapters["attention"])
     folder = models.copy(adapters["attention"], tmp_path / "adapter")
     _config(folder, base_model_name_or_path="org/other")
@@ -583,7 +590,7 @@ def test_other_architectures_take_adapters(
 ) -> None:
     source = models.checkpoint(model_type, model_type)
     session = build(source, **SHAPE, **TAKING)
-    sites = sites_of(session.adapters.inputs)
+    sites = list(session.adapters.sites)
     model = peft_adapters.load(source)
     names = [name for name, _ in model.named_modules() if any(one.is_of(name) for one in sites)]
     assert len(names) == len(sites)

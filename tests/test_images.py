@@ -415,12 +415,12 @@ def test_a_server_fetches_pictures_from_hosts_that_its_operator_named(
 # --- what needs no package ---------------------------------------------------------------------------------------
 
 
-def seen(tokens: list[int], *rows: int, whole: bool = False) -> Sights:
+def seen(tokens: list[int], *rows: int, whole: str = "", prompt: int | None = None) -> Sights:
     pictures = [
         Picture(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
         for number, count in enumerate(rows)
     ]
-    found = arrange(tokens, 9, pictures, whole=whole)
+    found = arrange(tokens, 9, pictures, whole=whole, prompt=prompt)
     assert found is not None
     return found
 
@@ -428,9 +428,21 @@ def seen(tokens: list[int], *rows: int, whole: bool = False) -> Sights:
 def test_a_call_does_not_end_within_a_picture_that_must_be_whole() -> None:
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
     assert [seen(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
-    sights = seen(tokens, 3, 2, whole=True)
+    sights = seen(tokens, 3, 2, whole="image")
     assert [sights.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
     assert sights.end(1, 3) == 4  # the picture itself, however long
+
+
+def test_a_prompt_that_sees_itself_is_one_call_and_nobody_elses_beginning() -> None:
+    """States of its first tokens hold what its last ones say: only the same prompt has the same."""
+    tokens = [1, 9, 9, 9, 2, 9, 9, 3]
+    sights = seen(tokens, 3, 2, whole="prompt", prompt=8)
+    assert [sights.end(0, stop) for stop in range(10)] == [0, *[8] * 8, 9]
+    assert sights.together.tolist() == list(range(8))
+    assert seen(tokens, 3, 2, whole="prompt").together.tolist() == list(range(7))
+    other = seen([*tokens[:-1], 4], 3, 2, whole="prompt", prompt=8)
+    assert sights.name(0, 1) == sights.name(4, 8) != other.name(0, 1)
+    assert sights.name(8, 9) == b""
 
 
 def test_validation_does_not_cut_what_must_be_whole() -> None:

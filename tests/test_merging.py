@@ -30,7 +30,8 @@ from qeff_zoo.store import Store
 from qeff_zoo.validation import reference_adapters
 from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.ladder import validate
-from qeff_zoo.weights import expressions
+from qeff_zoo.weights import bindings, expressions
+from qeff_zoo.weights.expressions import substitute
 from qeff_zoo.weights.writing import evaluate
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 48}
@@ -81,6 +82,32 @@ def test_merged_weights_are_those_of_peft(models: Models, tmp_path: Path, kind: 
     wanted = merged_by_peft(peft_adapters.load(source), folder)
     check(merged_here(source, [str(folder)], peft_adapters.load(source)), wanted, base)
     # And so does the reference, by code of its own.
+    model = peft_adapters.load(source)
+    with torch.no_grad():
+        reference_adapters.merge(model, [{"folder": str(folder), "weight": 1.0}])
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, wanted[name], rtol=1e-5, atol=1e-6), name
+
+
+@pytest.mark.parametrize(("model_type", "owner"), [("qwen3_moe", "mlp.experts."), ("gpt_oss", "")])
+def test_experts_that_lie_in_one_parameter(
+    models: Models, tmp_path: Path, model_type: str, owner: str
+) -> None:
+    """Whose matrices a checkpoint has one by one, or together and input-major."""
+    source = models.checkpoint(model_type, model_type)
+    named = [f"{owner}{name}" for name in ("gate_up_proj", "down_proj")]
+    stacked = {"r": 2, "target_modules": ["q_proj"], "target_parameters": named}
+    folder = peft_adapters.write(tmp_path / "a", peft_adapters.load(source), **stacked)
+    base = peft_adapters.load(source).state_dict()
+    wanted = merged_by_peft(peft_adapters.load(source), folder)
+    checkpoint = with_adapters(open_checkpoint(str(source)), (str(folder),))
+    meta = loader.build_meta(checkpoint.config, "text-generation")
+    found = changes(checkpoint.merged, meta)
+    made = bindings.bind(meta, checkpoint.logical, [*found]).expressions
+    values = values_of(found, made, checkpoint)
+    got = {name: evaluate(substitute(made[name], values), checkpoint) for name in found}
+    assert sum("experts" in name for name in got) >= 4
+    check(got, wanted, base)
     model = peft_adapters.load(source)
     with torch.no_grad():
         reference_adapters.merge(model, [{"folder": str(folder), "weight": 1.0}])
@@ -182,7 +209,7 @@ def test_other_targets_have_the_adapter_inside(
 ) -> None:
     """Which the reference says, that merges it by code of its own."""
     models.trace(models.llama, home)
-    sizes = {**SHAPE, "weights": "int8", "target": target}
+    sizes = {"prefill_seq_len": 4, "ctx_len": 12, "weights": "int8", "target": target}
     package = qeff_zoo.build(models.llama, adapter=str(adapter), **sizes)
     assert package.validated == ("simulated" if target == "qnn-htp" else "checkpoint")
 
@@ -272,7 +299,7 @@ def replacing(tensors: Any) -> Any:
         (None, {"peft_type": "IA3"}, "peft_type is 'IA3'"),
         (None, {"init_lora_weights": "pissa_niter_4"}, "weights that peft made of those of its base"),
         (None, {"use_qalora": True}, "QA-LoRA"),
-        (None, {"target_parameters": ["gate_up_proj"]}, "changes stacked parameters, as of experts"),
+        (None, {"target_parameters": ["gate_up_proj"]}, "of which it has no matrices"),
     ],
 )  # fmt: skip
 def test_adapters_that_cannot_be_merged(

@@ -171,7 +171,7 @@ def test_rows_with_an_odd_number_of_blocks_are_looked_up(bits: int, tmp_path: Pa
 def test_without_openvino_the_extra_is_named(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qeff_zoo.targets.openvino.installed", lambda _: None)
+    monkeypatch.setattr("qeff_zoo.targets.engines.installed", lambda _: None)
     choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
     store = traced(models, tmp_path)
     with pytest.raises(CompileError, match=r"pip install 'qeff-zoo\[openvino\]'"):

@@ -186,6 +186,12 @@ def test_the_compiler_is_where_the_variable_or_the_sdk_says(tmp_path: Path) -> N
     assert sdk.compiler({sdk.COMPILER_VARIABLE: "/nowhere/qaic-compile"}, tmp_path) is None
 
 
+def test_where_no_compiler_was_found_is_said(tmp_path: Path) -> None:
+    assert sdk.lacking({}, tmp_path) == f"there is no qaic-compile in {str(tmp_path / 'exec')!r}"
+    named = {sdk.COMPILER_VARIABLE: "/no/where"}
+    assert sdk.lacking(named, tmp_path) == "QAIC_COMPILE is '/no/where', which is no program"
+
+
 def test_versions_of_the_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sdk.installed("apps") == "absent"
     (tmp_path / "versions").mkdir()
@@ -578,6 +584,10 @@ def test_a_qpc_of_another_graph_is_refused(
     for unchecked in (False, True):
         with pytest.raises(PackageError, match="compiled from other files"):
             adopt(compiled, other / "qpc", Store(), unchecked=unchecked)
+    with pytest.raises(
+        PackageError, match=r"is not a package yet, .* compile.sh .*, then `qeff-zoo adopt`"
+    ):
+        Package.open(compiled)
 
 
 def test_a_qpc_that_says_nothing_is_taken_unchecked(

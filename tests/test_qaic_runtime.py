@@ -8,11 +8,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import fixtures_runtime
 import numpy as np
+import peft_adapters
 import pytest
 import torch
 import toy_qpc
@@ -24,18 +26,20 @@ from test_handoff import serving
 from toy_qpc import package_of, toy, toy_answer, toy_package
 
 import qeff_zoo
-from qeff_zoo import pipeline
+from qeff_zoo import bench, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, HandoffError, PackageError, SettingsError
 from qeff_zoo.package import Package
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime import EmbeddingSession, Engine, Sampling, TextGenerationSession
+from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.handoff import Prefills, terms_of
 from qeff_zoo.runtime.program import Memory
 from qeff_zoo.states import State
 from qeff_zoo.targets.qaic import slices
+from qeff_zoo.targets.qaic.buffers import Buffer
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
-from qeff_zoo.targets.qaic.session import Buffer, open_program
+from qeff_zoo.targets.qaic.session import open_program
 from qeff_zoo.tasks import text_generation
 
 FAKE = Path(__file__).parent / "fake_qaicrt"
@@ -320,6 +324,60 @@ def test_a_server_answers_clients(llama: TextGenerationSession) -> None:
     assert [choice.text for choice in found.choices] == expected
 
 
+def test_cards_keep_the_matrices_of_adapters(
+    models: Models, home: Path, tmp_path: Path, rt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written once, when they are loaded; rows of a call have each their own, as peft computes them."""
+    sizes: dict[str, Any] = {"ctx_len": 48, "prefill_seq_len": 8, "full_batch_size": 3}
+    request = Request(target="qaic", max_loras=2, max_lora_rank=8, **sizes)
+    folder = pipeline.prepare(str(models.llama), tmp_path / "made", request=request, validate=False)
+    types = re.findall(r"IOName: (.+)\n +Precision: (.+)", (folder / "custom_io.yaml").read_text())
+    assert "-split-retained-state-io" in (folder / "compile.sh").read_text()
+    package = package_of(
+        folder,
+        folder / "model.onnx",
+        text_generation.TASK.specializations(Shape(**sizes)),
+        custom_io=dict(types),
+        options={"split-retained-state-io": True},
+    )
+    given: list[set[str]] = []
+    fill = rt.ExecObj.setData
+
+    def filling(self: Any, pairs: list[tuple[int, Any]]) -> Any:
+        names = {self.program.qpc.bindings[index][0] for index, _ in pairs}
+        given.append({name for name in names if name.startswith("lora_") and name != "lora_ids"})
+        return fill(self, pairs)
+
+    monkeypatch.setattr(rt.ExecObj, "setData", filling)
+    session = session_of(package)
+    kinds = ["every layer", "patterns"]
+    made = [
+        peft_adapters.write(
+            tmp_path / kind, peft_adapters.load(models.llama), **peft_adapters.KINDS[kind]
+        )
+        for kind in kinds
+    ]
+    tokens = [*range(5, 14)]
+
+    def said() -> list[Any]:
+        session.decoder.prefill({row: Piece(tokens[:8], 0, slot=row) for row in range(3)})
+        found = session.decoder.decode({row: Piece(tokens[8:], 8, slot=row) for row in range(3)})
+        return [found[row] for row in range(3)]
+
+    base, *alike = said()
+    for kind, adapter in zip(kinds, made, strict=True):
+        session.adapters.load(kind, adapter)
+    got = said()
+    matrices = {name for site in session.adapters.sites for name in site.inputs}
+    assert given == [matrices, *[set()] * 3, matrices, *[set()] * 3]
+    expected = [peft_adapters.logits(models.llama, one, tokens) for one in (None, *made)]
+    for row in range(3):
+        away = np.abs(got[row] - expected[row]).max() / expected[row].std()
+        assert away < 5e-2  # weights, matrices and states in float16
+        assert row == 0 or np.abs(expected[row] - expected[0]).max() > 1.5 * expected[row].std()
+    np.testing.assert_allclose([base, *alike], [got[0]] * 3, atol=1e-5)
+
+
 def test_an_encoder_embeds_texts(built: dict[str, Package], tmp_path: Path) -> None:
     own = built["encoder"]
     folder = tmp_path / "bert"
@@ -334,6 +392,17 @@ def test_an_encoder_embeds_texts(built: dict[str, Package], tmp_path: Path) -> N
     texts = ["the quick", "brown fox jumps over that lazy dog and another one", "a", "text"]
     ours: Any = qeff_zoo.load(own, threads=1)
     assert np.allclose(session.embed(texts), ours.embed(texts), atol=1e-6)
+
+
+def test_its_speed_is_measured_as_that_of_any_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = toy_package(tmp_path / "p", sizes=SIZES["slots"])
+    with pytest.raises(GenerationError, match=r"A batch of 9 .* at most 3"):
+        bench.plan(package, batch_sizes=[9])
+    (case,) = bench.plan(package, batch_sizes=[2], prompt_lens=[4], generation_len=2)
+    bench.main([json.dumps({"package": str(package.path), "repeat": 1, "case": asdict(case)})])
+    assert json.loads(capsys.readouterr().out)["decode_tokens_per_s"] > 0
 
 
 # --- cards ----------------------------------------------------------------------------------------
@@ -452,7 +521,8 @@ def test_what_is_no_qpc_is_refused(tmp_path: Path) -> None:
 def test_a_qpc_for_other_cards_is_refused(rt: Any, tmp_path: Path) -> None:
     """The manifest knows another number than the QPC."""
     package = toy_package(tmp_path / "p", sizes={}, flags={"num_devices": 2})
-    with pytest.raises(GenerationError, match=r"Cannot load .* card 0, 1: .*QS_INVAL.* for 2 of"):
+    refused = r"Cannot load .* card 0, 1: .*QS_INVAL.* for 2 of .* Platform SDK here is absent"
+    with pytest.raises(GenerationError, match=refused):
         open_program(package, "decoder")
     assert rt.said == ["compiled for 1 devices"]
 

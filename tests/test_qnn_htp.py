@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from onnx_ir.tape import Tape
 from parity import CROSSED, CROSSED_ENCODERS
 from test_encoders import embeddings, texts_for
 
+import qeff_zoo
 from qeff_zoo import pipeline, semantic, tasks
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
@@ -411,9 +413,37 @@ def test_a_refused_operator_is_named_with_its_module(tmp_path: Path) -> None:
 def test_without_the_compiler_the_extra_is_named(
     checkpoint: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qeff_zoo.targets.qnn_htp.installed", lambda name: None)
+    monkeypatch.setattr("qeff_zoo.targets.engines.installed", lambda name: None)
+    monkeypatch.setattr(pipeline, "_trace", pytest.fail)  # which takes long
     with pytest.raises(CompileError, match=r"pip install 'qeff-zoo\[qnn\]'"):
         _build(checkpoint, store, ctx_len=16)
+
+
+@pytest.mark.parametrize(("found", "said"), [("2.6.0", "2.6.0 is"), (None, "of no version is")])
+def test_another_version_of_the_compiler_is_refused(
+    package: Package, found: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one version compiled another may open and compute wrongly."""
+    monkeypatch.setattr("qeff_zoo.targets.engines.installed", lambda name: found)
+    with pytest.raises(GenerationError, match=rf"qnn {said} installed. .* 'onnxruntime-qnn==2\.7"):
+        qeff_zoo.load(package)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "message"),
+    [
+        (-9, "", "was killed by SIGKILL. .* ran out of memory"),
+        (1, "write: No space left on device", "has no room left. .* Free some"),
+        (1, "odd", "ended with 1. .* It said: odd"),
+    ],
+)
+def test_a_compile_that_fails_says_why(
+    code: int, said: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.CompletedProcess([], code, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(CompileError, match=f"HTP's compiler .*{message}"):
+        processes.compile([str(tmp_path)])
 
 
 def test_another_chip_is_another_package(checkpoint: Path) -> None:

@@ -8,12 +8,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import parity
 import pytest
 import soundfile
+import tokenizers
 import torch
 import transformers
 from parity import Array, Subject
@@ -26,7 +28,7 @@ from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import LabelledSpeechSession
 from qeff_zoo.runtime.labels_of_frames import CharacterLabels
-from qeff_zoo.tasks.listening import Listen
+from qeff_zoo.tasks.listening import Listen, example
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
@@ -52,7 +54,7 @@ def sounds_for(of: Subject) -> list[Array]:
     random = np.random.default_rng(0)
     if of.hf.main_input_name == "input_values":
         return [voice(length, RATE, length) for length in (4000, 1930)]
-    bins = of.hf.config.feature_projection_input_dim
+    bins = example(of.transformed)[0].shape[2]
     return [random.standard_normal((length, bins)).astype(np.float32) for length in (61, 30)]
 
 
@@ -131,6 +133,11 @@ def _zero(path: str) -> Callable[[Any], None]:
     return lambda model: model.get_parameter(path).zero_()
 
 
+def _unshifted(model: Any) -> None:
+    for layer in model.encoder.layers:
+        layer.self_attn.relative_k_proj.weight.zero_()
+
+
 def _narrow(model: Any) -> None:
     for layer in model.wav2vec2_bert.encoder.layers:
         layer.self_attn.left_max_position_embeddings = 2
@@ -154,6 +161,7 @@ FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
         "wav2vec2-conformer-base",
         _zero("wav2vec2_conformer.encoder.layers.0.conv_module.depthwise_conv.weight"),
     ),
+    "parakeet: distances": ("parakeet_ctc-base", _unshifted),
     "wav2vec2-bert: distances": ("wav2vec2-bert-base", _narrow),
     "unispeech: positions": (
         "unispeech-base",
@@ -363,6 +371,60 @@ def test_the_guides_snippet_runs_with_one_changed_line(
         exec(code, {"samples": voice(16_000, RATE, 1), "print": said.append})
     ((text,),) = said
     assert isinstance(text, str)
+
+
+# --- labels that are pieces ----------------------------------------------------------------------
+
+
+class _Direct:
+    """A program that is Hugging Face's model itself."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        bins = model.config.encoder_config.num_mel_bins
+        shape = SimpleNamespace(shape=("batch_size", "seq_len", bins))
+        self.inputs = {"input_features": shape, "attention_mask": shape}
+        self.outputs = {"logits": shape, "lengths": shape}
+        self.specializations = [{"name": "Sound", "symbols": {"batch_size": "1", "seq_len": "200"}}]
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        given = {name: torch.from_numpy(value) for name, value in inputs.items()}
+        with torch.no_grad():
+            logits, lengths = Listen(self._model)(*given.values())
+        return {"logits": logits.numpy(), "lengths": lengths.numpy()}
+
+
+def test_text_and_times_of_pieces_are_of_the_models_labels(tmp_path: Path) -> None:
+    """Parakeet's frames are 80 ms long, and its labels pieces of words, of which the last is the blank."""
+    recipe = find_recipe("parakeet_ctc")
+    folder = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "parakeet")
+    pieces = [f"\u2581w{at}" if at % 2 else f"x{at}" for at in range(36)]
+    vocab = {one: at for at, one in enumerate([*pieces, "<pad>"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="x0"))
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    extract = transformers.ParakeetFeatureExtractor(feature_size=16)
+    extract.save_pretrained(folder)
+    theirs = transformers.ParakeetForCTC.from_pretrained(folder).eval()
+    session = LabelledSpeechSession(folder, _Direct(theirs))
+    sound = voice(31_000, RATE, 1)
+    heard = extract(sound, sampling_rate=RATE)
+    (bias,) = (value for name, value in theirs.ctc_head.named_parameters() if "bias" in name)
+    with torch.no_grad():
+        bias -= theirs(**heard).logits.mean((0, 1))  # else one label is the likeliest of all frames
+        labels = theirs(**heard).logits[0].argmax(-1).tolist()
+    kept = [one for at, one in enumerate(labels) if one != 36 and [one] != labels[at - 1 : at]]
+    (found,) = session.transcribe(sound)
+    assert found.text == tokenizer.decode(kept).strip()
+    begun = [at for at, one in enumerate(labels) if pieces[one : one + 1] and one % 2]
+    begun = [at for at in begun if [labels[at]] != labels[at - 1 : at]]
+    assert [word.start for word in found.words if word.text[0] == "w"] == pytest.approx(
+        [at * 0.08 for at in begun]
+    )
+    assert len(begun) > 2
+    (long,) = session.transcribe(voice(50_000, RATE, 2))  # in windows
+    assert long.words[-1].end > 2.5
 
 
 # --- labels --------------------------------------------------------------------------------------

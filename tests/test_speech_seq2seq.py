@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whisper: logits, tokens, text and times are those of Hugging Face's own model and of its `generate`."""
+"""Speech token by token: logits, tokens, text and times are those of Hugging Face's models and of their `generate`."""
 
 import copy
 import json
@@ -26,6 +26,7 @@ from parity import Array, Subject
 
 import qeff_zoo
 from qeff_zoo import pipeline
+from qeff_zoo.checkpoint import companions
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
@@ -33,6 +34,7 @@ from qeff_zoo.media import features
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import SpeechChoices, SpeechSeq2SeqSession, Transcription, languages
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks import crossing
 from qeff_zoo.validation import tiny_models
@@ -193,30 +195,39 @@ def subject(name: str) -> Subject:
     return Subject(tiny_models.config_of(recipe, tiny), recipe)
 
 
-def windows_for(of: Subject, count: int) -> torch.Tensor:
-    shape = crossing._window(of.hf).shape[1:]
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(1))
+def sounds_for(of: Subject) -> list[torch.Tensor]:
+    """Draw two sounds as the model takes them, of which the second is shorter where it may be."""
+    random = torch.Generator().manual_seed(1)
+    source = crossing._source(of.transformed)
+    (whole, _), *mask = source.values()
+    lengths = [whole.shape[1], whole.shape[1] // 2 + 3 if mask else whole.shape[1]]
+    return [torch.randn(length, *whole.shape[2:], generator=random) for length in lengths]
 
 
-def expected_of(model: Any, sounds: torch.Tensor, tokens: torch.Tensor) -> Array:
+def expected_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) -> Array:
+    """Ask Hugging Face about each sound by itself, without padding and without a mask."""
+    found = []
     with torch.no_grad():
-        given = {model.main_input_name: sounds.to(model.dtype), "decoder_input_ids": tokens}
-        logits: Array = model(**given).logits.double().numpy()
-    return logits
+        for sound, row in zip(sounds, tokens, strict=True):
+            given = {model.main_input_name: sound[None].to(model.dtype)}
+            logits = model(**given, decoder_input_ids=row[None]).logits
+            found.append(logits[0].double().numpy())
+    return np.stack(found)
 
 
-def steps_of(model: Any, sounds: torch.Tensor, tokens: torch.Tensor) -> Array:
+def steps_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) -> Array:
     """Read sounds once, and give each row its tokens in chunks of three, the last of them padded; then one by one."""
     states = crossing.probe(model)
     step, rows, found = crossing.Step(model, states), len(tokens), []
+    source = [torch.nn.utils.rnn.pad_sequence(sounds, batch_first=True, padding_value=9.0)]
+    if len(crossing._source(model)) > 1:
+        there = [torch.ones(len(one), dtype=torch.long) for one in sounds]
+        source.append(torch.nn.utils.rnn.pad_sequence(there, batch_first=True))
     with torch.no_grad():
-        read = dict(
-            zip(
-                [one.name for one in states if not one.written],
-                crossing.Read(model)([sounds]),
-                strict=True,
-            )
-        )
+        names = [one.name for one in states if not one.written]
+        made = crossing.Read(model)(source)
+        read, lengths = dict(zip(names, made, strict=False)), made[len(names) :]
+        more = [(torch.arange(made[0].shape[2]) < one[:, None]).long() for one in lengths]
         memory = {
             one.name: torch.zeros(
                 [rows, *(24 if size == "ctx_len" else size for size in one.axes[1:])]
@@ -230,7 +241,7 @@ def steps_of(model: Any, sounds: torch.Tensor, tokens: torch.Tensor) -> Array:
             ids[:, : end - begin] = tokens[:, begin:end]
             positions[:, : end - begin] = torch.arange(begin, end)
             past = [memory[one.name] for one in states]
-            logits, *after = step(ids, positions, past)
+            logits, *after = step(ids, positions, past, more=more)
             memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
             found.append(logits[:, 0].numpy())
     return np.stack(found, 1)
@@ -242,8 +253,8 @@ ENDS = [2, 4, 5, 6]
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     of = subject(name)
-    sounds = windows_for(of, 2)
-    tokens = torch.randint(0, 200, (2, 7), generator=torch.Generator().manual_seed(2))
+    sounds = sounds_for(of)
+    tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
     wanted = expected_of(of.hf, sounds, tokens)
     noise = np.abs(wanted - expected_of(of.hf64, sounds, tokens)).max()
     got = steps_of(of.transformed, sounds, tokens)
@@ -255,6 +266,11 @@ def _silent(model: Any) -> None:
         layer.encoder_attn.out_proj.weight.zero_()
 
 
+def _unheard(model: Any) -> None:
+    for layer in model.get_decoder().layers:
+        layer.encoder_attn.o_proj.weight.zero_()
+
+
 def _unplaced(model: Any) -> None:
     model.get_decoder().embed_positions.weight.zero_()
 
@@ -263,21 +279,33 @@ def _unscaled(model: Any) -> None:
     model.get_decoder().layers[0].encoder_attn.scaling = 1.0
 
 
-FACTS: Mapping[str, Callable[[Any], None]] = {
-    "what was heard": _silent,
-    "positions of tokens": _unplaced,
-    "scale of cross-attention": _unscaled,
+def _unrotated(model: Any) -> None:
+    model.get_encoder().rotary_emb.inv_freq.zero_()
+
+
+def _unplaced_sound(model: Any) -> None:
+    model.get_encoder().embed_positions.weights.zero_()
+
+
+FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
+    "what was heard": ("whisper-base", _silent),
+    "positions of tokens": ("whisper-base", _unplaced),
+    "scale of cross-attention": ("whisper-base", _unscaled),
+    "moonshine: what was heard": ("moonshine-padded", _unheard),
+    "moonshine: positions of sound": ("moonshine-base", _unrotated),
+    "speech_to_text: positions of sound": ("speech_to_text-base", _unplaced_sound),
 }
 
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_dropped_fact_shows(fact: str) -> None:
-    of = subject("whisper-base")
+    name, change = FACTS[fact]
+    of = subject(name)
     other = copy.deepcopy(of.hf)
     with torch.no_grad():
-        FACTS[fact](other)
-    sounds = windows_for(of, 2)
-    tokens = torch.randint(0, 200, (2, 7), generator=torch.Generator().manual_seed(2))
+        change(other)
+    sounds = sounds_for(of)
+    tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
     wanted = expected_of(of.hf, sounds, tokens)
     noise = np.abs(wanted - expected_of(of.hf64, sounds, tokens)).max()
     moved = np.abs(expected_of(other, sounds, tokens) - wanted).max()
@@ -407,6 +435,112 @@ def test_languages_are_those_of_whisper() -> None:
 
     assert {code: languages.name_of(code) for code in LANGUAGES} == LANGUAGES
     assert {name: languages.code_of(name) for name in TO_LANGUAGE_CODE} == TO_LANGUAGE_CODE
+
+
+# --- sounds of any length --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Give a package of a model that reads sounds of at most two seconds as they are, and Hugging Face's model."""
+    recipe = find_recipe("moonshine")
+    folder = tmp_path_factory.mktemp("speech") / "moonshine"
+    tiny_models.make(recipe, recipe.tiny[0], folder)
+    said = {"decoder_start_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "max_length": 20}
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    words = {f"w{number}": number for number in range(3, 257)} | {"<s>": 1, "</s>": 2}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    transformers.Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(folder)
+    theirs = transformers.MoonshineForConditionalGeneration.from_pretrained(
+        folder, attn_implementation="eager"
+    ).eval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("store")))
+        package = pipeline.build(
+            str(folder),
+            Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(16_000, 32_000)),
+            validate=False,
+        ).package
+        yield qeff_zoo.load(package, threads=1), theirs
+
+
+def test_text_of_sounds_of_any_length_is_that_of_generate(whole: Any) -> None:
+    """Three share two rows; each has the text that it has alone."""
+    session, theirs = whole
+    sounds = [voice(length, RATE, length) for length in (31_999, 5000, 17_123)]
+    found = session.transcribe(sounds)
+    for sound, one in zip(sounds, found, strict=True):
+        with torch.no_grad():
+            answer = theirs.generate(torch.from_numpy(sound[None]), do_sample=False)[0, 1:]
+        tokens = [token for part in one.segments for token in part.tokens]
+        assert tokens == [token for token in answer.tolist() if token != 2]
+        assert one.text.split() == [f"w{token}" for token in tokens]
+        assert [(part.start, part.end) for part in one.segments] == [
+            (0.0, pytest.approx(one.seconds))
+        ]
+
+
+def test_sounds_of_any_length_have_an_end(whole: Any) -> None:
+    session, _ = whole
+    for sound in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
+        (found,) = session.transcribe(sound)
+        assert found.seconds == len(sound) / RATE
+    stereo = np.stack([voice(9000, RATE, 1)] * 2, 1)
+    assert session.transcribe(stereo)[0].text == session.transcribe(stereo[:, 0])[0].text
+    with pytest.raises(GenerationError, match=r"40.0 seconds; expected at most 2.0"):
+        session.transcribe(voice(40 * RATE, RATE, 1))
+    with pytest.raises(MediaError, match="0 samples"):
+        session.transcribe(np.zeros(0, np.float32))
+    with pytest.raises(GenerationError, match="tells no times"):
+        session.transcribe(stereo, timestamps=True)
+    with pytest.raises(GenerationError, match="knows one language only"):
+        session.transcribe(stereo, language="de")
+
+
+def test_the_command_and_the_server_take_sounds_of_any_length(
+    whole: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session, _ = whole
+    path, package = tmp_path / "speech.wav", str(session.folder)
+    soundfile.write(path, voice(20_000, RATE, 3), RATE)
+    (wanted,) = session.transcribe(path)
+    assert main(["run", package, str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == wanted.text
+    with (
+        closing(SpeechQueue(session, max_waiting=4)) as queue,
+        running(queue) as served,
+        connect(served) as client,
+    ):
+        given = {"model": MODEL, "file": ("speech.wav", path.read_bytes())}
+        answer = client.audio.transcriptions.create(**given, response_format="verbose_json")
+        assert [(one.start, one.end, one.text) for one in answer.segments] == [
+            (0.0, 1.25, wanted.text)
+        ]
+        assert client.audio.transcriptions.create(**given).text == wanted.text
+
+
+def test_qefficients_class_cuts_what_a_processor_padded(whole: Any) -> None:
+    session, _ = whole
+    model = object.__new__(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq)
+    sounds = [voice(9000, RATE, 1), voice(4000, RATE, 2)]
+    extract = transformers.Wav2Vec2FeatureExtractor(do_normalize=False, return_attention_mask=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "_opened", lambda *_: session)
+        given = extract(sounds, sampling_rate=RATE, padding=True, return_tensors="pt")
+        info = model.generate(given)
+    assert info.generated_texts == [one.text for one in session.transcribe(sounds)]
+
+
+def test_pieces_are_text_again(tmp_path: Path) -> None:
+    """A tokenizer of SentencePiece's pieces needs no library to be read."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "\u2581so", "me", "\u2581thing", "<lang:de>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({one: at for at, one in enumerate(pieces)}))
+    companions._convert_pieces(tmp_path)
+    found = Tokenizer.find(tmp_path)
+    assert found is not None
+    assert found.decode([7, 4, 5, 6, 2]) == "some thing"
 
 
 # --- QEfficient's class, and OpenAI's API --------------------------------------------------------

@@ -15,6 +15,7 @@ import onnx.parser
 import package_builder
 from package_builder import draft
 
+from qeff_zoo.adapters import sites_of
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.recipe import Shape
 from qeff_zoo.tasks import text_generation
@@ -215,13 +216,20 @@ def package_of(
         "inputs": [_tensor(name, inputs[name]) for name in inputs if name not in pairs],
         "outputs": [_tensor(name, outputs[name]) for name in outputs if name not in pairs.values()],
         "states": [
-            {**_tensor(name, inputs[name], "axes"), "kind": "growing", "layer": layer}
+            {
+                **_tensor(name, inputs[name], "axes"),
+                "kind": "adapter" if name.startswith("lora_") else "growing",
+                "layer": layer,
+            }
             for layer, name in enumerate(pairs)
         ],
     }
     target = {"name": "qaic", "needs": {}}
     made = draft(target=target, task=task, programs=[entry])
     made["spec"]["shape"] |= shape or {}
+    if sites := sites_of(inputs):
+        slots, _, rank = inputs[sites[0].inputs[0]]
+        made["spec"]["task"] = {"max_loras": int(slots) - 1, "max_lora_rank": int(rank)}
     return write_manifest(folder, made, {})
 
 

@@ -18,6 +18,8 @@ from qeff_zoo.choices import LORA_RANK
 
 #: Input with the slot of each row.
 IDS = "lora_ids"
+#: Raised when graphs that take adapters come to be otherwise, and no others: part of the identity of their packages.
+REVISION = 2
 _INPUT = re.compile(r"lora_([ab])_(.+)\.(\d+)")
 
 
@@ -38,7 +40,7 @@ class Slots:
     @classmethod
     def of_variant(cls, variant: dict[str, Any]) -> "Slots | None":
         """Take the choices out of a program's variant; None where it is to take no adapters."""
-        count = variant.pop("max_loras", None)
+        count, _ = variant.pop("max_loras", None), variant.pop("lora_rev", None)
         rank, targets = variant.pop("max_lora_rank", LORA_RANK), variant.pop("lora_targets", ())
         return None if count is None else cls(count=count, rank=rank, targets=tuple(targets))
 

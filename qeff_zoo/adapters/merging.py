@@ -12,17 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.adapters.reading import Adapter, open_adapter
+from qeff_zoo.adapters.reading import Adapter, open_adapter, plain
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import AdapterError
 from qeff_zoo.weights.expressions import (
     Expression,
+    cut,
+    index,
     matmul,
     plus,
+    reshape,
     scaled_to,
     shape_of,
     sources_of,
+    stack,
     substitute,
     transpose,
 )
@@ -100,6 +104,11 @@ def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged,
             name, _, revision = source.partition("@")
         adapter = open_adapter(name, revision or None)
         adapter.require({})
+        if (named := adapter.config.get("target_parameters")) and not adapter.stacks:
+            raise adapter.refused(
+                f"target_parameters is {named!r}, of which it has no matrices",
+                "lora_A and lora_B of these",
+            )
         if adapter.is_of_another(model):
             raise AdapterError(
                 f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and is to be merged into {model!r}. "
@@ -223,6 +232,8 @@ class _Changes:
             yield from self._replace(one, name, tensor)
         for module in adapter.modules:
             yield from self._add_linear(one, module)
+        for module in adapter.stacks:
+            yield from self._add_stack(one, module)
         for module, names in adapter.embeddings.items():
             yield from self._add_embedding(one, module, names)
         for module in adapter.strange:
@@ -267,6 +278,41 @@ class _Changes:
                 return
             added = one.weight * adapter.scaling(module)
             self._become(f"{path}.bias", plus(self._now(f"{path}.bias"), added, one.named(bias)))
+
+    def _add_stack(self, one: Merged, module: str) -> Iterator[str]:
+        """Add to matrices that lie in one parameter, as of experts; peft wraps the first such of a module innermost."""
+        import numpy as np
+
+        adapter, owner = one.adapter, plain(module)
+        path = self._here(owner, self.modules)
+        layer = self.modules.get(path) if path else None
+        own = [name for name, _ in layer.named_parameters(recurse=False)] if layer else []
+        names = [name for name in own if adapter.targets(f"{owner}.{name}")]
+        inside = sorted((other for other in adapter.stacks if plain(other) == owner), key=len)
+        if len(names) != len(inside):
+            yield f"it changes {len(inside)} parameters of {owner!r}, which has {names} of those"
+            return
+        name = names[len(names) - 1 - inside.index(module)]
+        place, key = f"{path}.{name}", f"{owner}.{name}"
+        by_input = bool(getattr(layer, "is_transposed", False))
+        shapes = [adapter.tensors[tensor].shape for tensor in adapter.matrices(module)]
+        count, *sides = self.shapes[place] if len(self.shapes[place]) == 3 else (0, 0, 0)
+        columns, rows = sides[:: 1 if by_input else -1]
+        rank = adapter.rank(key)
+        if shapes != [(rank * count, columns), (rows, rank * count)]:
+            yield f"its {key!r} has {[*map(list, shapes)]}, here {list(self.shapes[place])}"
+            return
+        yield from self._shared(place)
+        if not all(np.isfinite(adapter.read(name)).all() for name in adapter.matrices(module)):
+            yield f"its {key!r} is infinite or not a number"
+        down, up = map(one.named, adapter.matrices(module))
+        by_expert = transpose(0, 2, reshape((rows, rank, count), up))
+        added = [
+            matmul(transpose(0, 1, index(expert, by_expert)), cut(0, at, at + rank, down))
+            for expert, at in enumerate(range(0, rank * count, rank))
+        ]
+        whole = stack(0, *(transpose(0, 1, each) if by_input else each for each in added))
+        self._become(place, plus(self._now(place), one.weight * adapter.scaling(key), whole))
 
     def _add_embedding(self, one: Merged, module: str, names: tuple[str, str]) -> Iterator[str]:
         place = self._here(f"{module}.weight", self.shapes)
@@ -326,15 +372,51 @@ def values_of(
     """
     values: dict[str, Expression] = {}
     for name in found.keys() & expressions.keys():
-        sources = sources_of(expressions[name])
-        tensor = sources[0]
-        if len(sources) > 1 or checkpoint.logical[tensor].shape != found[name].shape:
-            raise AdapterError(
-                f"Cannot merge into {name!r}: {checkpoint.name!r} has it in {some(sources)}, in another form than the "
-                "model. Expected one tensor of the model's shape. Merge the adapter with peft's merge_and_unload, and "
-                "build that checkpoint."
-            )
-        itself = checkpoint.values.get(tensor, tensor)
-        values[tensor] = substitute(found[name].value, {ITSELF: itself})
-        assert shape_of(values[tensor], checkpoint.tensors) == found[name].shape
+        made, value = expressions[name], found[name].value
+        if isinstance(made, str) or len(sources_of(made)) == 1:
+            tensor = sources_of(made)[0]
+            if checkpoint.logical[tensor].shape != found[name].shape:
+                raise _in_another_form(name, made, checkpoint)
+            values[tensor] = substitute(value, {ITSELF: checkpoint.values.get(tensor, tensor)})
+            assert shape_of(values[tensor], checkpoint.tensors) == found[name].shape
+            continue
+        while value != ITSELF:  # what is added, to each of the tensors that it is made of
+            match value:
+                case ["sum", factor, before, added]:
+                    for tensor, part in _parts_of(made, added, checkpoint):
+                        now = values.get(tensor, checkpoint.values.get(tensor, tensor))
+                        values[tensor] = plus(now, factor, part)
+                    value = before
+                case _:
+                    raise _in_another_form(name, made, checkpoint)
     return values
+
+
+def _parts_of(
+    made: Expression, added: Expression, checkpoint: "Checkpoint"
+) -> Iterator[tuple[str, Expression]]:
+    """Yield what of a sum goes to each tensor that a weight is joined of."""
+    match made:
+        case str():
+            yield made, added
+        case ["stack", 0, *parts]:
+            for place, part in enumerate(parts):
+                yield from _parts_of(part, index(place, added), checkpoint)
+        case ["concat", dim, *parts]:
+            start = 0
+            for part in parts:
+                stop = start + shape_of(part, checkpoint.logical)[dim]
+                yield from _parts_of(part, cut(dim, start, stop, added), checkpoint)
+                start = stop
+        case ["transpose", one, other, inner]:
+            yield from _parts_of(inner, transpose(one, other, added), checkpoint)
+        case _:
+            raise _in_another_form("", made, checkpoint)
+
+
+def _in_another_form(name: str, made: Expression, checkpoint: "Checkpoint") -> AdapterError:
+    return AdapterError(
+        f"Cannot merge into {name or 'a weight'!r}: {checkpoint.name!r} has it in {some(sources_of(made))}, in another "
+        "form than the model. Expected one tensor of the model's shape, or tensors that it is joined of. Merge the "
+        "adapter with peft's merge_and_unload, and build that checkpoint."
+    )

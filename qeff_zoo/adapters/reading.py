@@ -32,7 +32,6 @@ _BEYOND = {
     "use_bdlora": "has matrices in blocks (BD-LoRA)",
     "alora_invocation_tokens": "begins at certain tokens of a prompt (aLoRA)",
     "trainable_token_indices": "trains embeddings of tokens",
-    "target_parameters": "changes stacked parameters, as of experts",
     "arrow_config": "routes between other adapters (Arrow)",
     "kasa_config": "has singular values beside its matrices (KaSA)",
     "monteclora_config": "draws its weights at random (MonteCLoRA)",
@@ -43,6 +42,7 @@ MERGEABLE = {
     "use_dora": "scales whole weights (DoRA)",
     "modules_to_save": "replaces whole modules",
     "lora_bias": "has biases of its own",
+    "target_parameters": "changes stacked parameters, as of experts",
 }
 #: Values of `init_lora_weights` whose adapters go with weights that peft made of those of the base.
 _NEW_BASES = ("pissa", "corda", "olora", "loftq", "lora_ga")
@@ -96,7 +96,7 @@ class Adapter:
         found = {}
         for tensor, info in self.tensors.items():
             module, kind = _parts(tensor)
-            if kind != "lora_A.weight":
+            if kind != "lora_A.weight" or self._stacked(module):
                 continue
             other = self.tensors.get(f"{_PREFIX}{module}.lora_B.weight")
             rank = _pattern(self.config, "rank_pattern", module, self.config.get("r"))
@@ -109,9 +109,30 @@ class Adapter:
                     f"both of rank {rank}, as {CONFIG} says",
                 )
             found[module] = int(rank)
-        if not found and not self.embeddings:
+        if not found and not self.embeddings and not self.stacks:
             raise self.refused(f"{WEIGHTS} has no matrices", "lora_A and lora_B of some layers")
         return found
+
+    @cached_property
+    def stacks(self) -> list[str]:
+        """Paths of modules whose stacked parameters it changes, `.base_layer` after them for those further inside."""
+        parts = map(_parts, self.tensors)
+        return [name for name, kind in parts if kind == "lora_A.weight" and self._stacked(name)]
+
+    def targets(self, parameter: str) -> bool:
+        """Tell whether it changes a parameter of a module by itself, as peft compares names."""
+        named = self.config.get("target_parameters") or ()
+        return any(f".{parameter}".endswith(f".{one}") for one in named)
+
+    def _stacked(self, module: str) -> bool:
+        owner, named = plain(module), self.config.get("target_parameters") or ()
+        owners = {str(one).rpartition(".")[0] for one in named}
+        rows = self.tensors[self.matrices(module)[0]].shape[0]
+        if "" in owners and rows != self.rank(
+            owner
+        ):  # named without its module: several matrices tell
+            return True
+        return any(f".{owner}".endswith(f".{one}") for one in owners - {""})
 
     @property
     def others(self) -> list[str]:
@@ -159,9 +180,13 @@ class Adapter:
         down, up = (self.tensors[name].shape for name in self.matrices(module))
         return down[1], up[0]
 
+    def rank(self, module: str) -> int:
+        """Return the rank of a module's matrices, as its configuration says."""
+        return int(_pattern(self.config, "rank_pattern", module, self.config["r"]))
+
     def scaling(self, module: str) -> float:
         """Return what the product of a module's matrices is multiplied by."""
-        rank = _pattern(self.config, "rank_pattern", module, self.config["r"])
+        rank = self.rank(module)
         alpha = float(_pattern(self.config, "alpha_pattern", module, self.config["lora_alpha"]))
         return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
 
@@ -189,7 +214,12 @@ class Adapter:
         """
         for key, what in {**_BEYOND, **beyond}.items():
             if self.config.get(key):
-                raise self.refused(f"it {what}: {key} is {self.config[key]!r}", f"no {key}")
+                then = f"Merge it into a package of its own: `qeff-zoo build MODEL --adapter {self.name}`"
+                raise self.refused(
+                    f"it {what}: {key} is {self.config[key]!r}",
+                    f"no {key}",
+                    *([f"{then}, or use another adapter."] if key in beyond else []),
+                )
         begun = self.config.get("init_lora_weights")
         if isinstance(begun, str) and begun.lower().startswith(_NEW_BASES):
             raise self.refused(
@@ -208,11 +238,15 @@ class Adapter:
         )
         return bool(model) and is_id and base.lower() != str(model).lower()
 
-    def refused(self, what: str, expected: str) -> AdapterError:
+    def refused(
+        self,
+        what: str,
+        expected: str,
+        then: str = "Use another adapter, or train it again without that.",
+    ) -> AdapterError:
         """Return the error that refuses it."""
         return AdapterError(
-            f"Cannot use the adapter {self.name!r}: {what}; expected {expected}. Use another adapter, or train it "
-            "again without that."
+            f"Cannot use the adapter {self.name!r}: {what}; expected {expected}. {then}"
         )
 
 
@@ -265,6 +299,11 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
         if not isinstance(config.get(key) or {}, dict):
             raise adapter.refused(f"{key} is {config[key]!r} in {CONFIG}", "an object")
     return adapter
+
+
+def plain(module: str) -> str:
+    """Return the path of a module without what peft wraps around it."""
+    return module.replace(".base_layer", "")
 
 
 def _parts(tensor: str) -> tuple[str, str]:

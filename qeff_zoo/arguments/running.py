@@ -145,6 +145,13 @@ def _add_run(commands: Any) -> None:
         metavar="FILE",
         help="picture, or its URL, for a package that reads those; may be given several times",
     )
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what pictures may show, to be scored; may be given several times",
+    )
     parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
     parser.add_argument(
         "--pair",
@@ -263,6 +270,13 @@ def _add_bench(commands: Any) -> None:
     )
     parser.add_argument(
         "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
+    )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a picture of each prompt, of a package that reads them (default: one of noise, 448 x 448)",
     )
     _add_speculate(parser)
     add_threads(parser)

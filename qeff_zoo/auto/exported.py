@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.staging import write_durably
-from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
-from qeff_zoo.prepared import PREPARED
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, PREPARED, parse
 
 NOTE = "exported.json"
 _SCHEMA = "qeff-exported/1"

@@ -17,7 +17,8 @@ from qeff_zoo.bars import reporter
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
-from qeff_zoo.prepared import PREPARED, SCRIPT, manifest_of
+from qeff_zoo.package.manifest import PREPARED
+from qeff_zoo.prepared import SCRIPT, manifest_of
 
 _M = TypeVar("_M", bound="Model")
 _OURS = "qeff_zoo.auto."

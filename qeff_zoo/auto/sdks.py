@@ -24,7 +24,7 @@ def json_text(config: Any) -> JsonText:
         ) from error
 
 
-def compiles(target: targets.Preparing) -> bool:
+def compiles(target: targets.Target) -> bool:
     """Tell whether a target's compiler is here."""
     try:
         target.require_compiler()
@@ -37,10 +37,8 @@ def has(card: str) -> bool:
     """Tell whether this machine compiles for a target and has the runtime of its cards."""
     from qeff_zoo.targets.qaic import cards
 
-    target = targets.find(card)
-    assert isinstance(target, targets.Preparing)
     try:
-        target.require_compiler()
+        targets.find(card).require_compiler()
         cards.sdk()
     except ZooError:
         return False

@@ -79,7 +79,8 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         from qeff_zoo.checkpoint import open_checkpoint
 
         source = self._source
-        positions = open_checkpoint(source.model, **source.beside).config["max_source_positions"]
+        config = open_checkpoint(source.model, **source.beside).config
+        positions = config.get("max_source_positions")  # none of sounds of any length
         if encoder_ctx_len not in (None, positions):
             raise PlanError(
                 [
@@ -112,8 +113,9 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         """Write down what is said.
 
         Args:
-            inputs: What transformers' processor of the checkpoint returns: `input_features`, (windows, bins, frames),
-                of torch or numpy; or recordings as `SpeechSeq2SeqSession.transcribe` takes them, of any length.
+            inputs: What transformers' processor of the checkpoint returns, of torch or numpy: `input_features`, of
+                Whisper (windows, bins, frames), or `input_values`, and their `attention_mask`; or recordings as
+                `SpeechSeq2SeqSession.transcribe` takes them, of any length.
             generation_len: Tokens of a window at most; None for as many as fit.
             streamer: Any, to print the text of each segment as it ends.
             device_ids: Cards to run on; None for those that are free.
@@ -136,13 +138,19 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         told |= {} if streamer is None else {"listen": lambda _, one: show(f"{one.text}\n")}
         begun = time.perf_counter()
         if isinstance(inputs, Mapping):
-            if "input_features" not in inputs:
+            if (name := session.input_name) not in inputs:
                 raise GenerationError(
-                    f"The inputs are {sorted(inputs)!r}; expected input_features, as a processor returns them. Call it "
-                    "on the samples."
+                    f"The inputs are {sorted(inputs)!r}; expected {name}, as a processor returns them. Call it on the "
+                    "samples."
                 )
-            features = np.asarray(inputs["input_features"], np.float32)
-            found = session.write_down([one.T for one in features], **told)
+            sounds = np.asarray(inputs[name], np.float32)
+            mask = np.asarray(inputs.get("attention_mask", np.ones(sounds.shape[:2])))
+            features = (
+                [one[: int(there.sum())] for one, there in zip(sounds, mask, strict=True)]
+                if session.sources.any_length
+                else [one.T for one in sounds]
+            )
+            found = session.write_down(features, **told)
         else:
             found = session.transcribe(inputs, **told)
         seconds = time.perf_counter() - begun

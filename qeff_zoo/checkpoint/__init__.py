@@ -6,7 +6,7 @@ Pickle is refused: reading one can run code. Needs neither torch nor transformer
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -159,6 +159,14 @@ class Checkpoint:
             progress: Called with the bytes done and the bytes in all.
         """
         self.files.fetch(self.weight_files, progress)
+
+    @property
+    def tensor_names(self) -> Iterable[str]:
+        """Names of the tensors: of an index, or of files, which are fetched for it."""
+        if self._weight_map and not self.gguf:
+            return self._weight_map
+        self.fetch()
+        return self.logical
 
     @property
     def located(self) -> dict[str, Any]:

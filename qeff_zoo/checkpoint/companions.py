@@ -16,18 +16,25 @@ _OLDER_TOKENIZERS = {
 }
 
 
-def copy(checkpoint: Checkpoint, folder: Path) -> None:
+#: Of a tokenizer of SentencePiece's pieces, whose numbers are in a table.
+_PIECES = {"vocab.json", "sentencepiece.bpe.model"}
+
+
+def copy(checkpoint: Checkpoint, folder: Path, *, reads: str = "text") -> None:
     """Copy the tokenizer and other small files; convert a tokenizer that only transformers can read.
 
     Args:
         checkpoint: Fetched.
         folder: Of the package that is being built.
+        reads: What the package reads: "text", or something of which tokens are decoded alone.
     """
     for name, source in checkpoint.companions.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-    if _needs_conversion(checkpoint):
+    if reads == "sound" and checkpoint.companions.keys() >= _PIECES:
+        _convert_pieces(folder)
+    elif _needs_conversion(checkpoint):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.companions["config.json"].parent)
@@ -46,3 +53,15 @@ def _needs_conversion(checkpoint: Checkpoint) -> bool:
     # transformers adds these tokens itself, whatever tokenizer.json says.
     config = json.loads(companions["tokenizer_config.json"].read_text(encoding="utf-8"))
     return any(name in config for name in ("add_bos_token", "add_eos_token"))
+
+
+def _convert_pieces(folder: Path) -> None:
+    """Write a tokenizer.json that makes text of numbers of SentencePiece's pieces, and cuts no text into them."""
+    import tokenizers
+    from tokenizers import decoders, models
+
+    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    made = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens([piece for piece in vocab if piece[:1] == "<" and piece[-1:] == ">"])
+    made.save(str(folder / "tokenizer.json"))

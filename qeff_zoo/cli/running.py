@@ -13,7 +13,7 @@ from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.cli.transcribing import refuse_adapter, transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
-from qeff_zoo.tasks import NAMES, TEXT2TEXT, find
+from qeff_zoo.tasks import NAMES, TEXT2TEXT, ZERO_SHOT, find
 
 _BEST = 5  # labels of a picture that are shown
 
@@ -41,6 +41,10 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
         )
+    if arguments.label and package.task != ZERO_SHOT:
+        raise GenerationError(
+            f"--label does not apply to {package.task}; expected a package for {ZERO_SHOT}. Leave it out."
+        )
     given = _given(package.task, prompts, arguments.image)
     if (told := _languages(arguments)) and package.task != TEXT2TEXT:
         raise GenerationError(
@@ -59,6 +63,7 @@ def run_command(arguments: argparse.Namespace) -> None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
     task = find(package.task)
     run = _label_tokens if task.by_token else _RUNS[task.reads, task.answers]
+    run = _recognize if arguments.label else run
     run(session, given, arguments)
 
 
@@ -238,7 +243,8 @@ def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> 
 
 
 def _recognize(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(_files(images))
+    labels = [arguments.label] if arguments.label else []
+    found = session.classify(_files(images), *labels)
     if arguments.json:
         outputs = [
             {"image": image, "scores": [asdict(score) for score in scores]}
@@ -383,6 +389,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         spread=arguments.plot is not None,
         speculate=_drafts(arguments),
+        images=arguments.image,
     )
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -395,12 +402,16 @@ def bench_command(arguments: argparse.Namespace) -> None:
         print_json([asdict(one) for one in figures])
         return
     rows = [
-        [one.batch_size, one.prompt_len, one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
+        [one.batch_size, one.prompt_len,
+         *([] if one.encode_s is None else [one.image_tokens, f"{one.encode_s:.3f}"]),
+         one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
          f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
          *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
         for one in figures
     ]  # fmt: skip
-    headers = ["batch", "prompt", "new", "ttft s", "prefill/s", "decode/s", "all/s", "peak memory"]
+    seen = ["image", "encode s"] if figures[0].encode_s is not None else []
+    headers = ["batch", "prompt", *seen, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
+    headers += ["peak memory"]
     headers += ["accepted"] if arguments.speculate else []
     print(table(rows, headers))

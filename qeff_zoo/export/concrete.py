@@ -135,6 +135,42 @@ def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
     return tuple(args[0].narrow(axis, start, stop - start) for start, stop in pairwise(ends))
 
 
+def _one_hot(_: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """The number of classes may be one that is not known yet, and would become that of the example."""
+    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    if not isinstance(classes, torch.SymInt):
+        return None
+    every: Any = torch.arange(classes)  # type: ignore[call-overload]  # of a size that is not known yet
+    hot: Tensor = (args[0][..., None] == every).long()
+    return hot
+
+
+def _bucketize(_: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """The bucket of a value is the number of boundaries below it; where a value is one, that counts if `right`."""
+    values, boundaries = args
+    if not (_is_traced(values) or _is_traced(boundaries)):
+        return None
+    above = torch.ge if kwargs.get("right") else torch.gt
+    found: Tensor = above(values[..., None], boundaries).sum(-1)
+    return found
+
+
+def _windows(_: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """Windows side by side are a shape."""
+    given = {**dict(zip(("dimension", "size", "step"), args[1:], strict=False)), **kwargs}
+    axis, size, step = (given[name] for name in ("dimension", "size", "step"))
+    if size != step:
+        return None
+    count = args[0].shape[axis] // size
+    whole: Tensor = args[0].narrow(axis, 0, count * size).unflatten(axis, (count, size))
+    return whole.movedim(axis + 1, -1)
+
+
+def _lengths(_: Any, args: Any, kwargs: Any) -> list[None] | None:
+    """How many rows each picture has, of which there is one: `_split` does not ask."""
+    return [None] if _is_traced(args[0]) and args[0].shape == (1,) else None
+
+
 def _numbers(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     """A tensor of sizes that are not known yet would take those of the example."""
     values = args[0]
@@ -152,8 +188,12 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Any]] = {
     F.interpolate: _resize,
     torch.squeeze: _squeeze,
     Tensor.squeeze: _squeeze,
+    F.one_hot: _one_hot,
     F.unfold: _unfold,
     torch.split: _split,
     torch.tensor: _numbers,
     Tensor.split: _split,
+    Tensor.tolist: _lengths,
+    Tensor.unfold: _windows,
+    torch.bucketize: _bucketize,
 }

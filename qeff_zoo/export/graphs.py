@@ -7,7 +7,7 @@ is kept beside it.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.speculators import PREFIX
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.expressions import Expression, substitute
@@ -96,8 +97,10 @@ def obtain(
     return _read(folder, checkpoint, store, changes or {}, cached=cached)
 
 
-def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> Any:
-    """Trace a program's graph into a folder; the config is enough.
+def trace(
+    folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, name: str = GRAPH
+) -> Any:
+    """Trace a program's graph into a folder, under a name; the config is enough.
 
     Returns:
         The `onnx_ir.Model`.
@@ -109,7 +112,7 @@ def trace(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint
     recipe = for_task(plan.recipe, program.task)
     role = program.role if len(plan.programs) > 1 else None
     model = exporter.export_graph(checkpoint.config, recipe, role, **program.variant)
-    ir.save(model, folder / GRAPH)
+    ir.save(model, folder / name)
     return model
 
 
@@ -131,8 +134,13 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bind(needed)
     behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
-    heads = checkpoint.speculator.bindings if checkpoint.speculator else {}
+    heads = _bindings_of_drafts(checkpoint, program, needed)
     behind |= {name: heads[name] for name in needed if name in heads}
+    if lost := [one for one in needed if one not in bound.expressions and one not in behind]:
+        raise CheckpointError(
+            f"What drafts for {checkpoint.name!r} has no tensors for {', '.join(map(repr, lost[:4]))}. Expected those "
+            "of its config's model_type. Get its files again, from one revision."
+        )
     shapes = {name: tuple(model.graph.initializers[name].shape) for name in behind}
     if problems := bindings.problems_of(
         behind, shapes, {**checkpoint.logical, **checkpoint.tensors}
@@ -147,6 +155,33 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
         "doubled": bound.doubled,
     }
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _bindings_of_drafts(
+    checkpoint: Checkpoint, program: ProgramPlan, needed: Iterable[str]
+) -> dict[str, Expression]:
+    """Bind what drafts; a layer of the model's own as transformers binds a model that has no other."""
+    heads = checkpoint.speculator
+    if heads is None:
+        return {}
+    bound: dict[str, Expression] = dict(heads.bindings)
+    inner = f"{PREFIX}inner."
+    wanted = [name.removeprefix(inner) for name in needed if name.startswith(inner)]
+    if not heads.layer or not wanted:
+        return bound
+    from qeff_zoo.export import loader
+    from qeff_zoo.weights import bindings
+
+    logical = checkpoint.logical
+    tensors = {
+        name: replace(logical[tensor], name=name)
+        for name, tensor in heads.layer.items()
+        if tensor in logical  # scales of others are not
+    }
+    found = bindings.bind(loader.build_meta(heads.said["config"], program.task), tensors, wanted)
+    named: dict[str, Expression] = {**heads.layer}
+    expressions = found.expressions.items()
+    return bound | {inner + name: substitute(value, named) for name, value in expressions}
 
 
 def _read(

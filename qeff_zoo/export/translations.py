@@ -75,7 +75,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         ),
         torch.ops.aten.rsub.Scalar: lambda x, number: standard.Sub(standard.CastLike(number, x), x),
         ours.rms_norm.default: normalize,
-        ours.lora.default: lambda *inputs: op.Lora(*inputs),
+        ours.lora.default: lambda *inputs: _lora(op, *inputs),
         ours.cache_write.default: lambda *inputs: op.CacheWrite(*inputs),
         ours.slot_write.default: lambda *inputs: op.SlotWrite(*inputs),
         ours.slot_read.default: lambda *inputs: op.SlotRead(*inputs),
@@ -105,6 +105,21 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     else:
         inner = op.Erf(op.Div(x, math.sqrt(2)))
     return op.Mul(op.Mul(x, 0.5), op.Add(inner, 1.0))
+
+
+def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
+    """Add what adapters make of each row; rows are told apart where tokens of all follow one another, as in routers."""
+    from onnxscript import opset18 as op
+
+    if len(x.shape) == 3 and x.shape[0] == ids.shape[0]:
+        return ours.Lora(y, x, a, b, ids)
+    batch, all_ = op.Shape(ids, start=0, end=1), op.Constant(value_ints=[-1])
+    rows = []
+    for one in (y, x):
+        sizes: list[Any] = [batch, all_, op.Shape(one, start=-1)]
+        place: Any = op.Concat(*sizes, axis=0)
+        rows.append(op.Reshape(one, place))
+    return op.Reshape(ours.Lora(*rows, a, b, ids), op.Shape(y))
 
 
 def _register_schemas() -> None:

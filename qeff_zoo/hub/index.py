@@ -195,8 +195,9 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         axes = {name: value for name, value in axes.items() if not name.startswith("speculator.")}
         axes.pop("hidden_states", None)
         axes["speculator"] = digest_axis(heads)
-    # Of the target's lowering: nobody asks for another than the newest.
-    axes.pop("revision", None)
+    # Of the target's lowering, and of what takes adapters: nobody asks for another than the newest.
+    for name in ("revision", "lora_rev"):
+        axes.pop(name, None)
     if file := manifest.get("weights", {}).get("gguf_file"):
         axes["gguf_file"] = file  # one of several that a repository may have
     return axes

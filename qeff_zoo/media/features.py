@@ -23,6 +23,8 @@ _EPSILON = 1e-7
 _RATE = 16_000
 _HIGHEST = 8000.0  # hertz, of Whisper's filters
 _BLOCK = 3000  # frames that are computed at once
+#: Of Kaldi: samples of a frame, from one to the next, and of its spectrum; and the least energy.
+_WIDTH, _HOP, _SIZE, _FLOOR = 400, 160, 512, 1.192092955078125e-07
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,34 +142,70 @@ def kaldi_filters(bins: int, size: int, rate: int, low: float) -> Array:
     return _triangles(edges, mel((rate / size) * np.arange(size // 2 + 1)))
 
 
-def _kaldi(settings: Mapping[str, Any]) -> Features:
-    """Kaldi's log-mel features, each bin with mean 0 and variance 1, several frames side by side."""
-    bins, stride = int(settings.get("num_mel_bins", 80)), int(settings.get("stride", 2))
-    rate = int(settings.get("sampling_rate", _RATE))
-    width, hop, size, floor = 400, 160, 512, 1.192092955078125e-07
-    window = np.hanning(width) ** 0.85  # Povey's
-    filters = kaldi_filters(bins, size, rate, 20.0)
+def _kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
+    """Return what computes Kaldi's log-mel features, (frames, bins), no bin of which is normalized yet."""
+    bins, rate = int(settings.get("num_mel_bins", 80)), int(settings.get("sampling_rate", _RATE))
+    window = np.hanning(_WIDTH) ** 0.85  # Povey's
+    filters = kaldi_filters(bins, _SIZE, rate, 20.0)
 
     def compute(samples: Array) -> Array:
         # As 16-bit integers, which is what Kaldi reads.
         whole = np.asarray(samples, np.float32) * (2**15)
-        frames = _frames(whole.astype(np.float64), width, hop)
+        frames = _frames(whole.astype(np.float64), _WIDTH, _HOP)
         frames = frames - frames.mean(axis=1, keepdims=True)
         frames[:, 1:] -= 0.97 * frames[:, :-1]
         frames[:, 0] *= 1 - 0.97
-        mel = np.maximum(floor, (filters.T @ _power(frames, window, size).T)).T
-        logs = np.log(mel).astype(np.float32)
+        mel = np.maximum(_FLOOR, (filters.T @ _power(frames, window, _SIZE).T).T)
+        logs: Array = np.log(mel).astype(np.float32)
+        return logs
+
+    return compute
+
+
+def _kaldi(settings: Mapping[str, Any]) -> Features:
+    """Kaldi's features, each bin with mean 0 and variance 1, several frames side by side."""
+    stride, logs_of = int(settings.get("stride", 2)), _kaldi_logs(settings)
+
+    def compute(samples: Array) -> Array:
+        logs = logs_of(samples)
         logs = (logs - logs.mean(0)) / np.sqrt(logs.var(0, ddof=1) + _EPSILON)
         count = len(logs) // stride
-        beside: Array = logs[: count * stride].reshape(count, bins * stride)
+        beside: Array = logs[: count * stride].reshape(count, -1)
         return beside
 
     return Features(
         name="input_features",
-        rate=rate,
+        rate=int(settings.get("sampling_rate", _RATE)),
         compute=compute,
-        step=hop * stride,
-        least=width + hop * (stride - 1),
+        step=_HOP * stride,
+        least=_WIDTH + _HOP * (stride - 1),
+    )
+
+
+def _utterance(settings: Mapping[str, Any]) -> Features:
+    """Kaldi's features; of a whole recording, each bin has mean 0 and a standard deviation of 1."""
+    logs_of = _kaldi_logs(settings)
+    normalizes = bool(settings.get("do_ceptral_normalize", True))
+    centres, scales = (
+        normalizes and bool(settings.get(name, True))
+        for name in ("normalize_means", "normalize_vars")
+    )
+
+    def compute(samples: Array) -> Array:
+        logs = np.ascontiguousarray(logs_of(samples))  # sums depend on the order in memory
+        if centres:
+            logs = logs - logs.mean(axis=0)
+        if scales:
+            spread = logs.std(axis=0)
+            logs = logs / np.where(spread > 0, spread, 1)  # silence stays what it is
+        return logs
+
+    return Features(
+        name="input_features",
+        rate=int(settings.get("sampling_rate", _RATE)),
+        compute=compute,
+        step=_HOP,
+        least=_WIDTH,
     )
 
 
@@ -208,10 +246,40 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
 
 
+def _nemo(settings: Mapping[str, Any]) -> Features:
+    """NeMo's log-mel features, each bin with mean 0 and a standard deviation of 1 over the whole recording."""
+    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", _SIZE))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    width, emphasis = int(settings.get("win_length", _WIDTH)), settings.get("preemphasis", 0.97)
+    window = np.zeros(size, np.float32)
+    window[(size - width) // 2 :][:width] = np.hanning(width)
+    filters = slaney_filters(bins, size, rate).astype(np.float32)
+
+    def compute(samples: Array) -> Array:
+        whole, count = np.array(samples, np.float32), len(samples) // hop
+        if emphasis is not None:
+            whole[1:] -= np.float32(emphasis) * whole[:-1].copy()
+        frames = _frames(np.pad(whole, size // 2), size, hop)
+        logs = np.empty((count, bins), np.float32)
+        for start in range(0, count, _BLOCK):
+            stop = min(start + _BLOCK, count)
+            spectra = np.fft.rfft(frames[start:stop] * window, axis=1)
+            powers = (spectra.real**2 + spectra.imag**2).astype(np.float32, copy=False)
+            logs[start:stop] = np.log(powers @ filters + np.float32(2**-24))
+        centred = logs - logs.mean(0)
+        spread = np.sqrt((centred**2).sum(0) / max(1, count - 1))
+        scaled: Array = centred / (spread + np.float32(1e-5))
+        return scaled
+
+    return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
     {
         "Wav2Vec2FeatureExtractor": _plain,
         "SeamlessM4TFeatureExtractor": _kaldi,
+        "Speech2TextFeatureExtractor": _utterance,
         "WhisperFeatureExtractor": _whisper,
+        "ParakeetFeatureExtractor": _nemo,
     }
 )

@@ -62,6 +62,12 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     ),
     "BitImageProcessor": (rules.plain, _CROPPED),
     "CLIPImageProcessor": (rules.plain, _CROPPED),
+    "CohereCompassImageProcessor": (
+        rules.grid_of_patches,
+        {
+            **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+        },
+    ),
     "ConvNextImageProcessor": (
         rules.cropped_below_384,
         {
@@ -80,6 +86,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "Gemma3ImageProcessor": (
         rules.pan_and_scan,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
+    ),
+    "Gemma4ImageProcessor": (
+        rules.placed_patches,
+        {
+            **_PLAIN, "do_normalize": False, "image_mean": (0.0, 0.0, 0.0), "image_std": (1.0, 1.0, 1.0),
+            "resample": _BICUBIC, "size": {"height": 224, "width": 224}, "patch_size": 16, "merge_size": 1,
+            "max_soft_tokens": 280, "pooling_kernel_size": 3,
+        },
     ),
     "Glm4vImageProcessor": (
         rules.grid_of_frames,
@@ -113,6 +127,16 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             ],
         },
     ),
+    "PPChart2TableImageProcessor": (
+        rules.plain,
+        {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}},
+    ),
+    "PaddleOCRVLImageProcessor": (
+        rules.lines_of_patches,
+        {
+            **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
+        },
+    ),
     "PixtralImageProcessor": (
         rules.whole_patches,
         {
@@ -134,6 +158,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "SmolVLMImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "VideoLlavaImageProcessor": (rules.plain, _CROPPED),
     "ViTImageProcessor": (
         rules.plain,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},

@@ -262,6 +262,73 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
 
 
+def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """PaddleOCR-VL: patches line by line, of pictures no side of which is shorter than what is merged.
+
+    Returns `pixel_values` (patches of all pictures, 3, rows, columns) and `image_grid_thw`, as `grid_of_patches`.
+    """
+    patch, size = settings["patch_size"], settings["size"]
+    factor, rows, grids = patch * settings["merge_size"], [], []
+    for image in images:
+        if settings["do_resize"]:
+            wide = np.broadcast_to(image[:1, :1], (*_at_least(image, factor), 3))
+            wanted = smart_size(wide, factor, size["shortest_edge"], size["longest_edge"])
+            image = resize(image, *wanted, settings["resample"])
+        array = np.asarray(numbers(image, settings), np.float32)
+        high, wide_ = array.shape[1] // patch, array.shape[2] // patch
+        blocks = array.reshape(3, high, patch, wide_, patch).transpose(1, 3, 0, 2, 4)
+        rows.append(blocks.reshape(high * wide_, 3, patch, patch))
+        grids.append([1, high, wide_])
+    return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
+
+
+def _at_least(image: Pixels, factor: int) -> tuple[int, int]:
+    """Return the height and width, of the same shape, with no side below `factor`."""
+    height, width = image.shape[:2]
+    if height < factor:
+        height, width = factor, round(width * factor / height)
+    if width < factor:
+        height, width = round(height * factor / width), factor
+    return height, width
+
+
+def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """Gemma 4: as many patches as `max_soft_tokens` rows take, and where each lies; the rest is filled up.
+
+    Returns `pixel_values` (n, patches, numbers of one) and `image_position_ids` (n, patches, 2): columns and rows, -1
+    for what fills up.
+    """
+    patch, unit = settings["patch_size"], settings["pooling_kernel_size"]
+    most, rows, places = settings["max_soft_tokens"] * unit**2, [], []
+    for image in images:
+        if settings["do_resize"]:
+            wanted = _filled(image, unit * patch, most * patch**2)
+            image = resize(image, *wanted, settings["resample"])
+        array = np.asarray(numbers(image, settings), np.float32)
+        high, wide = array.shape[1] // patch, array.shape[2] // patch
+        blocks = array.reshape(3, high, patch, wide, patch).transpose(1, 3, 2, 4, 0)
+        found = np.zeros((most, 3 * patch**2), np.float32)
+        found[: high * wide] = blocks.reshape(high * wide, -1)
+        where = np.full((most, 2), -1, np.int64)
+        where[: high * wide] = np.indices((high, wide))[::-1].reshape(2, -1).T
+        rows.append(found)
+        places.append(where)
+    return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
+
+
+def _filled(image: Pixels, unit: int, most: int) -> tuple[int, int]:
+    """Return the height and width in whole units, of about the same shape, with as many pixels as there may be."""
+    height, width = image.shape[:2]
+    scale = math.sqrt(most / (height * width))
+    tall, wide = (math.floor(scale * side / unit) for side in (height, width))
+    longest = most // unit**2
+    if not tall:
+        tall, wide = 1, min(width // height, longest)
+    elif not wide:
+        tall, wide = min(height // width, longest), 1
+    return tall * unit, wide * unit
+
+
 def pan_and_scan(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """Gemma 3: the whole picture, and with `do_pan_and_scan` parts of one that is much longer in one direction.
 

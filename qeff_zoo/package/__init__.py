@@ -22,6 +22,7 @@ from qeff_zoo.package import files as package_files
 from qeff_zoo.package.manifest import (
     MANIFEST_LIMIT,
     MANIFEST_NAME,
+    PREPARED,
     SCHEMA_ID,
     VALIDATED,
     Manifest,
@@ -269,6 +270,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             raise _damaged(folder, [size])
         manifest = parse(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
+        if (folder / PREPARED).is_file():
+            raise PackageError(
+                f"{str(folder)!r} is not a package yet, but what one is compiled from; expected a folder that "
+                "`qeff-zoo build` or `qeff-zoo adopt` printed. Run its compile.sh where the compiler is, then "
+                "`qeff-zoo adopt`."
+            ) from None
         raise PackageError(
             f"{str(folder)!r} is not a package: it has no {MANIFEST_NAME}; expected a folder that "
             "`qeff-zoo build` or `qeff-zoo pull` printed. Check the path."

@@ -69,7 +69,8 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
         yield "adapter", f"merged: {adapter_named(one)}"
     if heads := source_in(manifest, "speculator"):
         kind = manifest["spec"]["task"]["speculator"]
-        yield "heads", f"{kind['heads']} that draft ({kind['kind']}): {_place(heads)}"
+        what = f"{kind['heads']} that draft" if "heads" in kind else "a layer that drafts"
+        yield "heads", f"{what} ({kind['kind']}): {_place(heads)}"
     for program in manifest["programs"]:
         yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"
     if needs:

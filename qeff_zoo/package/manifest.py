@@ -25,6 +25,8 @@ SCHEMA_ID = "qeff-package/2"
 #: The JSON Schema of manifests.
 SCHEMA = Path(__file__).with_name("package.schema.json")
 MANIFEST_NAME = "manifest.json"
+#: Lies in its place where a program is still to be compiled, see `qeff_zoo.prepared`.
+PREPARED = "prepared.json"
 #: Of a detached signature; lies beside the manifest, on disk and where packages are shared.
 SIGNATURE_NAME = f"{MANIFEST_NAME}.sigstore"
 MANIFEST_LIMIT = 64 << 20

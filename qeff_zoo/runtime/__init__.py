@@ -8,6 +8,7 @@ from qeff_zoo.runtime.grammar import Grammar
 from qeff_zoo.runtime.handoff import Prefills, PrefillServer
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
 from qeff_zoo.runtime.labels import Score
+from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.metrics import Metrics
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
@@ -52,5 +53,6 @@ __all__ = [
     "TokenLabel",
     "TokenLogprobs",
     "Transcription",
+    "ZeroShotSession",
     "open_session",
 ]

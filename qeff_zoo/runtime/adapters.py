@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapters of a session: loaded into slots of its program, named by requests, unloaded, without a new session.
 
-The matrices of all slots are arrays that every call of the program reads. A slot that no request uses is written while
-calls run, since no row of theirs has its number.
+A slot that no request uses is written while calls run, since no row of theirs has its number. What calls are given of
+slots is in `qeff_zoo.runtime.adapter_inputs`.
 """
 
 import threading
@@ -14,9 +14,10 @@ from weakref import WeakSet
 
 import numpy as np
 
-from qeff_zoo.adapters import IDS, Site, sites_of
+from qeff_zoo.adapters import Site
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.errors import AdapterError
+from qeff_zoo.runtime.adapter_inputs import inputs_of
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.tokenizer import read_json
 
@@ -71,23 +72,25 @@ class Adapters(Mapping[str, Loaded]):
     """
 
     def __init__(self, program: Program, folder: Path = Path()) -> None:
-        self._folder, self._sites = folder, sites_of(program.inputs)
-        #: By name of the program's inputs, (slots + 1, …); slot 0 stays zero.
-        self.inputs: dict[str, Array] = {
-            name: np.zeros([int(size) for size in program.inputs[name].shape], np.float32)
-            for site in self._sites
-            for name in site.inputs
-        }
-        #: Whether the program takes adapters.
-        self.are_taken = IDS in program.inputs
-        first = next(iter(self.inputs.values()), np.zeros((1, 0, 0)))
+        self._folder = folder
+        self._inputs = inputs_of(program)
+        #: What adapters may change: from how many numbers of a token to how many.
+        self.sites: Mapping[Site, tuple[int, int]] = self._inputs.sites
+        spec = read_json(folder / "manifest.json").get("spec", {}) if self.are_taken else {}
+        self._model = spec.get("sources", {}).get("model", {}).get("model_id")
+        room = spec.get("task", {})
         #: Adapters at a time.
-        self.slots: int = first.shape[0] - 1
+        self.slots = int(room.get("max_loras", 0))
         #: Of the largest adapter.
-        self.rank: int = first.shape[2]
+        self.rank = int(room.get("max_lora_rank", 0))
         self._loaded: dict[str, Loaded] = {}
         self._leaving: list[Loaded] = []  # unloaded, and still in use
         self._changing = threading.Lock()
+
+    @property
+    def are_taken(self) -> bool:
+        """Whether the program takes adapters."""
+        return bool(self.sites)
 
     def __getitem__(self, name: str) -> Loaded:
         return self._loaded[name]
@@ -149,11 +152,11 @@ class Adapters(Mapping[str, Loaded]):
         from qeff_zoo.adapters.reading import open_adapter
 
         adapter = open_adapter(source, revision)
-        places = self._places(adapter)
+        pairs = _finite(adapter, self._places(adapter))
         with self._changing:
             before = self._loaded.get(name)
             slot = before.slot if before and not before.is_used else self._free_slot(name)
-            self._write(slot, adapter, places)
+            self._inputs.write(slot, pairs)
             if before and before.slot != slot:
                 self._leaving.append(before)
             loaded = Loaded(name, slot, bytes.fromhex(adapter.digest))
@@ -170,15 +173,26 @@ class Adapters(Mapping[str, Loaded]):
             loaded = self.find(name)
             del self._loaded[name]
             self._leaving.append(loaded)
+            self._let_go()
 
-    def given(self, slots: Sequence[int]) -> dict[str, Array]:
-        """Return the inputs of a call: the matrices, and the slot of each row; nothing where none are taken."""
-        if not self.are_taken:
-            return {}
-        return {**self.inputs, IDS: np.array(slots, np.int64)[:, None]}
+    def given(self, slots: Sequence[int], rows: Sequence[int] = ()) -> Mapping[str, Array]:
+        """Return what a call is given of adapters; nothing where none are taken.
+
+        Args:
+            slots: Of each row.
+            rows: Of the program's states; none where all rows have the same slot.
+        """
+        return self._inputs.given(slots, rows)
+
+    def _let_go(self) -> None:
+        """Free the slots of what was unloaded and is no longer in use."""
+        for one in self._leaving:
+            if not one.is_used:
+                self._inputs.free(one.slot)
+        self._leaving = [one for one in self._leaving if one.is_used]
 
     def _free_slot(self, name: str) -> int:
-        self._leaving = [one for one in self._leaving if one.is_used]
+        self._let_go()
         taken = {one.slot for one in (*self._loaded.values(), *self._leaving)}
         free = [slot for slot in range(1, self.slots + 1) if slot not in taken]
         if not free:
@@ -198,7 +212,7 @@ class Adapters(Mapping[str, Loaded]):
         problems: list[str] = []
         places: dict[str, Site] = {}
         by_end: dict[str, list[Site]] = {}
-        for site in self._sites:
+        for site in self.sites:
             by_end.setdefault(site.module.rpartition(".")[2], []).append(site)
         for module, rank in adapter.modules.items():
             near = by_end.get(module.rpartition(".")[2], [])
@@ -209,8 +223,7 @@ class Adapters(Mapping[str, Loaded]):
                 )
                 continue
             site = places[module] = fitting[0]
-            down, up = (self.inputs[name].shape for name in site.inputs)
-            here, has = (down[1], up[2]), adapter.shape(module)
+            here, has = self.sites[site], adapter.shape(module)
             if has != here:
                 problems.append(
                     f"its {module!r} is from {has[0]} to {has[1]}, here from {here[0]} to {here[1]}"
@@ -221,7 +234,7 @@ class Adapters(Mapping[str, Loaded]):
                 )
         problems += [f"it has {name!r}" for name in adapter.others]
         if problems:
-            changed = dict.fromkeys(site.module for site in self._sites)
+            changed = dict.fromkeys(site.module for site in self.sites)
             raise AdapterError(
                 f"The adapter {adapter.name!r} does not fit package {str(self._folder)!r}: {some(problems, 4)}. "
                 f"Expected an adapter of its model, of rank {self.rank} at most, for {', '.join(changed)}. "
@@ -231,24 +244,19 @@ class Adapters(Mapping[str, Loaded]):
 
     def _require_base(self, adapter: "Adapter") -> None:
         """Refuse an adapter of another model of the Hub."""
-        manifest = read_json(self._folder / "manifest.json")
-        model = manifest.get("spec", {}).get("sources", {}).get("model", {}).get("model_id")
-        if adapter.is_of_another(model):
+        if adapter.is_of_another(self._model):
             raise AdapterError(
                 f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and package {str(self._folder)!r} is "
-                f"of {model!r}. Expected an adapter of that model. Use one; where both are the same model, correct "
-                "base_model_name_or_path in adapter_config.json."
+                f"of {self._model!r}. Expected an adapter of that model. Use one; where both are the same model, "
+                "correct base_model_name_or_path in adapter_config.json."
             )
 
-    def _write(self, slot: int, adapter: "Adapter", places: Mapping[str, Site]) -> None:
-        for array in self.inputs.values():
-            array[slot] = 0
-        for module, site in places.items():
-            down, up = (self.inputs[name][slot] for name in site.inputs)
-            a, b = adapter.pair(module)
-            if not (np.isfinite(a).all() and np.isfinite(b).all()):
-                raise adapter.refused(
-                    f"its {module!r} is infinite or not a number", "finite matrices"
-                )
-            rank = a.shape[1]
-            down[:, :rank], up[:rank] = a, b
+
+def _finite(adapter: "Adapter", places: Mapping[str, Site]) -> dict[Site, tuple[Array, Array]]:
+    """Read the matrices of an adapter by the layers that they change; refuse such as would spoil every answer."""
+    pairs = {}
+    for module, site in places.items():
+        pair = pairs[site] = adapter.pair(module)
+        if not all(np.isfinite(matrix).all() for matrix in pair):
+            raise adapter.refused(f"its {module!r} is infinite or not a number", "finite matrices")
+    return pairs

@@ -11,7 +11,7 @@ from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
-from qeff_zoo.runtime.sights import Sights
+from qeff_zoo.runtime.sights import Picture, Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 from qeff_zoo.runtime.writing_rules import WritingRules
@@ -55,6 +55,11 @@ class Request:
     def prompt_tokens(self) -> int:
         """Tokens that were given."""
         return len(self.source or self.prompt)
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """What stands among the tokens."""
+        return self.sights.pictures if self.sights else ()
 
 
 @dataclass(frozen=True)

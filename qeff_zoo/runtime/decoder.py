@@ -21,7 +21,8 @@ PADDING = -1
 _TYPES = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _SOURCE = "encoder_attention_mask"
-_HIDDEN = "hidden_states"
+#: What drafts read of each token; and what stands for it of a token that was drafted.
+_HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
 _INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
 
 
@@ -35,6 +36,7 @@ class Piece:
         sights: The pictures of the row's prompt, if it has any.
         slot: Of the row's adapter; 0 for the model as it is.
         source: Tokens of the text that the row writes of.
+        hidden: (tokens, size), of a program that drafts from hidden states.
     """
 
     tokens: Sequence[int]
@@ -42,6 +44,7 @@ class Piece:
     sights: Sights | None = None
     slot: int = 0
     source: int = 0
+    hidden: Array | None = None
 
     @property
     def stop(self) -> int:
@@ -251,7 +254,8 @@ class Decoder:
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         seen = self.sizes.covering(lengths, held)
-        return self._call(pieces, rows, width or widest, seen, kept)
+        # What must be whole may be longer than a call is wide.
+        return self._call(pieces, rows, max(width or 0, widest), seen, kept)
 
     def _call(
         self,
@@ -273,7 +277,7 @@ class Decoder:
             inputs[_SEEN] = np.zeros(seen, np.int64)
         if self._says_kept:
             inputs[_KEPT] = np.zeros(kept, np.int64)
-        inputs |= self._adapters.given([pieces[row].slot for row in rows])
+        inputs |= self._adapters.given([pieces[row].slot for row in rows], rows)
         if _INDEX in self.program.inputs:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
@@ -286,12 +290,17 @@ class Decoder:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
                 if (sights := pieces[row].sights) is not None:
-                    inputs[self._types][place, sights.places] = 1
+                    inputs[self._types][place, sights.together] = 1
+        if _HIDDEN in self.program.inputs:
+            size = int(self.program.inputs[_HIDDEN].shape[2])
+            inputs[_HIDDEN] = np.zeros((len(rows), width, size), np.float32)
+            for place, row in enumerate(rows):
+                inputs[_HIDDEN][place, : len(pieces[row].tokens)] = pieces[row].hidden
         outputs = self.program.run(inputs, rows)
-        if _HIDDEN in outputs:
+        hidden = outputs.get(_HIDDEN, outputs.get(_DRAFTED))
+        if hidden is not None:
             self.hidden |= {
-                row: outputs[_HIDDEN][place, : len(pieces[row].tokens)]
-                for place, row in enumerate(rows)
+                row: hidden[place, : len(pieces[row].tokens)] for place, row in enumerate(rows)
             }
         logits = outputs["logits"].astype(np.float32, copy=False)
         return {

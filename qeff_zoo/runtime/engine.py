@@ -142,6 +142,8 @@ class Stats:
         drafted_tokens: Of requests that have ended, tokens that were drafted and checked.
         accepted_tokens: Of those, how many the model chose as well.
         kept_bytes: Bytes that the prefix cache takes.
+        pictures: In requests so far.
+        encoded_pictures: Of those, how many the vision program had to read.
     """
 
     rows: int
@@ -156,6 +158,8 @@ class Stats:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     kept_bytes: int = 0
+    pictures: int = 0
+    encoded_pictures: int = 0
 
 
 class Engine:
@@ -285,6 +289,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
+        vision = self.session.vision
         with self._changed:
             running = self._scheduler.running
             return Stats(
@@ -300,6 +305,8 @@ class Engine:
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
                 kept_bytes=self.session.kept_bytes,
+                pictures=vision.asked if vision else 0,
+                encoded_pictures=vision.read if vision else 0,
             )
 
     def close(self, *, drain: bool = False) -> None:

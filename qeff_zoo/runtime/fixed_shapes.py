@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qeff_zoo.adapters import IDS
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.by_token import by_token
 from qeff_zoo.runtime.decoder import PADDING
@@ -112,10 +113,12 @@ class FixedShapes:
         for name, array in inputs.items():
             full[name] = array
             if array.ndim == 2:
-                filled = np.full(shape, PADDING if name == "position_ids" else 0, array.dtype)
+                # The slot of an adapter is one to a row, all else one to a token.
+                columns = (shape[0], 1 if name == IDS else shape[1])
+                filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
-                    filled[:, :width] = array[0]
-                filled[places, :width] = array
+                    filled[:, : array.shape[1]] = array[0]
+                filled[places, : array.shape[1]] = array
                 full[name] = filled
         if KEPT in full:
             full[KEPT] = np.zeros(symbols[KEPT], np.int64)

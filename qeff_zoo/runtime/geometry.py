@@ -18,21 +18,54 @@ class Tower:
         merge: Patches on a side of the square that becomes a row of features.
         window: Rows of features on a side of a window of attention; 0 without windows.
         side: Positions on a side of a table of learned positions; 0 without one.
+        taps: How those are interpolated, as `recipe.Images` says.
+        lines: Whether a processor gives patches line by line.
+        frames: Whether a patch's frame is told, too.
+        positions: What a processor calls the columns and rows of patches, where it says those.
     """
 
     merge: int
     window: int = 0
     side: int = 0
+    taps: str = ""
+    lines: bool = False
+    frames: bool = False
+    positions: str = ""
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> "Tower":
-        """Read a model's config.json."""
+    def read(cls, config: Mapping[str, Any], images: Mapping[str, Any]) -> "Tower":
+        """Read a model's config.json.
+
+        Args:
+            config: Its content.
+            images: As a recipe says of them.
+        """
         vision = config["vision_config"]
-        merge, patch = int(vision.get("spatial_merge_size", 2)), int(vision.get("patch_size", 14))
-        window = int(vision.get("window_size", 0)) // merge // patch
+        merge = 1 if images.get("merged") else merge_of(vision)
+        patch = int(vision.get("patch_size", 14))
+        taps = images.get("taps", "")
+        side = int(vision.get("num_position_embeddings", 0) ** 0.5)
+        if taps:
+            side = int(vision.get("pos_emb_height") or vision["image_size"] // patch)
         return cls(
-            merge=merge, window=window, side=int(vision.get("num_position_embeddings", 0) ** 0.5)
+            merge=merge,
+            window=int(vision.get("window_size", 0)) // merge // patch,
+            side=side,
+            taps=taps,
+            lines=images.get("lines", False),
+            frames=images.get("frames", False),
+            positions=images.get("positions", ""),
         )
+
+    def unpadded(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the patches of a picture, (patches, …), and their columns and rows, without those that fill up."""
+        places = prepared[self.positions].reshape(-1, 2)
+        real = (places >= 0).all(1)
+        pixels = prepared["pixel_values"]
+        return {
+            "pixel_values": pixels.reshape(-1, pixels.shape[-1])[real],
+            "position_ids": places[real],
+        }
 
     def describe(self, grid: tuple[int, ...]) -> dict[str, Array]:
         """Return all that a program may be told of one picture.
@@ -42,8 +75,12 @@ class Tower:
         """
         time, height, width = grid
         rows, columns = self._places(height, width)
+        places = np.tile(np.stack([rows, columns], 1), (time, 1))
+        if self.frames:
+            frames = np.repeat(np.arange(time), height * width)
+            places = np.concatenate([frames[:, None], places], axis=1)
         told = {
-            "position_ids": np.tile(np.stack([rows, columns], 1), (time, 1)),
+            "position_ids": places,
             "cu_seqlens": np.arange(0, time * height * width + 1, height * width, dtype=np.int64),
         }
         if self.window:
@@ -55,6 +92,17 @@ class Tower:
             if len(told[name]) == 2:
                 told[name] = np.append(told[name], told[name][-1:])
         return told
+
+    def ordered(self, patches: Array, grid: tuple[int, ...]) -> Array:
+        """Return the patches of a picture square by square of those that are merged."""
+        time, height, width = grid
+        if not self.lines:
+            return patches
+        rows, columns = self._places(height, width)
+        within = rows * width + columns
+        order = (np.arange(time)[:, None] * height * width + within).reshape(-1)
+        ordered: Array = patches[order]
+        return ordered
 
     def _places(self, height: int, width: int) -> tuple[Array, Array]:
         """Return row and column of each patch, square by square of those that are merged."""
@@ -78,22 +126,44 @@ class Tower:
     def _taps(
         self, time: int, rows: Array, height: int, columns: Array, width: int
     ) -> dict[str, Array]:
-        """Return of each patch the four learned positions around it, and the weight of each."""
+        """Return of each patch the learned positions around it, and the weight of each."""
         (tops, above), (lefts, before) = (
-            _between(at, size, self.side) for at, size in ((rows, height), (columns, width))
+            _between(at, size, self.side, self.taps)
+            for at, size in ((rows, height), (columns, width))
         )
-        indices = (tops[:, :, None] * self.side + lefts[:, None, :]).reshape(-1, 4)
-        weights = (above[:, :, None] * before[:, None, :]).reshape(-1, 4)
+        indices = (tops[:, :, None] * self.side + lefts[:, None, :]).reshape(len(rows), -1)
+        weights = (above[:, :, None] * before[:, None, :]).reshape(len(rows), -1)
         return {
             "interp_indices": np.tile(indices, (time, 1)),
             "interp_weights": np.tile(weights, (time, 1)),
         }
 
 
-def _between(at: Array, size: int, side: int) -> tuple[Array, Array]:
-    """Return of places on an axis the two positions of a table around each, and how near each is."""
-    place = at.astype(np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
+def merge_of(vision: Mapping[str, Any]) -> int:
+    """Return how many patches are on a side of the square that becomes a row of features."""
+    names = "spatial_merge_size", "merge_kernel_size", "pooling_kernel_size"
+    merge = next((vision[name] for name in names if name in vision), 2)
+    return int(merge if isinstance(merge, int) else merge[0])
+
+
+def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:
+    """Return of places on an axis the positions of a table around each, and how much each of them counts."""
+    if taps:
+        place = (at.astype(np.float32) + np.float32(0.5)) * np.float32(side) / np.float32(size)
+        place -= np.float32(0.5)
+    else:
+        place = at.astype(np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
     first = np.floor(place)
-    taps = np.clip(first.astype(np.int64)[:, None] + np.arange(2), 0, side - 1)
-    near = np.clip(1 - np.abs(place[:, None] - first[:, None] - np.arange(2)), 0, None)
-    return taps, near.astype(np.float32)
+    around = np.arange(-1, 3) if taps == "bicubic" else np.arange(2)
+    found = np.clip(first.astype(np.int64)[:, None] + around, 0, side - 1)
+    far = np.abs(place[:, None] - first[:, None] - around)
+    near = _cubic(far) if taps == "bicubic" else np.clip(1 - far, 0, None)
+    return found, near.astype(np.float32)
+
+
+def _cubic(far: Array) -> Array:
+    """Weigh positions by their distance, as PyTorch does: Keys' kernel with a = -0.75."""
+    a = np.float32(-0.75)
+    inner = ((a + 2) * far - (a + 3)) * far * far + 1
+    outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
+    return np.where(far <= 1, inner, outer)

@@ -57,12 +57,12 @@ class ImageTextToTextSession(TextGenerationSession):
         super().__init__(folder, program, prefixes=prefixes)
         self.config = read_json(folder / "config.json")
         self.images = chosen["images"]
-        self.vision = Vision(
-            vision, self.config, feature_cache_bytes, self.images.get("layout", "")
-        )
+        self.vision: Vision = Vision(vision, self.config, feature_cache_bytes, self.images)
         self._processor: Any = None
         #: The token that stands for a row of a picture's features.
         self.placeholder = _id(self.config, self.images["token"])
+        #: The token that stands for a picture in a prompt that is not written out.
+        self.marker = _id(self.config, self.images.get("marker") or self.images["token"])
 
     def request(
         self, prompt: Prompt, *, images: Sequence[Image] = (), chat: bool = False, **choices: Any
@@ -84,21 +84,35 @@ class ImageTextToTextSession(TextGenerationSession):
             message = {"role": "user", "content": content if images else prompt}
             made = self.request(self.encode_chat([message]), images=images, **choices)
             return replace(made, text=prompt)
-        made = self.request_of(
-            self.encode(prompt), [self.prepare(one) for one in images], **choices
-        )
+        made = self.request_of(self._read(prompt), [self.prepare(one) for one in images], **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
+
+    def _read(self, prompt: Prompt) -> Sequence[int]:
+        """Encode a prompt, whose text may have to be written otherwise than its user does."""
+        form = self.images.get("text")
+        if not form or not isinstance(prompt, str) or self.tokenizer is None:
+            return self.encode(prompt)
+        before, marker, text = prompt.rpartition(self.tokenizer.piece(self.placeholder).strip())
+        written = before + marker + form.format(text)
+        return self.tokenizer.encode(written, special_tokens=False)
 
     def request_of(
         self, tokens: Sequence[int], pictures: Sequence[Prepared], **choices: Any
     ) -> Request:
         """Return a request of token ids with one token for each picture, and of pictures that are prepared."""
         seen = [self.vision.look(picture) for picture in pictures]
+        if not seen and self.images.get("whole") == "prompt":
+            raise GenerationError(
+                "The prompt has no picture; expected one at least, since this model answers about pictures alone. Give "
+                "one (--image)."
+            )
         if not seen:  # which may be a request that was written out before
             self._check_count(tokens, self.placeholder, 0)
             return super().request(tokens, **choices)
         whole = self._written_out(tokens, seen)
-        return replace(super().request(whole, **choices), sights=self._arranged(whole, seen))
+        return replace(
+            super().request(whole, **choices), sights=self._arranged(whole, seen, len(whole))
+        )
 
     def request_written_out(
         self, tokens: Sequence[int], pictures: Sequence[Prepared], **choices: Any
@@ -114,7 +128,7 @@ class ImageTextToTextSession(TextGenerationSession):
             )
         made = super().request(tokens, **choices)
         made = replace(made, text=self.tokenizer.decode(tokens)) if self.tokenizer else made
-        return replace(made, sights=self._arranged(tokens, seen)) if seen else made
+        return replace(made, sights=self._arranged(tokens, seen, len(tokens))) if seen else made
 
     def generate(
         self,
@@ -163,11 +177,10 @@ class ImageTextToTextSession(TextGenerationSession):
 
     def _written_out(self, tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """Replace the token of each picture by those of its rows, and what stands around them."""
-        marker = _id(self.config, self.images.get("marker") or self.images["token"])
-        self._check_count(tokens, marker, len(pictures))
+        self._check_count(tokens, self.marker, len(pictures))
         left, whole = iter(pictures), list[int]()
         for token in tokens:
-            whole += self.run_of(next(left)) if token == marker else [token]
+            whole += self.run_of(next(left)) if token == self.marker else [token]
         return whole
 
     def _check_count(self, tokens: Sequence[int], marker: int, pictures: int) -> None:
@@ -198,15 +211,18 @@ class ImageTextToTextSession(TextGenerationSession):
         """Read the pictures of a prompt.
 
         Args:
-            tokens: With one placeholder for each row of the pictures' features.
+            tokens: With one placeholder for each row of the pictures' features; where a prompt is to be whole, it ends
+                with the last of them.
             pictures: In the order of the prompt.
         """
         seen = [self.vision.look(picture) for picture in pictures]
         return self._arranged(tokens, seen)
 
-    def _arranged(self, tokens: Sequence[int], seen: Sequence[Picture]) -> Sights | None:
-        axes, whole = int(self.images.get("axes", 1)), bool(self.images.get("whole"))
-        return arrange(tokens, self.placeholder, seen, axes=axes, whole=whole)
+    def _arranged(
+        self, tokens: Sequence[int], seen: Sequence[Picture], prompt: int | None = None
+    ) -> Sights | None:
+        axes, whole = int(self.images.get("axes", 1)), self.images.get("whole", "")
+        return arrange(tokens, self.placeholder, seen, axes=axes, whole=whole, prompt=prompt)
 
 
 def _id(config: Mapping[str, Any], name: str) -> int:

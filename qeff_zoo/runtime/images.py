@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packages that read pictures as sessions: a label with its score, or one vector, for each picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,13 +77,19 @@ class ImageSession:
         Returns:
             float32, (pictures, …): what the graph returns for each.
         """
-        answers, start = [], 0
-        while start < len(pixels):
-            rows = max(size for size in self.batch_sizes if size <= len(pixels) - start)
-            feeds = {"pixel_values": np.ascontiguousarray(pixels[start : start + rows])}
+        answers = []
+        for start, stop in self.calls(len(pixels)):
+            feeds = {"pixel_values": np.ascontiguousarray(pixels[start:stop])}
             answers.append(self._program.run(feeds)[self.output].astype(np.float32, copy=False))
-            start += rows
         return np.concatenate(answers)
+
+    def calls(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield where calls begin and end that together take so many."""
+        start = 0
+        while start < count:
+            rows = max(size for size in self.batch_sizes if size <= count - start)
+            yield start, start + rows
+            start += rows
 
     def _answer(self, pictures: Picture | Sequence[Picture], limits: ImageLimits) -> Array:
         several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]

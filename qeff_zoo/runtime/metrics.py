@@ -49,6 +49,9 @@ class Metrics:
         total_s: Seconds in all.
         drafted_tokens: Tokens that were drafted and checked.
         accepted_tokens: Of those, how many the model chose as well.
+        pictures: In all prompts.
+        encoded_pictures: Of those, how many the vision program had to read; what was read of the others was kept.
+        encoding_s: Seconds that it took, before the others began.
     """
 
     prompt_tokens: int
@@ -60,6 +63,9 @@ class Metrics:
     total_s: float
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    pictures: int = 0
+    encoded_pictures: int = 0
+    encoding_s: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
         """Return the values as JSON ones."""
@@ -71,7 +77,12 @@ class Metrics:
             if self.drafted_tokens
             else ""
         )
-        return (
+        seen = (
+            f"{self.encoded_pictures:,} of {self.pictures:,} pictures encoded in {self.encoding_s:.2f} s; "
+            if self.pictures
+            else ""
+        )
+        return seen + (
             f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
             f"{self.ttft_s:.2f} s; {self.generated_tokens:,} tokens at {self.decode_tokens_per_s:,.1f}/s; "
             f"{self.total_s:.2f} s in all{drafted}"
@@ -86,6 +97,7 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
         answers: All of them.
     """
     now = time.perf_counter()
+    pictures = [one for answer in answers for one in answer.request.pictures]
     return Metrics(
         prompt_tokens=sum(answer.request.prompt_tokens for answer in answers),
         reused_tokens=timings.reused_tokens,
@@ -96,6 +108,9 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
         total_s=now - timings.begun,
         drafted_tokens=timings.drafted_tokens,
         accepted_tokens=timings.accepted_tokens,
+        pictures=len(pictures),
+        encoded_pictures=sum(picture.seconds > 0 for picture in pictures),
+        encoding_s=sum(picture.seconds for picture in pictures),
     )
 
 

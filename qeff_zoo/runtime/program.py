@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -21,11 +21,11 @@ class Tensor:
 
     Args:
         dtype: Of its values.
-        shape: A size or a symbol for each axis.
+        shape: A size or a symbol for each axis; None for what each call says anew.
     """
 
     dtype: np.dtype[Any]
-    shape: tuple[int | str, ...]
+    shape: tuple[Any, ...]
 
     @classmethod
     def by_name(cls, entries: Sequence[Mapping[str, Any]]) -> "dict[str, Tensor]":
@@ -99,6 +99,22 @@ class Program(Protocol):
 
         Returns:
             All of `outputs`.
+        """
+
+
+@runtime_checkable
+class Retaining(Protocol):
+    """What a program has and does besides that keeps matrices of adapters from call to call."""
+
+    @property
+    def matrices(self) -> Sequence[State]:
+        """What it retains of adapters; these are not among its `states`, which rows of requests have."""
+
+    def retain(self, states: Mapping[str, Array]) -> None:
+        """Hand over matrices, which the next call takes. Any thread may do so at any time.
+
+        Args:
+            states: By name, those of all slots.
         """
 
 

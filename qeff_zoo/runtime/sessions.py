@@ -12,9 +12,10 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
+from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
-from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, Acceptance, Own
+from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
@@ -22,6 +23,7 @@ from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.token_classification import TokenClassificationSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+from qeff_zoo.speculators import ROLES
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
 Session: TypeAlias = (
@@ -33,6 +35,7 @@ Session: TypeAlias = (
     | TokenClassificationSession
     | ImageClassificationSession
     | ImageEmbeddingSession
+    | ZeroShotSession
     | LabelledSpeechSession
     | SpeechSeq2SeqSession
 )
@@ -99,13 +102,13 @@ def open_session(
         choices = {"image_processor": named}
     target = targets.find(package.target)
     with _fitting(package):
-        answering, *before = (one for one in package.programs if one.role != HEADS)
+        answering, *before = (one for one in package.programs if one.role not in ROLES)
         opening = opening or partial(target.open, package, answering.role, lean=lean)
         opened = opening(threads=threads, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
         for program in before:
             choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
-        if before:
+        if before and task.role == "decoder":
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
     if blocks:
@@ -157,10 +160,9 @@ def _open_drafts(
 
 
 def open_heads(package: Package, threads: int | None = None) -> Program | None:
-    """Open the heads that draft for a package; None where it has none."""
-    if HEADS not in {one.role for one in package.programs}:
-        return None
-    return targets.find(package.target).open(package, HEADS, threads=threads)
+    """Open the heads that draft for a package, or the layer; None where it has none."""
+    role = next((one.role for one in package.programs if one.role in ROLES), None)
+    return role and targets.find(package.target).open(package, role, threads=threads)
 
 
 def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pictures of a prompt are to a language model: rows of features in place of tokens, and where they lie."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,13 @@ class Picture:
         digest: Of its pixels and its geometry.
         features: By input of the language program, (rows, width).
         grid: Time, height and width in rows of features; or tiles, and the rows and columns in which they lie.
+        seconds: That it took to read it; 0 where it was known.
     """
 
     digest: bytes
     features: Mapping[str, Array]
     grid: tuple[int, int, int] = (1, 1, 1)
+    seconds: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -44,7 +47,8 @@ class Sights:
         places: (rows,), positions of all placeholders, ascending.
         features: By input of the language program, (rows, width).
         axes: (3, tokens), rotary positions of the prompt's tokens; None of models whose RoPE has one axis.
-        whole: Whether a picture must be in one call, since its tokens see one another.
+        stretches: Where tokens begin and end that see one another, so that they must be in one call.
+        prompt: Names the tokens of a prompt that is such a stretch; nothing of others.
     """
 
     pictures: tuple[Picture, ...]
@@ -52,13 +56,19 @@ class Sights:
     places: Array
     features: Mapping[str, Array]
     axes: Array | None = None
-    whole: bool = False
+    stretches: tuple[tuple[int, int], ...] = ()
+    prompt: bytes = b""
+
+    @property
+    def together(self) -> Array:
+        """Positions of the tokens that see others of their stretch."""
+        return np.arange(self.stretches[0][1]) if self.prompt else self.places
 
     def end(self, start: int, stop: int) -> int:
-        """Return where a call may end that is to end at `stop`: not within a picture that must be whole."""
-        for picture, begun in zip(self.pictures, self.starts, strict=True):
-            if self.whole and begun < stop < begun + picture.rows:
-                return begun if begun > start else begun + picture.rows
+        """Return where a call may end that is to end at `stop`: not within a stretch that must be whole."""
+        for begun, ended in self.stretches:
+            if begun < stop < ended:
+                return begun if begun > start else ended
         return stop
 
     def between(self, start: int, stop: int) -> tuple[Array, dict[str, Array]]:
@@ -78,7 +88,9 @@ class Sights:
         return np.concatenate([known, behind], axis=1)
 
     def name(self, start: int, stop: int) -> bytes:
-        """Tell the pictures that have placeholders at some positions from all others."""
+        """Tell what tokens at some positions see from all else: the pictures among them, or their whole prompt."""
+        if self.prompt and start < self.stretches[0][1]:
+            return b"".join((self.prompt, *(picture.digest for picture in self.pictures)))
         return b"".join(
             picture.digest
             for picture, begun in zip(self.pictures, self.starts, strict=True)
@@ -92,7 +104,8 @@ def arrange(
     pictures: Sequence[Picture],
     *,
     axes: int = 1,
-    whole: bool = False,
+    whole: str = "",
+    prompt: int | None = None,
 ) -> Sights | None:
     """Give the placeholders of a prompt, in their order, the rows of its pictures; None without any.
 
@@ -101,7 +114,8 @@ def arrange(
         placeholder: Token id.
         pictures: In the order of the prompt.
         axes: Of rotary positions.
-        whole: Whether a picture must be in one call.
+        whole: What must be in one call, as a recipe says.
+        prompt: Tokens that the prompt has; as many as end with its last picture, where it is not told.
     """
     if not pictures:
         return None
@@ -110,14 +124,21 @@ def arrange(
     assert begins[-1] == len(places), f"{begins[-1]} rows for {len(places)} placeholders."
     starts = tuple(int(places[begun]) for begun in begins[:-1])
     names = pictures[0].features
+    stretches = [(start, start + one.rows) for start, one in zip(starts, pictures, strict=True)]
+    ended = stretches[-1][1] if prompt is None else prompt
     return Sights(
         pictures=tuple(pictures),
         starts=starts,
         places=places,
         features={name: np.concatenate([one.features[name] for one in pictures]) for name in names},
         axes=_axes(len(tokens), pictures, starts) if axes > 1 else None,
-        whole=whole,
+        stretches={"image": tuple(stretches), "prompt": ((0, ended),)}.get(whole, ()),
+        prompt=_digest(tokens[:ended]) if whole == "prompt" else b"",
     )
+
+
+def _digest(tokens: Sequence[int]) -> bytes:
+    return hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=32).digest()
 
 
 def _axes(length: int, pictures: Sequence[Picture], starts: Sequence[int]) -> Array:

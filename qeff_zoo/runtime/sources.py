@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts that answers are written of: an encoder reads each once, into the row of the decoder that writes of it."""
+"""What answers are written of, texts or sounds: an encoder reads each once, into the row of the decoder that writes."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.sizes import EncoderSizes
+from qeff_zoo.runtime.sizes import EncoderSizes, batch_sizes
+
+#: Token ids; or a sound, as the encoder takes it: (samples,), (frames, bins), or (bins, frames) of a window.
+Source: TypeAlias = Sequence[int] | Array
+
+_MASK, _LENGTHS = "attention_mask", "lengths"
 
 
 class Sources:
-    """Reads texts for a decoder.
+    """Reads texts or sounds for a decoder.
 
     Args:
         encoder: Opened.
@@ -19,29 +25,44 @@ class Sources:
 
     def __init__(self, encoder: Program, memory: Mapping[str, Array]) -> None:
         self._encoder, self._memory = encoder, memory
-        self._sizes = EncoderSizes.read(encoder.specializations)
+        self._together = max(batch_sizes(encoder.specializations))
+        self.input_name = next(name for name in encoder.inputs if name != _MASK)
+        tensor = encoder.inputs[self.input_name]
+        self._dtype = tensor.dtype
+        #: Whether it reads what has any length; else windows of one.
+        self.any_length = _MASK in encoder.inputs
+        sizes = tensor.shape[2:] if self.any_length else tensor.shape[1:]
+        #: What an input of a sequence has besides; of windows all that there is.
+        self.shape = tuple(map(int, sizes))
+        #: By row of the decoder, rows of what it asks that are there.
+        self.lengths: dict[int, int] = {}
 
     @property
     def longest(self) -> int:
-        """Tokens of a text at most."""
-        return self._sizes.seq_lens[-1]
+        """Tokens, samples or frames of one at most."""
+        if not self.any_length:
+            return self.shape[-1]
+        return EncoderSizes.read(self._encoder.specializations).seq_lens[-1]
 
-    def read(self, texts: Mapping[int, Sequence[int]]) -> None:
-        """Read texts, each into a row, which then writes of nothing else.
+    def read(self, sources: Mapping[int, Source]) -> None:
+        """Read texts or sounds, each into a row, which then writes of nothing else.
 
         Args:
-            texts: Token ids by row, at least one each.
+            sources: By row, none of them empty.
         """
-        rows = sorted(texts, key=lambda row: len(texts[row]))  # so that little is padding
-        for start in range(0, len(rows), self._sizes.batch_size):
-            some = rows[start : start + self._sizes.batch_size]
-            width = len(texts[some[-1]])
-            input_ids = np.zeros((len(some), width), np.int64)
-            mask = np.zeros_like(input_ids)
+        rows = sorted(sources, key=lambda row: len(sources[row]))  # so that little is padding
+        for start in range(0, len(rows), self._together):
+            some = rows[start : start + self._together]
+            longest = np.shape(sources[some[-1]])
+            given = np.zeros((len(some), *longest), self._dtype)
+            mask = np.zeros(given.shape[:2], np.int64)
             for place, row in enumerate(some):
-                input_ids[place, : len(texts[row])] = texts[row]
-                mask[place, : len(texts[row])] = 1
-            found = self._encoder.run({"input_ids": input_ids, "attention_mask": mask})
+                given[place, : len(sources[row])] = sources[row]
+                mask[place, : len(sources[row])] = 1
+            masked = {_MASK: mask} if self.any_length else {}
+            found = dict(self._encoder.run({self.input_name: given, **masked}))
+            lengths = found.pop(_LENGTHS, mask.sum(1))
+            self.lengths |= {row: int(lengths[place]) for place, row in enumerate(some)}
             for name, value in found.items():
                 for place, row in enumerate(some):
-                    self._memory[name][row, :, :width] = value[place]
+                    self._memory[name][row, :, : value.shape[2]] = value[place]

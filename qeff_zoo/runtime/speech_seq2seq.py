@@ -20,7 +20,7 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest
-from qeff_zoo.runtime.sizes import batch_sizes
+from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speech_results import Segment, Transcription
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording, SpeechChoices, Window
@@ -28,6 +28,7 @@ from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 _USUAL = SpeechChoices()
+_LEAST = 0.1  # seconds of a sound of any length
 #: Its number, the recording, and what chooses its tokens.
 _Waiting: TypeAlias = tuple[int, Recording, Sampler]
 
@@ -68,11 +69,8 @@ class SpeechSeq2SeqSession:
         self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
     ) -> None:
         require(program, folder, self.task, {"input_ids", "position_ids"}, {"logits"})
-        self.folder, self.decoder, self._encoder = folder, Decoder(program), encoder
-        ((self.input_name, tensor),) = encoder.inputs.items()
-        #: Values of a frame of features, and frames of a window.
-        self.input_bins, self.frames = int(tensor.shape[1]), int(tensor.shape[2])
-        self._together = max(batch_sizes(encoder.specializations))
+        self.folder, self.decoder = folder, Decoder(program)
+        self.sources = Sources(encoder, self.decoder.states)
         self.features = features.load_features(folder)
         self.tokenizer = Tokenizer.find(folder)
         self.tokens = SpeechTokens.read(folder)
@@ -86,31 +84,43 @@ class SpeechSeq2SeqSession:
         return self.features.rate
 
     @property
+    def input_name(self) -> str:
+        """Of what the encoder reads."""
+        return self.sources.input_name
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Values of a frame of features; nothing of samples."""
+        return self.sources.shape[: len(self.sources.shape) - (not self.sources.any_length)]
+
+    @property
+    def frames(self) -> int:
+        """Samples, or frames of features, of a window; of models of sounds of any length, those of the longest."""
+        return self.sources.longest
+
+    @property
     def seconds(self) -> float:
-        """Of a window."""
+        """Of a window, or of the longest sound."""
         return self.frames * self.features.step / self.rate
 
-    def listen(self, windows: Mapping[int, Array]) -> None:
-        """Read windows, each into a row of the decoder, which then writes of nothing else.
+    def listen(self, sounds: Mapping[int, Array]) -> None:
+        """Read sounds, each into a row of the decoder, which then writes of nothing else.
 
         Args:
-            windows: By row, (frames, bins).
+            sounds: By row, (samples,) or (frames, bins); a whole window of models that read those.
         """
-        memory = self.decoder.states
-        rows = list(windows)
-        for start in range(0, len(rows), self._together):
-            some = rows[start : start + self._together]
-            sound = np.stack([windows[row].T for row in some]).astype(np.float32, copy=False)
-            found = self._encoder.run({self.input_name: np.ascontiguousarray(sound)})
-            for name, value in found.items():
-                for place, row in enumerate(some):
-                    memory[name][row] = value[place]
+        told = {row: self.as_given(one) for row, one in sounds.items()}
+        self.sources.read(told)
+
+    def as_given(self, sound: Array) -> Array:
+        """Return a sound as the encoder takes it, which of windows is (bins, frames)."""
+        return sound if self.sources.any_length else sound.T
 
     def generate(self, window: Array, prompt: Sequence[int], length: int) -> list[int]:
         """Continue tokens by the likeliest one each time, whatever the rules of speech are.
 
         Args:
-            window: (frames, bins).
+            window: As of `listen`.
             prompt: Token ids.
             length: Tokens to come.
         """
@@ -121,7 +131,9 @@ class SpeechSeq2SeqSession:
             for _ in range(length):
                 tokens.append(likeliest(logits))
                 if len(tokens) - len(prompt) < length:
-                    logits = self.decoder.decode({0: Piece(tokens[-1:], len(tokens) - 1)})[0]
+                    logits = self.decoder.decode({0: self._piece(0, tokens[-1:], len(tokens) - 1)})[
+                        0
+                    ]
         return tokens[len(prompt) :]
 
     def transcribe(
@@ -176,10 +188,11 @@ class SpeechSeq2SeqSession:
         """
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
-        if wrong := [one.shape for one in features if one.shape[1:] != (self.input_bins,)]:
+        if wrong := [one.shape for one in features if one.shape[1:] != self.input_shape]:
+            expected = f"(frames, {', '.join(map(str, self.input_shape))})"
             raise GenerationError(
-                f"Features have shape {wrong[0]}; expected (frames, {self.input_bins}). Compute them with the "
-                "checkpoint's own feature extractor."
+                f"Features have shape {wrong[0]}; expected {expected if self.input_shape else '(samples,)'}. Compute "
+                "them with the checkpoint's own feature extractor."
             )
         return self._all((self._begun(one, chosen, prompt) for one in features), listen)
 
@@ -254,7 +267,9 @@ class SpeechSeq2SeqSession:
     def _recording(
         self, samples: Array, choices: SpeechChoices, prompt: Sequence[int]
     ) -> Recording:
-        least = self.frames * self.features.step
+        # A window has its silence; a click is too short for a frame of the encoder.
+        any_length = self.sources.any_length
+        least = int(_LEAST * self.rate) if any_length else self.frames * self.features.step
         padded = np.pad(samples, (0, max(0, least - len(samples))))
         found = self.features.compute(padded)
         return self._begun(found, choices, prompt, len(samples) / self.rate)
@@ -268,10 +283,16 @@ class SpeechSeq2SeqSession:
     ) -> Recording:
         """Return a recording of which the features are known; by default as long as they are."""
         assert self.tokenizer is not None
+        if self.sources.any_length and len(found) > self.frames:
+            raise GenerationError(
+                f"The recording has {len(found) * self.features.step / self.rate:,.1f} seconds; expected at most "
+                f"{self.seconds:,.1f}, the largest of the package's seq_lens. Cut it, or build the package with a "
+                "larger --seq-lens."
+            )
         recording = Recording(
             found,
             seconds=len(found) * self.features.step / self.rate if seconds is None else seconds,
-            frames=self.frames,
+            frames=len(found) if self.sources.any_length else self.frames,
             choices=choices,
             tokens=self.tokens,
             prompt=prompt,
@@ -347,7 +368,7 @@ class SpeechSeq2SeqSession:
         for row, one in rows.items():
             window = one.window
             newest = window.answer[-1] if window.answer else window.begun[-1]
-            pieces[row] = Piece([newest], window.length - 1)
+            pieces[row] = self._piece(row, [newest], window.length - 1)
         logits = self.decoder.decode(pieces)
         return [
             row
@@ -361,12 +382,15 @@ class SpeechSeq2SeqSession:
         for start in range(0, max(map(len, prompts.values()), default=0), width):
             logits |= self.decoder.prefill(
                 {
-                    row: Piece(tokens[start : start + width], start)
+                    row: self._piece(row, tokens[start : start + width], start)
                     for row, tokens in prompts.items()
                     if start < len(tokens)
                 }
             )
         return logits
+
+    def _piece(self, row: int, tokens: Sequence[int], start: int) -> Piece:
+        return Piece(tokens, start, source=self.sources.lengths[row])
 
     def _transcription(self, recording: Recording) -> Transcription:
         assert self.tokenizer is not None

@@ -16,6 +16,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import positions_of
 
 #: To write what was said in its own language, or in English.
 SpeechTask: TypeAlias = Literal["transcribe", "translate"]
@@ -75,7 +76,9 @@ class SpeechTokens:
         before = said.get("prev_sot_token_id")
         if before is None and len(suppressed) >= 2:  # where older checkpoints have it
             before = suppressed[-2]
-        forced: dict[int, int | None] = dict(said.get("forced_decoder_ids") or ())
+        first = said.get("forced_bos_token_id")
+        begun = [] if first is None else [(1, first)]
+        forced: dict[int, int | None] = dict(said.get("forced_decoder_ids") or begun)
         return cls(
             start=start,
             end=end,
@@ -90,7 +93,7 @@ class SpeechTokens:
             latest_start=said.get("max_initial_timestamp_index"),
             forced=[forced[place] for place in range(1, len(forced) + 1) if place in forced],
             longest=read_json(folder / "generation_config.json").get("max_length"),
-            positions=int(config["max_target_positions"]),
+            positions=positions_of(config) or 0,
         )
 
     @property

@@ -123,7 +123,7 @@ class Recording:
     def input(self) -> Array:
         """Return the features of the next window, (frames, bins)."""
         part = self._features[self._at : self._at + self._frames]
-        padding = np.zeros((self._frames - len(part), part.shape[1]), part.dtype)
+        padding = np.zeros((self._frames - len(part), *part.shape[1:]), part.dtype)
         return np.concatenate([part, padding]) if len(padding) else part
 
     def begin(self, ctx_len: int) -> Window:
@@ -140,7 +140,9 @@ class Recording:
             begun = (tokens.before, *earlier[-most:], *begun)
         longest = ctx_len
         if tokens.longest is not None:
-            longest = min(ctx_len, tokens.longest + min(most, len(begun)))
+            # Whisper's own `generate` does not count what an answer is begun with.
+            more = 0 if tokens.no_times is None else min(most, len(begun))
+            longest = min(ctx_len, tokens.longest + more)
         limit = longest - len(begun)
         if choices.generation_len is not None:
             limit = min(choices.generation_len, ctx_len - len(begun))
@@ -179,6 +181,8 @@ class Recording:
             frames=frames,
             stride=round(TICK / self._step),
         )
+        if self._tokens.first_time is None:  # all of it, and not to a whole tick
+            pieces = [(0, self.seconds / TICK, answer)]
         offset = self._at * self._step
         ratio = _compression(self._decode(self._texts(answer)))
         found = []
@@ -206,7 +210,7 @@ class Recording:
 
 def cut(
     answer: Sequence[int], *, first: int | None, ticks: int, frames: int, stride: int
-) -> tuple[list[tuple[int, int, Sequence[int]]], int]:
+) -> tuple[list[tuple[int, float, Sequence[int]]], int]:
     """Cut what was said in a window where one time follows another.
 
     Args:
@@ -232,7 +236,7 @@ def cut(
         ends.append(len(answer))
     else:
         ends[-1] += 1  # the time at which the next segment begins, which is not heard to its end
-    pieces = []
+    pieces: list[tuple[int, float, Sequence[int]]] = []
     begun = 0
     for place, end in enumerate(ends):
         part = answer[begun:end]

@@ -23,6 +23,7 @@ from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.runtime.vision import Vision
 from qeff_zoo.tasks import TEXT_GENERATION
 
 _HERE = "\ue000\ue001"  # where blocks are in a chat; no text has these characters
@@ -102,6 +103,8 @@ class TextGenerationSession:
         self.sources: Sources | None = None
         #: That hold answers to a request's grammar.
         self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)
+        #: Reads pictures; None where prompts have none.
+        self.vision: Vision | None = None
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.

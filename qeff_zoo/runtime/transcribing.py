@@ -69,13 +69,14 @@ class LabelledSpeechSession:
         #: Of the graph: samples, or frames of features.
         self.input_name = next(name for name in _INPUTS if name in program.inputs)
         #: Samples from one labelled frame to the next.
-        self.step = self.features.step * math.prod(self.config.get("conv_stride") or ())
+        shortened = self.config.get("encoder_config", {}).get("subsampling_factor", 1)
+        strides = self.config.get("conv_stride") or (shortened,)
+        self.step: int = self.features.step * math.prod(strides)
 
     @property
-    def input_bins(self) -> int:
-        """Values of a frame of features; 1 of samples."""
-        shape = self._program.inputs[self.input_name].shape
-        return int(shape[2]) if len(shape) > 2 else 1
+    def input_shape(self) -> tuple[int, ...]:
+        """Values of a frame of features; nothing of samples."""
+        return tuple(map(int, self._program.inputs[self.input_name].shape[2:]))
 
     @property
     def rate(self) -> int:
@@ -142,7 +143,8 @@ class LabelledSpeechSession:
             answers = self.run([self.features.compute(one.samples) for one in together])
             for window, logits in zip(together, answers, strict=True):
                 found = logits.argmax(-1)
-                kept = found[window.left : self._frames(window.samples) - window.right]
+                stop = self._frames(window.samples) - window.right if window.right else None
+                kept = found[window.left : stop]
                 labels[window.number] += kept.tolist()
         return [
             self._transcription(one, len(samples) / self.rate)

@@ -3,8 +3,10 @@
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,20 +27,20 @@ class Vision:
         program: Opened.
         config: config.json of the model.
         budget: Bytes of features that are kept.
-        layout: As the recipe says.
+        images: As the recipe says of them.
     """
 
     def __init__(
-        self, program: Program, config: Mapping[str, Any], budget: int, layout: str = ""
+        self, program: Program, config: Mapping[str, Any], budget: int, images: Mapping[str, Any]
     ) -> None:
         self.program, self._config, self._budget = program, config, budget
-        self.layout = LAYOUTS[layout]
+        self._images, self.layout = images, LAYOUTS[images.get("layout", "")]
         #: Of a program that takes patches: what their geometry depends on.
-        self.tower = Tower.read(config) if "position_ids" in program.inputs else None
+        self.tower = Tower.read(config, images) if "position_ids" in program.inputs else None
         #: Bytes in use.
         self.used = 0
-        #: Pictures that the program has read.
-        self.read = 0
+        #: Pictures that were asked for, and of those, how many the program has read.
+        self.asked = self.read = 0
         self._in_use = threading.Lock()
         self._known: OrderedDict[bytes, Picture] = OrderedDict()
 
@@ -50,33 +52,48 @@ class Vision:
         """
         digest = _digest(prepared)
         with self._in_use:  # any thread may prepare a request
-            picture = self._known.get(digest)
-            if picture is None:
-                picture = self._look(digest, prepared)
-                self._keep(picture)
-            else:
+            self.asked += 1
+            if digest in self._known:
                 self._known.move_to_end(digest)
-        return picture
+                return self._known[digest]
+            begun = time.perf_counter()
+            picture = self._look(digest, prepared)
+            self._keep(picture)
+        return replace(picture, seconds=time.perf_counter() - begun)
+
+    def forget(self) -> None:
+        """Drop all that was read."""
+        with self._in_use:
+            self._known.clear()
+            self.used = 0
 
     def _look(self, digest: bytes, prepared: Mapping[str, Array]) -> Picture:
         self.read += 1
         pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
-        time, height, width = (int(size) for size in prepared[GRID].reshape(3))
-        told = {
-            "pixel_values": pixels,
-            GRID: prepared[GRID],
-            **self.tower.describe((time, height, width)),
-        }
-        grid = time, height // self.tower.merge, width // self.tower.merge
+        if self.tower.positions:
+            told = self.tower.unpadded({**prepared, "pixel_values": pixels})
+            frames, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
+        else:
+            frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
+            told = {
+                "pixel_values": self.tower.ordered(pixels, (frames, height, width)),
+                GRID: prepared[GRID],
+                **self.tower.describe((frames, height, width)),
+            }
+        grid = frames, height // self.tower.merge, width // self.tower.merge
         return Picture(digest=digest, features=self._run(told), grid=grid)
 
     def _look_at_tiles(
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]
     ) -> Picture:
         """Read tiles one by one: they do not see one another."""
-        tiles = pixels.reshape(-1, *pixels.shape[-3:])
+        tiles: Sequence[Array] = [*pixels.reshape(-1, *pixels.shape[-3:])]
+        if (mask := prepared.get(self._images.get("mask", ""))) is not None:
+            real = mask.reshape(-1, *mask.shape[-2:]) > 0
+            sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
+            tiles = [tile[:, :height, :width] for tile, height, width in sizes]
         found = [self._run({"pixel_values": tile[None]}) for tile in tiles]
         features = {
             name: self.layout.arrange([tile[name] for tile in found], prepared, self._config)

@@ -16,37 +16,19 @@ LINEAR = SemanticOp(
 
 
 # --- LoRA: y (B, S, N), x (B, S, K), a (slots, K, r), b (slots, r, N), ids (B, 1) -> (B, S, N) ---
-# Row i gets the product of x with the low-rank matrices of slot ids[i]. Slot 0 is the model as it is. Tokens of all
-# rows may follow one another (B*S, …), as where a router reads them, or be made of heads (B, S, H, …).
+# Row i gets the product of x with the low-rank matrices of slot ids[i]. Slot 0 is the model as it is.
 LORA = SemanticOp(
     name="Lora",
     inputs=5,
     body="""
     Lora (y, x, a, b, ids) => (z) {
-        most = ReduceMax <keepdims = 0> (ids)
-        base = Constant <value_int = 0> ()
-        some = Greater (most, base)
-        z = If (some) <
-            then_branch = adapted () => (sum) {
-                one = Constant <value_ints = [1]> ()
-                slots = Squeeze (ids, one)
-                down = Gather <axis = 0> (a, slots)
-                up = Gather <axis = 0> (b, slots)
-                rows = Shape (slots)
-                all = Constant <value_ints = [-1]> ()
-                columns = Shape <start = -1> (x)
-                place = Concat <axis = 0> (rows, all, columns)
-                tokens = Reshape (x, place)
-                low = MatMul (tokens, down)
-                delta = MatMul (low, up)
-                shape = Shape (y)
-                placed = Reshape (delta, shape)
-                sum = Add (y, placed)
-            },
-            else_branch = plain () => (same) {
-                same = Identity (y)
-            }
-        >
+        one = Constant <value_ints = [1]> ()
+        slots = Squeeze (ids, one)
+        down = Gather <axis = 0> (a, slots)
+        up = Gather <axis = 0> (b, slots)
+        low = MatMul (x, down)
+        delta = MatMul (low, up)
+        z = Add (y, delta)
     }""",
 )
 

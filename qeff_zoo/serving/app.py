@@ -15,10 +15,11 @@ from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.serving import adapters, errors, transcriptions
+from qeff_zoo.serving import adapters, errors, matching, transcriptions
 from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
 from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.objects import Reply
@@ -94,7 +95,7 @@ class Model:
 
 
 def create_app(
-    backend: Engine | EmbeddingQueue | SpeechQueue,
+    backend: Engine | EmbeddingQueue | PictureQueue | SpeechQueue,
     *,
     name: str,
     fingerprint: str,
@@ -126,6 +127,10 @@ def create_app(
     elif isinstance(backend, SpeechQueue):
         model = Model(name=name, fingerprint=fingerprint, max_tokens=0)
         app.include_router(transcriptions.routes(API, backend, model.check))
+    elif isinstance(backend, PictureQueue):
+        longest = getattr(backend.session, "max_length", 0)
+        model = Model(name=name, fingerprint=fingerprint, max_tokens=longest)
+        app.include_router(matching.routes(API, backend, model.check, image_hosts))
     else:
         longest = backend.session.max_length
         model = Model(name=name, fingerprint=fingerprint, max_tokens=longest)

@@ -19,7 +19,7 @@ from qeff_zoo.runtime.encoder import Text
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.errors import shutting_down
-from qeff_zoo.serving.schemas import EmbeddingRequest
+from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest
 
 
 @dataclass(eq=False)
@@ -171,7 +171,9 @@ def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> 
             job.future.set_result(np.stack([job.found[n] for n in range(len(job.texts))]))
 
 
-def embedding_list(body: EmbeddingRequest, texts: Sequence[Encoded], vectors: Array) -> str:
+def embedding_list(
+    body: EmbeddingRequest | PictureEmbeddingRequest, texts: Sequence[Encoded], vectors: Array
+) -> str:
     """Return OpenAI's object of embeddings, as JSON. Each text that was cut says `"truncated": true`.
 
     Args:

@@ -104,6 +104,8 @@ class _Live(Collector):
             ),
             ("drafted_tokens", "Tokens that were drafted and checked.", stats.drafted_tokens),
             ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
+            ("pictures", "Pictures in requests.", stats.pictures),
+            ("encoded_pictures", "Of those, pictures that were encoded.", stats.encoded_pictures),
         ):
             yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
         ended = CounterMetricFamily(

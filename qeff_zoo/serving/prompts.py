@@ -63,7 +63,7 @@ def chat_requests(
             param="messages",
             code="invalid_value",
         )
-    pictures = _pictures(urls, hosts)
+    pictures = read_pictures(urls, hosts)
     messages = [message.as_template_input() for message in body.messages]
     with blaming("blocks" if body.blocks else "messages"):
         blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
@@ -73,8 +73,16 @@ def chat_requests(
     return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, shown, blocks)]
 
 
-def _pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
-    """Return the files of pictures; of the web only from hosts that the operator named."""
+def read_pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
+    """Return the files of pictures in messages.
+
+    Args:
+        urls: `data:` URLs, or of the web.
+        hosts: From which the latter are fetched: those that the operator named.
+
+    Raises:
+        ApiError: One cannot be read, or must not be fetched.
+    """
     fetched = [url for url in urls if hosts and is_url(url)]
     if len(fetched) > MOST_FETCHED:
         raise ApiError(

@@ -221,6 +221,13 @@ class ChatMessage(BaseModel):
         parts = self.content if isinstance(self.content, list) else []
         return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
+    @property
+    def text(self) -> str:
+        """What it says beside its pictures."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+        return self.content or ""
+
     def as_template_input(self) -> dict[str, Any]:
         """Return it as chat templates expect it: text for its content, or parts where it has pictures."""
         content: Any = self.content
@@ -264,6 +271,16 @@ class EmbeddingRequest(_Body):
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     truncate: Literal["END", "NONE"] = "END"  # not OpenAI's; Cohere and NVIDIA have it by this name
+
+
+class PictureEmbeddingRequest(_Body):
+    """Body of /v1/embeddings, of a model that reads pictures."""
+
+    input: Texts | None = None
+    messages: (
+        Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1)] | None
+    ) = None
+    encoding_format: Literal["float", "base64"] = "float"
 
 
 class UnloadAdapter(BaseModel):

@@ -18,6 +18,7 @@ from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import (
     EmbeddingSession,
     Engine,
+    ImageEmbeddingSession,
     LabelledSpeechSession,
     Prefills,
     PrefillServer,
@@ -28,6 +29,7 @@ from qeff_zoo.runtime import (
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.transcriptions import SpeechQueue
 
 _KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
@@ -177,7 +179,9 @@ def serve(
 
 
 @contextmanager
-def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQueue | SpeechQueue]:
+def _backend(
+    session: Session, choices: Choices
+) -> Iterator[Engine | EmbeddingQueue | PictureQueue | SpeechQueue]:
     """Open what answers requests."""
     if isinstance(session, TextGenerationSession):
         if not session.decoder.sizes.decodes:
@@ -192,13 +196,16 @@ def _backend(session: Session, choices: Choices) -> Iterator[Engine | EmbeddingQ
     elif isinstance(session, EmbeddingSession):
         with closing(EmbeddingQueue(session, max_waiting=choices.max_queue)) as queue:
             yield queue
+    elif isinstance(session, ImageEmbeddingSession):
+        with closing(PictureQueue(session, max_waiting=choices.max_queue)) as pictures:
+            yield pictures
     elif isinstance(session, LabelledSpeechSession | SpeechSeq2SeqSession):
         with closing(SpeechQueue(session, max_waiting=choices.max_queue)) as speech:
             yield speech
     else:
         raise ServingError(
             f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
-            "expected one that generates text, embeds texts or writes down speech. Use `qeff-zoo run`."
+            "expected one that generates text, embeds texts or pictures, or writes down speech. Use `qeff-zoo run`."
         )
 
 

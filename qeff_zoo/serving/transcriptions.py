@@ -257,7 +257,10 @@ async def _read(
     stream = told.get("stream", "false").lower()
     if stream not in ("true", "false") or (stream == "true" and form_ not in ("json", "text")):
         raise _invalid("stream", f"is {brief(stream)}; expected true with json or text, or false")
-    choices = _choices(told, task, writes=writes, times=form_ not in ("json", "text"))
+    # A model that tells no times has one segment.
+    tells = isinstance(session, SpeechSeq2SeqSession) and session.tokens.first_time is not None
+    asked = tells and form_ not in ("json", "text")
+    choices = _choices(told, task, writes=writes, times=asked)
     return _Asked(
         sound=await sound.read(), choices=choices, form=form_, times=times, stream=stream == "true"
     )

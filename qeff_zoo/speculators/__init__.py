@@ -6,9 +6,11 @@ parameters. It reads the model's hidden states, so it must have been trained for
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from qeff_zoo.checkpoint.beside import files_beside
@@ -16,14 +18,25 @@ from qeff_zoo.checkpoint.files import Files, digest_of_files, read_json, some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import SpeculatorError
+from qeff_zoo.speculators import mtp
+from qeff_zoo.speculators.eagle3 import JOINED
 from qeff_zoo.speculators.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
-#: Role of the program that drafts, and what the model's part that it is traced from is called in its state_dict.
+#: Roles of the program that drafts: heads, each of which says one token, or a decoder layer with a cache of its own.
 HEADS: Literal["heads"] = "heads"
+DRAFT: Literal["draft"] = "draft"
+ROLES = (HEADS, DRAFT)
+#: What the model's part that it is traced from is called in its state_dict.
 PREFIX = "speculator."
+#: What identifies a layer of the model's own checkpoint, whose weights are identified anyway.
+OF_MODEL: Mapping[str, Any] = MappingProxyType(
+    {"digest": f"sha256:{sha256(mtp.MTP.encode()).hexdigest()}"}
+)
+#: Tokens that a layer drafts unless told otherwise, each after the one before.
+_CHAINED = 4
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
@@ -40,6 +53,8 @@ class Speculator:
         sources: By name of a parameter, that of its tensor.
         repository: Of the Hub, `org/name`; "" for a folder.
         revision: Of that repository, 40 hex digits.
+        layer: Of a layer of the model's own checkpoint, by name of a tensor of a model of one layer, that of its
+            tensor; nothing for what has files of its own.
     """
 
     name: str
@@ -49,10 +64,13 @@ class Speculator:
     sources: Mapping[str, str]
     repository: str = ""
     revision: str = ""
+    layer: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """The tensor of each parameter, by names that no model's checkpoint has."""
+        """The tensor of each parameter, by names that no model's checkpoint has; those of the model's own are there."""
+        if self.layer:
+            return {}
         found = index_tensors(self.folder / name for name in self.files[1:])
         return {
             _beside(name): replace(found[tensor], name=_beside(name))
@@ -60,13 +78,44 @@ class Speculator:
         }
 
     @property
+    def role(self) -> Literal["heads", "draft"]:
+        """Of the program that it becomes."""
+        return HEADS if "heads" in self.said else DRAFT
+
+    @property
+    def count(self) -> int:
+        """Tokens that it drafts, unless told otherwise."""
+        return int(self.said.get("heads", _CHAINED))
+
+    def reads(self, config: Mapping[str, Any]) -> bool | dict[str, Any]:
+        """Say what it reads of each token: what logits are made of, or states within the model.
+
+        Args:
+            config: Of the language model.
+
+        Returns:
+            True, or `layers`, whose inputs are joined, and `size`, that of the matrix that they are multiplied with.
+        """
+        if "joins" not in self.said:
+            return True
+        return {"layers": self._layers(config), "size": self.said["joins"]}
+
+    def _layers(self, config: Mapping[str, Any]) -> list[int]:
+        """Return the layers whose inputs are joined, in the order in which a model comes to them."""
+        count = int(config.get("num_hidden_layers", 0))
+        return sorted({*self.said.get("layers", (2, count // 2, count - 3))})
+
+    @property
     def bindings(self) -> dict[str, str]:
         """By name of an initializer, the tensor that it is read from."""
-        return {PREFIX + name: _beside(name) for name in self.sources}
+        named = self.sources if self.layer else {name: _beside(name) for name in self.sources}
+        return {PREFIX + name: tensor for name, tensor in named.items()}
 
     @cached_property
-    def source(self) -> dict[str, Any]:
+    def source(self) -> Mapping[str, Any]:
         """What identifies it in a build's spec."""
+        if self.layer:
+            return OF_MODEL
         hub = {"model_id": self.repository, "revision": self.revision}
         digests = {name: sha256_file(self.folder / name) for name in self.files}
         return {
@@ -76,8 +125,13 @@ class Speculator:
 
     @property
     def located(self) -> dict[str, Any]:
-        """Where it is for who reads it by code of their own."""
-        return {"folder": str(self.folder.absolute()), "files": list(self.files)}
+        """Where it is for who reads it by code of their own; of the model's own, what it is."""
+        own = {"said": self.said, "sources": self.sources, "layer": self.layer}
+        return {
+            "folder": str(self.folder.absolute()),
+            "files": list(self.files),
+            **(own if self.layer else {}),
+        }
 
     def problems(self, name: str, config: Mapping[str, Any]) -> list[str]:
         """Say, in one sentence each, why it does not go with a model.
@@ -91,17 +145,50 @@ class Speculator:
             ("hidden states", "numbers", "hidden_size", hidden),
             ("a vocabulary", "tokens", "vocab_size", config.get("vocab_size")),
         )
-        return [
+        found = self._misplaced(name, config) if "joins" in self.said else []
+        return found + [
             f"--speculator {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
             f"{theirs:,}. Expected heads that were trained for this model; give those, or leave it out."
             for what, unit, key, theirs in pairs
             if theirs is not None and self.said.get(key) not in (None, theirs)
         ]
 
+    def _misplaced(self, name: str, config: Mapping[str, Any]) -> list[str]:
+        """Say what is wrong with the layers whose inputs it reads."""
+        layers, last = self._layers(config), int(config.get("num_hidden_layers", 0)) - 1
+        if len(layers) == JOINED and 1 <= layers[0] <= layers[-1] <= last:
+            return []
+        return [
+            f"--speculator {self.name!r} reads what goes into layers {layers}, and {name!r} has layers 0 to {last}. "
+            f"Expected {JOINED} of them, from 1 on. Give one that was trained for this model, or leave it out."
+        ]
+
 
 def with_speculator(checkpoint: "Checkpoint", asked: str | None) -> "Checkpoint":
-    """Return a checkpoint with heads that draft for it; see `open_speculator`."""
-    return checkpoint if asked is None else replace(checkpoint, speculator=open_speculator(asked))
+    """Return a checkpoint with heads that draft for it, see `open_speculator`; "mtp" for a layer of its own.
+
+    Raises:
+        SpeculatorError: There are none, or none that are known, or they are damaged.
+    """
+    if asked is None:
+        return checkpoint
+    if asked != mtp.MTP:
+        return replace(checkpoint, speculator=open_speculator(asked))
+    found = mtp.find(checkpoint.name, checkpoint.config, checkpoint.tensor_names)
+    own = Speculator(
+        name=asked,
+        folder=checkpoint.folder,
+        files=checkpoint.weight_files,
+        said=found.said,
+        sources=found.sources,
+        layer=found.layer,
+    )
+    return replace(checkpoint, speculator=own)
+
+
+def source_of(asked: str) -> Mapping[str, Any]:
+    """Return what identifies heads in a build's spec, by how they are asked for."""
+    return OF_MODEL if asked == mtp.MTP else open_speculator(asked).source
 
 
 def open_speculator(source: str, revision: str | None = None) -> Speculator:

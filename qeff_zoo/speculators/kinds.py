@@ -2,7 +2,8 @@
 """The formats of heads: a configuration in; what is computed, and the tensor and shape of each parameter, out.
 
 `said` is what the exporter builds a module from, see `qeff_zoo.speculators.modules`: its `kind`, the number of `heads`,
-the `hidden_size` of what they read, and `vocab_size` where they have matrices of their own for it.
+the `hidden_size` of what they read, and `vocab_size` where they have matrices of their own for it. What has no number
+of heads is a decoder layer, see `qeff_zoo.speculators.layers`; `joins` is the size of what joins hidden states for it.
 """
 
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from qeff_zoo.errors import SpeculatorError
+from qeff_zoo.speculators import eagle3
 
 Shape: TypeAlias = tuple[int, ...]
 #: By name of a parameter: its tensor, and the shape that this must have.
@@ -158,5 +160,15 @@ KINDS = (
         holds=lambda name: name.endswith(".safetensors"),
         prefixes=("speculator.",),
         read=_read_chained,
+    ),
+    Kind(
+        name="EAGLE-3",
+        config="config.json",
+        known_by=f"config.json with {eagle3.KEY}",
+        recognizes=lambda config: eagle3.KEY in config,
+        weights="safetensors",
+        holds=lambda name: name.endswith(".safetensors"),
+        prefixes=("model.",),
+        read=eagle3.read,
     ),
 )

@@ -338,7 +338,7 @@ class Store:
             raise StoreError(
                 f"Cannot write {what} to {str(path)!r}: it takes {size:,} bytes and {free:,} are "
                 f"free; expected room for all of it. Free {size - free:,} bytes there with "
-                "`qeff-zoo cache gc`, or set QEFF_HOME to a larger disk."
+                "`qeff-zoo cache gc`, or set QEFF_HOME, or --output, to a larger disk."
             )
 
     def entries(self) -> list[Entry]:

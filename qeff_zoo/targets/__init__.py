@@ -130,6 +130,13 @@ class Target(Protocol):
             options: As for `problems`.
         """
 
+    def require_compiler(self) -> None:
+        """Refuse a build that could not be compiled here, before anything expensive.
+
+        Raises:
+            CompileError: There is no compiler.
+        """
+
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph, in place, into what the compiler takes.
 
@@ -195,13 +202,6 @@ class Preparing(Protocol):
         Args:
             program: As it was planned.
             name: As for `Target.compile`.
-        """
-
-    def require_compiler(self) -> None:
-        """Refuse a build that could not be compiled here, before anything expensive.
-
-        Raises:
-            CompileError: There is no compiler.
         """
 
     def prepare(

@@ -21,6 +21,7 @@ NAMES = (
     TEXT_CLASSIFICATION,
     TOKEN_CLASSIFICATION,
     IMAGE_CLASSIFICATION,
+    ZERO_SHOT,
     IMAGE_FEATURE_EXTRACTION,
     IMAGE_TEXT_TO_TEXT,
     SPEECH_RECOGNITION,
@@ -32,6 +33,7 @@ NAMES = (
     "text-classification",
     "token-classification",
     "image-classification",
+    "zero-shot-image-classification",
     "image-feature-extraction",
     "image-text-to-text",
     "automatic-speech-recognition",
@@ -39,7 +41,7 @@ NAMES = (
     "text2text-generation",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads"]
+Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads", "draft"]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]

@@ -3,13 +3,16 @@
 
 Program `encoder`
 IN   input_features (batch_size, bins, frames) f32      a window of sound, as the model takes it; or
-     input_ids, attention_mask (batch_size, seq_len) i64   a text; 1 is a token, 0 is padding behind it
+     input_values (batch_size, seq_len) f32, input_features (batch_size, seq_len, bins) f32   a sound of any length; or
+     input_ids (batch_size, seq_len) i64                a text
+     [attention_mask (batch_size, seq_len) i64]         of what has any length: 0 is padding behind it
 OUT  cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   what layer i of the decoder asks of it
+     [lengths (batch_size,) i64]                        of sounds of any length: how many of those rows are of the sound
 
 Program `decoder`: as in `qeff_zoo.tasks.decoding`, with
-IN   cross_key.i, cross_value.i (batch_size | full_batch_size, …)       states that no call writes; of texts with
-                                                        encoder_ctx_len rows, of which a text takes the first
-     [encoder_attention_mask (batch_size, encoder_ctx_len) i64]         of texts: 1 in the rows that one has
+IN   cross_key.i, cross_value.i (batch_size | full_batch_size, …)       states that no call writes; of what has any
+                                                        length with encoder_ctx_len rows, of which it takes the first
+     [encoder_attention_mask (batch_size, encoder_ctx_len) i64]         of the same: 1 in the rows that it has
 
 The forward is transformers' own, by its own seam: a cache of two halves. While the encoder is traced the second half
 notes what is written to it; while the decoder is traced it has that already.
@@ -30,15 +33,16 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo.export.layers import plain
 from qeff_zoo.states import State
-from qeff_zoo.tasks import Tracing, decoding, positions_of
+from qeff_zoo.tasks import Tracing, decoding, listening, positions_of
 from qeff_zoo.transforms.attention import additive_mask
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 
 _BATCH, _SEQ = 2, 6  # of the example
 _ENDLESS = 1 << 31  # positions
-#: Rows of what the decoder asks of a text, and the input that says which of them one has.
+#: Rows of what the decoder asks of a text or sound of any length, and the input that says which of them one has.
 SOURCE, MASK = "encoder_ctx_len", "encoder_attention_mask"
 _KEY, _VALUE = "cross_key", "cross_value"
+_CROSS_AXES = 4
 
 
 class Cross(Cache):
@@ -141,6 +145,11 @@ class Read(nn.Module):
         cross = Cross()
         positions = torch.zeros(source[0].shape[0], 1, dtype=torch.long)
         given = dict(zip(_source(self.model), source, strict=True))
+        lengths = []
+        if _has_end(self.model):
+            name, mask = self.model.main_input_name, given["attention_mask"]
+            given[name] = listening.silenced(given[name], mask)
+            lengths = [listening.frames_of(self.model, mask.sum(1))]
         cache = Both(Probe(positions, {}, {}), cross)
         if self.asking:
             read = self.model.get_encoder()(**given)[0]
@@ -149,7 +158,7 @@ class Read(nn.Module):
                 module(query, key_value_states=read, past_key_values=cache)
         else:  # the whole forward on one token, most of which is of no use
             _call(self.model, positions, positions, cache, given)
-        return tuple(value for _, _, value in cross.named())
+        return (*(value for _, _, value in cross.named()), *lengths)
 
 
 def _asking(model: Any) -> list[tuple[Any, int]]:
@@ -189,10 +198,13 @@ class Step(decoding.Step):
     ) -> Any:
         """Run transformers' forward from what was read, of which keys and values are there."""
         nothing = torch.zeros(input_ids.shape[0], 1, self.model.config.hidden_size)
-        given: dict[str, Any] = {"encoder_outputs": BaseModelOutput(last_hidden_state=nothing)}
+        read: Any = BaseModelOutput(last_hidden_state=nothing)
+        read.attention_mask = None  # some models look here for what others are given
+        given: dict[str, Any] = {"encoder_outputs": read}
         for there in more:
             mask = torch.where(there > 0, 0.0, torch.finfo(nothing.dtype).min)
-            given["attention_mask"] = mask[:, None, None].expand(-1, 1, input_ids.shape[1], -1)
+            read.attention_mask = mask[:, None, None].expand(-1, 1, input_ids.shape[1], -1)
+            given["attention_mask"] = read.attention_mask
         return _call(self.model, input_ids, position_ids, Both(state, Cross(state)), given)
 
 
@@ -223,9 +235,18 @@ def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
     return {"decoder_attention_mask": mask}
 
 
+def _has_end(model: Any) -> bool:
+    """Tell whether a model reads sounds of any length, whose ends its encoder knows."""
+    return hasattr(model, "heard")
+
+
 def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:
-    """Return an example of each input of the encoder, and symbols of its axes: a window of sound, or a text."""
+    """Return an example of each input of the encoder, and symbols of its axes."""
     batch = Dim("batch_size", min=2)
+    if _has_end(model):
+        sound, mask, seq = listening.example(model)
+        axes = {0: batch, 1: seq}
+        return {model.main_input_name: (sound, axes), "attention_mask": (mask, axes)}
     if model.main_input_name != "input_ids":
         return {model.main_input_name: (_window(model), {0: batch})}
     longest = positions_of(vars(model.config)) or _ENDLESS
@@ -254,7 +275,7 @@ def probe(model: Any) -> list[State]:
         own, cross = Probe(positions, {}, {}), Cross()
         source = {name: example for name, (example, _) in _source(model).items()}
         _call(model, torch.zeros_like(positions), positions, Both(own, cross), source)
-    rows = SOURCE if "input_ids" in source else None
+    rows = SOURCE if "attention_mask" in source else None
     read = [
         State(name=name, kind="cross", layer=layer, axes=_axes(value, rows))
         for name, layer, value in cross.named()
@@ -273,14 +294,24 @@ def read_source(model: Any) -> Tracing:
     Args:
         model: From `loader.load_meta`, its encoder possibly with fewer layers than its config says.
     """
-    source = _source(model)
+    source, has_end = _source(model), _has_end(model)
+    states = [state.name for state in probe(model) if not state.written]
     return Tracing(
         module=Read(model).eval(),
         inputs={"source": [example for example, _ in source.values()]},
         dynamic_shapes={"source": [axes for _, axes in source.values()]},
         input_names=[*source],
-        output_names=[state.name for state in probe(model) if not state.written],
+        output_names=[*states, *(["lengths"] if has_end else [])],
+        then=_name_rows if has_end else None,
+        checked_later=has_end,
     )
+
+
+def _name_rows(graph: Any) -> None:
+    """Give the number of rows a name, in place of how it was computed."""
+    for one in graph.graph.outputs:
+        if len(one.shape) == _CROSS_AXES:
+            one.shape = type(one.shape)([*one.shape[:2], "rows", one.shape[3]])
 
 
 def tracing(model: Any, **variant: Any) -> Tracing:
@@ -295,5 +326,5 @@ def tracing(model: Any, **variant: Any) -> Tracing:
         mask = torch.ones(_BATCH, decoding.SOURCE, dtype=torch.long)
         return {MASK: (mask, {0: batch, 1: Dim(SOURCE, min=2)})}
 
-    masked = model.main_input_name == "input_ids"
+    masked = "attention_mask" in _source(model)
     return decoding.tracing(model, step=Step, probe=probe, more=more if masked else None, **variant)

@@ -13,12 +13,14 @@ IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
      logits (batch_size, num_logits_to_keep, vocab)   with that input: of so many positions up to the highest; of a row
                                             with fewer, all of them come first, and the rest means nothing
-     [hidden_states (batch_size, seq_len, hidden)]   of every token what logits are made of, for heads that draft
+     [hidden_states (batch_size, seq_len, hidden)]   of every token what drafts read: what logits are made of, or
+                                            states within the model, joined by a matrix of what drafts
      <state>_RetainedState                  for every state
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -27,6 +29,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
 from qeff_zoo.errors import ExportError
+from qeff_zoo.passes import hidden_states as within
 from qeff_zoo.passes.slots import remove as remove_slots
 from qeff_zoo.states import State
 from qeff_zoo.tasks import Tracing, positions_of
@@ -92,14 +95,28 @@ class Step(nn.Module):
             hidden.append(args[0])
             return (args[0] if state.narrowed else state.only_needed(args[0]),)
 
-        head = self.model.get_output_embeddings().register_forward_pre_hook(only_needed)
+        head = self.head.register_forward_pre_hook(only_needed)
         try:
             output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:
             head.remove()
         written = (one.name for one in self.states if one.written)
-        told = hidden if self.hidden_states else []
+        told = [self.handed(output, hidden[0])] if self.hidden_states else []
         return (output.logits, *told, *(state.present[name] for name in written))
+
+    @property
+    def head(self) -> Any:
+        """What makes logits."""
+        return self.model.get_output_embeddings()
+
+    def handed(self, output: Any, hidden: Tensor) -> Tensor:
+        """Return of every token what drafts read.
+
+        Args:
+            output: Of `call`.
+            hidden: What logits were made of.
+        """
+        return hidden
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
@@ -116,16 +133,21 @@ def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedSt
     return model(input_ids=input_ids, use_cache=True, **positions, **{cache: state})
 
 
-def probe(model: Any) -> list[State]:
+def probe(
+    model: Any, inner: Any = None, call: Callable[[Any, Tensor, Tensor, RetainedState], Any] = _call
+) -> list[State]:
     """Return every state in the graph's order, by running the model once without computing anything.
 
     Args:
         model: From `loader.load_meta`.
+        inner: The model whose states these are; None for this.
+        call: Runs it on tokens, positions and states.
     """
+    inner = inner or model
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
-        state = Probe(position_ids, windows_of(model), expanders_of(model))
-        _call(model, torch.zeros_like(position_ids), position_ids, state)
+        state = Probe(position_ids, windows_of(inner), expanders_of(inner))
+        call(model, torch.zeros_like(position_ids), position_ids, state)
     return sorted(state.found.values(), key=lambda state: state.layer)
 
 
@@ -136,7 +158,7 @@ def tracing(
     expanded_kv: bool = False,
     comp_ctx_lengths: bool = False,
     num_logits_to_keep: bool = False,
-    hidden_states: bool = False,
+    hidden_states: bool | Mapping[str, Any] = False,
     step: type[Step] = Step,
     more: More | None = None,
     probe: Callable[[Any], list[State]] = probe,
@@ -149,7 +171,7 @@ def tracing(
         expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
         comp_ctx_lengths: Let each call say how many rows of the cache it reads.
         num_logits_to_keep: Let each call say of how many positions it returns logits.
-        hidden_states: Return what logits are made of, of every token.
+        hidden_states: Return what logits are made of, of every token; or, as `within.hand_out` takes it, states before.
         step: What runs one call.
         more: What a call is given besides tokens and positions.
         probe: Finds the states.
@@ -179,7 +201,7 @@ def tracing(
     last = _behind_states(batch, {"comp_ctx_lengths": seen, "num_logits_to_keep": kept}, longest)
     given = more(batch, seq, ctx, position_ids) if more else {}
     return Tracing(
-        module=step(model, states, tuple(given), hidden_states=hidden_states).eval(),
+        module=step(model, states, tuple(given), hidden_states=hidden_states is True).eval(),
         inputs={
             "input_ids": torch.zeros_like(position_ids),
             "position_ids": position_ids,
@@ -203,12 +225,20 @@ def tracing(
         input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
         output_names=[
             "logits",
-            *["hidden_states"] * hidden_states,
+            *["hidden_states"] * (hidden_states is True),
             *(state.output for state in states if state.written),
         ],
         states=states,
-        then=None if continuous_batching else remove_slots,
+        then=partial(_finish, slots=continuous_batching, hidden_states=hidden_states),
     )
+
+
+def _finish(graph: Any, *, slots: bool, hidden_states: bool | Mapping[str, Any]) -> None:
+    """Let a portable graph return states within the model, and take slots out of it."""
+    if isinstance(hidden_states, Mapping):
+        within.hand_out(graph, **hidden_states)
+    if not slots:
+        remove_slots(graph)
 
 
 def _behind_states(batch: Dim, counts: Mapping[str, int], longest: int) -> dict[str, Any]:

@@ -24,10 +24,13 @@ _MOST = 1 << 24  # samples, 17 minutes
 _EXAMPLE, _LEAST = (
     {"input_values": 8000, "input_features": 96},
     {
-        "input_values": 800,
+        "input_values": 1600,
         "input_features": 24,
     },
 )
+#: Configs' names for the values of a frame of features, and models' for their own rule of how many frames become of it.
+_BINS = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
+_RULES = ("_get_feat_extract_output_lengths", "_get_subsampling_output_length")
 
 
 class Listen(nn.Module):
@@ -43,12 +46,16 @@ class Listen(nn.Module):
 
     def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits, and how many frames of each row are of sound."""
-        # Subsampling of features sees a little of what lies behind the end.
-        real = attention_mask.to(sound.dtype)
-        sound = sound * (real if sound.dim() == 2 else real[:, :, None])
+        sound = silenced(sound, attention_mask)
         given = {self.model.main_input_name: sound, "attention_mask": attention_mask}
         logits = self.model(**given).logits
         return logits, frames_of(self.model, attention_mask.sum(1))
+
+
+def silenced(sound: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return a sound with zeros behind its end, of which convolutions see a little."""
+    real = attention_mask.to(sound.dtype)
+    return sound * (real if sound.dim() == 2 else real[:, :, None])
 
 
 def frames_of(model: Any, lengths: Tensor) -> Tensor:
@@ -58,7 +65,8 @@ def frames_of(model: Any, lengths: Tensor) -> Tensor:
         model: Hugging Face's.
         lengths: (batch,), samples or frames of features.
     """
-    frames: Tensor = model._get_feat_extract_output_lengths(lengths).long()
+    rule = next(getattr(model, name) for name in _RULES if hasattr(model, name))
+    frames: Tensor = rule(lengths).long()
     return frames
 
 
@@ -68,13 +76,19 @@ def _name_frames(graph: Any) -> None:
     logits.shape = type(logits.shape)([logits.shape[0], "frames", logits.shape[2]])
 
 
-def _example(model: Any) -> tuple[Tensor, Tensor]:
-    name = model.main_input_name
+def example(model: Any) -> tuple[Tensor, Tensor, Any]:
+    """Return a sound that a model takes, its mask, and the symbol of how long it is.
+
+    Args:
+        model: From `loader.load_meta`.
+    """
+    name, config = model.main_input_name, getattr(model.config, "encoder_config", model.config)
     shape: tuple[int, ...] = (_BATCH, _EXAMPLE[name])
     mask = torch.ones(shape, dtype=torch.long)
     if name == "input_features":
-        shape = (*shape, model.config.feature_projection_input_dim)
-    return torch.zeros(shape), mask
+        bins = next(getattr(config, one) for one in _BINS if hasattr(config, one))
+        shape = (*shape, bins)
+    return torch.zeros(shape), mask, Dim("seq_len", min=_LEAST[name], max=_longest(config))
 
 
 def _longest(config: Any) -> int:
@@ -86,7 +100,7 @@ def _longest(config: Any) -> int:
 def run_once(model: Any) -> None:
     """Run the model without computing anything."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        sound, mask = _example(model)
+        sound, mask, _ = example(model)
         model(**{model.main_input_name: sound, "attention_mask": mask})
 
 
@@ -96,15 +110,13 @@ def tracing(model: Any) -> Tracing:
     Args:
         model: From `loader.load_meta`.
     """
-    name = model.main_input_name
-    sound, mask = _example(model)
+    sound, mask, seq = example(model)
     batch = Dim("batch_size", min=2)
-    seq = Dim("seq_len", min=_LEAST[name], max=_longest(model.config))
     return Tracing(
         module=Listen(model).eval(),
         inputs={"sound": sound, "attention_mask": mask},
         dynamic_shapes={"sound": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
-        input_names=[name, "attention_mask"],
+        input_names=[model.main_input_name, "attention_mask"],
         output_names=["logits", "lengths"],
         then=_name_frames,
         checked_later=True,

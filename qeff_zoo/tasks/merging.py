@@ -56,10 +56,10 @@ class _Merged(TorchFunctionMode):
 
 
 class _Either(list[Tensor]):
-    """Features where some forwards expect a tensor, and others a list of one for each picture."""
+    """Features where some forwards expect a tensor, (pictures, rows, width), others a list of one for each."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self[0], name)
+        return getattr(self[0][None], name)
 
 
 def _is_mask(index: Any, values: Tensor) -> bool:
@@ -68,6 +68,9 @@ def _is_mask(index: Any, values: Tensor) -> bool:
 
 class Step(decoding.Step):
     """One call of a language model whose text has pictures in it."""
+
+    #: Whether the forward's argument is 0 of tokens that see one another, and 1 of others.
+    turned = False
 
     def call(
         self,
@@ -88,7 +91,7 @@ class Step(decoding.Step):
             last_hidden_state=features[None],
         )
         types = {
-            name.removeprefix(TYPES): value
+            name.removeprefix(TYPES): 1 - value if self.turned else value
             for name, value in told.items()
             if name.startswith(TYPES)
         }
@@ -111,6 +114,12 @@ class Step(decoding.Step):
                 mm_encoder_outputs={"image": output},
                 **types,
             )
+
+
+class PromptStep(Step):
+    """As `Step`, where those tokens are of a prompt, and not of its answer."""
+
+    turned = True
 
 
 def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing:
@@ -142,4 +151,5 @@ def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing
             found[f"{TYPES}{told.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    return decoding.tracing(model, step=Step, more=more, **variant)
+    step = PromptStep if told.whole == "prompt" else Step
+    return decoding.tracing(model, step=step, more=more, **variant)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `speech-seq2seq` contract: a window of sound in, and tokens of what was said, one after the other.
+"""The `speech-seq2seq` contract: a sound in, and tokens of what was said, one after the other.
 
-Two programs: `encoder` reads a window once, `decoder` writes of what came of it. See `qeff_zoo.tasks.crossing` for
+Two programs: `encoder` reads a sound once, `decoder` writes of what came of it. A model reads windows of one length, or
+sounds of any length, by `SoundShape`. See `qeff_zoo.tasks.crossing` for
 inputs and outputs. The Hub's tag is `automatic-speech-recognition`, as of models that label frames.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape
+from qeff_zoo.choices import Request
+from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
@@ -39,9 +41,27 @@ def _variant(
     return {"continuous_batching": True} if shape.full_batch_size else {}
 
 
-def _windows(shape: Shape) -> list[dict[str, Any]]:
-    """A window joins when a row is free, so that of several slots each is read alone."""
-    return named("Encoder", [{"batch_size": 1 if shape.full_batch_size else shape.batch_size}])
+def sources(shape: Shape) -> list[dict[str, Any]]:
+    """What is read joins when a row is free, so that of several slots each is read alone."""
+    rows = {"batch_size": 1 if shape.full_batch_size else shape.batch_size}
+    lengths = [{"seq_len": one} for one in shape.seq_lens]
+    return named("Encoder", [{**rows, **one} for one in lengths or [{}]])
+
+
+def specializations(shape: Shape) -> list[dict[str, Any]]:
+    """As for text; of what has any length, the decoder asks of the longest."""
+    found = text_generation.TASK.specializations(shape)
+    inputs = shape.inputs_per_row if isinstance(shape, SoundShape) else 1
+    for one in found if shape.seq_lens else ():
+        one["symbols"]["encoder_ctx_len"] = str(-(-max(shape.seq_lens) // inputs))
+    return found
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    of_any_length = any(isinstance(shape, SoundShape) for shape in recipe.shapes.values())
+    windows = () if of_any_length else ("seq_lens",)
+    refused = text_generation.not_alone("what is said in a sound is short", *windows)
+    return refused(checkpoint, recipe, request)
 
 
 def _session() -> Any:
@@ -59,7 +79,7 @@ TASK = Task(
             probe=_probe,
             tracing=_read,
             half=lambda model: model.get_encoder(),
-            specializations=_windows,
+            specializations=sources,
         ),
     ),
     answers="logits",
@@ -71,10 +91,8 @@ TASK = Task(
     tracing=_tracing,
     half=lambda model: model.get_decoder(),
     variant=_variant,
-    specializations=text_generation.TASK.specializations,
-    problems=text_generation.not_alone(
-        "a window of sound has one length, and few tokens", "seq_lens"
-    ),
+    specializations=specializations,
+    problems=_problems,
     session=_session,
     stages=text_generation.TASK.stages,
 )

@@ -5,11 +5,12 @@ See `qeff_zoo.tasks.decoding` for inputs and outputs.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
-from qeff_zoo.speculators import HEADS
+from qeff_zoo.speculators import DRAFT, HEADS
 from qeff_zoo.tasks import (
     FEATURE_EXTRACTION,
     TEXT_GENERATION,
@@ -44,11 +45,12 @@ def _variant(
         "continuous_batching": shape.full_batch_size,
         "comp_ctx_lengths": shape.comp_ctx_lengths_decode,
         "num_logits_to_keep": shape.num_speculative_tokens,
-        "hidden_states": checkpoint.speculator,
         "expanded_kv": chosen.get("expanded_kv"),
     }
     heads = {"kv_heads": chosen["kv_heads"]} if "kv_heads" in chosen else {}
-    return {**{name: True for name, value in told.items() if value}, **heads}
+    drafts = checkpoint.speculator
+    read = {"hidden_states": drafts.reads(checkpoint.text_config)} if drafts else {}
+    return {**{name: True for name, value in told.items() if value}, **read, **heads}
 
 
 def _heads(model: Any, **variant: Any) -> Tracing:
@@ -66,6 +68,27 @@ def _heads_variant(
 
 def _drafts(shape: Shape) -> list[dict[str, Any]]:
     return named("Draft", [{"batch_size": shape.full_batch_size or shape.batch_size}])
+
+
+def _layer(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import drafting
+
+    return drafting.tracing_of_layer(model, **variant)
+
+
+def _layer_variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    slots = {"continuous_batching": True} if shape.full_batch_size else {}
+    return {**_heads_variant(checkpoint, recipe, shape, chosen), **slots}
+
+
+def _layer_specializations(shape: Shape) -> list[dict[str, Any]]:
+    """As of the model that it drafts for, without what only that is asked."""
+    none: dict[str, Any] = {"comp_ctx_lengths_prefill": (), "comp_ctx_lengths_decode": ()}
+    return _specializations(
+        replace(shape, num_speculative_tokens=(), prefill_only=False, decode_only=False, **none)
+    )
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
@@ -174,6 +197,13 @@ TASK = Task(
             tracing=_heads,
             variant=_heads_variant,
             specializations=_drafts,
+        ),
+        Part(
+            role=DRAFT,
+            probe=None,
+            tracing=_layer,
+            variant=_layer_variant,
+            specializations=_layer_specializations,
         ),
     ),
     answers="logits",

@@ -3,11 +3,8 @@
 
 IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of the one size that the tower takes,
                                                         or of any size in whole patches; or
-     pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie:
-     position_ids (patches, 2) i64                      row and column of each
-     cu_seqlens (segments,) i64                         where pictures begin and end among the patches
-     [image_grid_thw (1, 3) i64, of towers that compute with it]
-     [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]
+     pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
+                                                        `qeff_zoo.tasks.patches`
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
                                                         lines of a picture end with a learned row, that is the last
      [deepstack.i (rows, hidden)]                       what is added to the states after layer i of the language model
@@ -15,9 +12,10 @@ OUT  image_embeds (rows, hidden)                        a row for each placehold
 The forward that is traced is transformers' own, up to where it would merge the features into the text.
 """
 
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -30,14 +28,11 @@ from torch.utils._pytree import tree_leaves
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images
-from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks import Tracing, patches
+from qeff_zoo.tasks.patches import rename, rows_of
 
 MERGES = (Tensor.masked_scatter, torch.masked_scatter)
-_TOWERS = ("visual",)  # modules that take patches
-#: What a processor says of a picture that was cut into patches, as an input of towers that compute with it.
-GRID = "image_grid_thw"
-_UNIT = 4  # patches of the example, by the square of what a tower merges
-_MOST = 1 << 20  # patches
+_SHAPE = Tensor.shape.__get__  # type: ignore[attr-defined]
 #: Layouts of models that must be told how large a picture was, of which a tile is one alone here.
 _TILED = ("lines",)
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
@@ -91,6 +86,21 @@ class _Alone:
         return [None]
 
 
+class _Shape(tuple[Any, ...]):
+    """A shape with sizes that are not known yet, whose number of elements PyTorch would take for the example's."""
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return _Shape(found) if isinstance(index, slice) else found
+
+    def numel(self) -> Any:
+        return math.prod(self)
+
+
+def _is_open(shape: Any) -> bool:
+    return any(isinstance(size, SymInt) for size in shape)
+
+
 class _Noted(TorchFunctionMode):
     """Notes the features that a forward merges into its text."""
 
@@ -106,7 +116,8 @@ class _Noted(TorchFunctionMode):
             return _Alone()
         if func is Tensor.__getitem__ and _is_of_one(args[1], args[0]):
             return args[0]
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        return _Shape(found) if func == _SHAPE and _is_open(found) else found
 
 
 def _is_of_one(index: Any, values: Tensor) -> bool:
@@ -132,7 +143,7 @@ class Picture(nn.Module):
         """Return the rows of features."""
         pixels, noted = given[0], _Noted()
         told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
-        if self.images.sized:
+        if self.images.sized and not self.images.mask:
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
             told["image_sizes"] = torch.tensor([pixels.shape[2:]])
@@ -145,47 +156,7 @@ class Picture(nn.Module):
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
         with swapped(skip), mock.patch.dict(vars(module), alone), Concrete(), noted:
             self.model(input_ids=torch.full((1, 2), self.token), **told)
-        return (_rows(noted.features),)
-
-
-class Patches(nn.Module):
-    """The tower alone, of patches of a picture of any size.
-
-    Args:
-        model: As of `Picture`.
-        names: Of the inputs after the patches.
-    """
-
-    def __init__(self, model: Any, names: Sequence[str]) -> None:
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features, and those that are added later."""
-        pixels, *lie = given
-        told: dict[str, Any] = {GRID: torch.tensor([[1, 2, 2]])}
-        told |= zip(self.names, lie, strict=True)
-        told["max_seqlen"] = 1
-        if "window_index" in told:
-            told["max_window_seqlen"] = 1
-        with Concrete():
-            output = tower_of(self.model)(pixels, grid_thw=told.pop(GRID), **told)
-        deep = getattr(output, "deepstack_features", None) or []
-        return tuple(_rows(part) for part in (output.pooler_output, *deep))
-
-
-def _rows(part: Any) -> Tensor:
-    parts = part if isinstance(part, list | tuple) else [part]
-    return torch.cat([one.reshape(-1, one.shape[-1]) for one in parts])
-
-
-def tower_of(model: Any) -> Any:
-    """Return the module that takes patches."""
-    return next(
-        module
-        for path, module in model.named_modules()
-        if path.rpartition(".")[2] in _TOWERS and isinstance(module, nn.Module)
-    )
+        return (rows_of(noted.features),)
 
 
 def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
@@ -197,7 +168,7 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """
     told = Images(**images)
     if told.patches:
-        return _of_patches(model, told)
+        return patches.tracing(model, told)
     vision = model.config.vision_config
     size = vision.image_size
     axes: dict[int, Any] = {}
@@ -217,50 +188,7 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     )
 
 
-def _of_patches(model: Any, images: Images) -> Tracing:
-    tower, vision = tower_of(model), model.config.vision_config
-    merged = tower.spatial_merge_size**2
-    count = _UNIT * merged
-    values = vision.patch_size**2 * getattr(vision, "temporal_patch_size", 1)
-    values *= getattr(vision, "in_channels", None) or vision.num_channels
-    rows = Dim("image_rows", min=2, max=_MOST)
-    ends = torch.tensor([0, count // 2, count])
-    whole = {"pixel_values": (torch.zeros(count, values), {0: merged * rows})}
-    whole["position_ids"] = torch.zeros(count, 2, dtype=torch.long), {0: merged * rows}
-    whole["cu_seqlens"] = ends, {0: Dim("segments", min=3, max=_MOST)}
-    if hasattr(tower, "window_size"):
-        whole["window_index"] = torch.arange(_UNIT), {0: rows}
-        whole["cu_window_seqlens"] = ends.clone(), {0: Dim("windows", min=3, max=_MOST)}
-    if hasattr(tower, "num_grid_per_side"):
-        whole["interp_indices"] = torch.zeros(count, 4, dtype=torch.long), {0: merged * rows}
-        whole["interp_weights"] = torch.zeros(count, 4), {0: merged * rows}
-    if images.grid:
-        whole[GRID] = torch.tensor([[1, 4, count // 4]]), {}
-    names = list(whole)
-    deep = getattr(vision, images.deepstack) if images.deepstack else ()
-    return Tracing(
-        module=Patches(model, names[1:]).eval(),
-        inputs={"given": [example for example, _ in whole.values()]},
-        dynamic_shapes={"given": [axes for _, axes in whole.values()]},
-        input_names=names,
-        output_names=["image_embeds", *(f"deepstack.{index}" for index in range(len(deep)))],
-        then=_name_patches,
-    )
-
-
-def _name_patches(graph: Any) -> None:
-    """Call the number of patches that, which the trace knows as a multiple of the rows."""
-    _rename(graph.graph.inputs, lambda dim, _: "patches" if "*" in str(dim) else dim)
-
-
 def _name_sides(graph: Any) -> None:
     """Call the sides of a picture that, which the trace knows as multiples of a patch's, and their product rows."""
-    _rename(
-        graph.graph.inputs, lambda dim, axis: ("height", "width")[axis - 2] if axis > 1 else dim
-    )
-    _rename(graph.graph.outputs, lambda dim, axis: dim if axis else "image_rows")
-
-
-def _rename(values: Any, name: Callable[[Any, int], Any]) -> None:
-    for value in values:
-        value.shape = type(value.shape)([name(dim, axis) for axis, dim in enumerate(value.shape)])
+    rename(graph.graph.inputs, lambda dim, axis: ("height", "width")[axis - 2] if axis > 1 else dim)
+    rename(graph.graph.outputs, lambda dim, axis: dim if axis else "image_rows")

@@ -43,6 +43,8 @@ class RetainedState(Cache):
     """
 
     is_compileable = True
+    #: Some forwards mask tokens that see one another only in a call on an empty cache; here a mask is of any call.
+    is_initialized = False
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ def _look_up(
 
 
 def _look_up_sines(
-    self: Any, tokens: Tensor, embeds: Tensor | None, past_key_values_length: Tensor
+    self: Any, tokens: Tensor, embeds: Tensor | None = None, past_key_values_length: Any = 0
 ) -> Tensor:
     """Return the sines of positions, (batch, seq, hidden), which begin behind that of padding."""
     positions = torch.arange(tokens.shape[1]) + past_key_values_length + self.padding_idx + 1

@@ -15,6 +15,8 @@ from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 _STEPS = 8  # decode calls in a row
 _ROWS = 4  # of a wide batch, so many get tokens
 _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
+#: Drafts of a layer that are compared at each position: its own of the model's states, and one of its own states.
+LAYER_ANSWERS = 2
 _LONGEST = 4352  # tokens of a text: a window of 4,096 and its spare rows; the reference's scores grow with the square
 
 
@@ -265,7 +267,7 @@ def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
 
 
 def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]) -> list[Stage]:
-    """Let no call end within a picture: it goes on to the end of that.
+    """Let no call end within a picture, or what else must be whole: it goes on to the end of that.
 
     Args:
         stages: As they were written.
@@ -314,6 +316,15 @@ def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
 def tokens_after(sequence: Sequence[int], position: int, count: int) -> list[int]:
     """Return what heads are told to follow a position; after the end of a sequence comes its beginning."""
     return [sequence[(position + 1 + place) % len(sequence)] for place in range(count)]
+
+
+def tokens_of_layer(sequence: Sequence[int], position: int) -> list[int]:
+    """Return what a layer that drafts is told to follow a position: at the end of a sequence it does not go on.
+
+    Then there may be no room for more; its answer counts as often as it would go on.
+    """
+    room = LAYER_ANSWERS if position + 1 < len(sequence) else 1
+    return tokens_after(sequence, position, room)
 
 
 def sound_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:

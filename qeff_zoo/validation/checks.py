@@ -23,7 +23,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapters_in, source_in
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.recipe import Recipe, Tiny
-from qeff_zoo.speculators import HEADS, with_speculator
+from qeff_zoo.speculators import HEADS, OF_MODEL, with_speculator
+from qeff_zoo.speculators.mtp import MTP
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import find, for_task, tasks_of
 
@@ -169,6 +170,8 @@ def _with_heads(checkpoint: Checkpoint, package: Package, store: Store) -> Check
     made = source_in(package.manifest, "speculator")
     if not made:
         return checkpoint
+    if made == OF_MODEL:
+        return with_speculator(checkpoint, MTP)
     hub = f"{made['model_id']}@{made['revision']}" if "model_id" in made else None
     place = hub or store.source(package.build_key, HEADS)
     if place is None:

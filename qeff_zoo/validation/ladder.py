@@ -103,6 +103,7 @@ def _request(
         "positions": trial.positions,
         "types": trial.types,
         "sources": trial.sources,
+        "texts": trial.texts,
         "pictures": [len(found) for found in trial.pictures],
         "images": trial.images,
         "told": _told(package),

@@ -27,6 +27,7 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -109,7 +110,9 @@ def _run_variants(
         runs["half"] = _in_float16(model, answers, choices)
     with as_the_package:
         told = _run_told(answers, choices)
-    with swapped_heads(answers.half) as mutation, as_the_package:
+    with ExitStack() as damage, as_the_package:
+        done = [damage.enter_context(swapped_heads(half)) for half in answers.halves]
+        mutation = " and ".join(done)
         runs["canary"] = answers.alone()
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)

@@ -34,6 +34,7 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
         folder = Path(told["folder"])
         config = json.loads((folder / "adapter_config.json").read_bytes())
         saved = load_file(folder / "adapter_model.safetensors")
+        _merge_stacks(model, config, saved, told["weight"])
         tensors = {_OF_PEFT.sub("", name): tensor.float() for name, tensor in saved.items()}
         for name, tensor in tensors.items():
             if ".lora_" not in name:
@@ -49,9 +50,8 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
 
 def _find(model: Any, path: str) -> nn.Module:
     """Return a module by its path, with or without the model's prefix before it."""
-    prefix = f"{model.base_model_prefix}."
     modules = dict(model.named_modules())
-    for known in (path, prefix + path, path.removeprefix(prefix)):
+    for known in _spelled(model, path):
         if known in modules:
             found: nn.Module = modules[known]
             return found
@@ -67,6 +67,35 @@ def _scaling(config: Mapping[str, Any], module: str) -> float:
 
     rank, alpha = of("rank_pattern", config["r"]), of("alpha_pattern", config["lora_alpha"])
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _merge_stacks(
+    model: Any, config: Mapping[str, Any], saved: dict[str, Tensor], weight: float
+) -> None:
+    """Merge what changes stacked parameters, and take it out of what was saved."""
+    targets = config.get("target_parameters") or ()
+    for path, module in model.named_modules():
+        names = [name for name, _ in module.named_parameters(recurse=False)]
+        inside = [
+            name for name in names if any(f".{path}.{name}".endswith(f".{one}") for one in targets)
+        ]
+        for depth, name in enumerate(reversed(inside)):  # the first is wrapped innermost
+            wrapped = "base_layer." * depth
+            known = [f"base_model.model.{one}.{wrapped}lora_" for one in _spelled(model, path)]
+            mark = next(one for one in known if f"{one}A.weight" in saved)
+            down, up = (saved.pop(f"{mark}{side}.weight").float() for side in "AB")
+            parameter = getattr(module, name)
+            count = len(parameter)
+            down, up = down.view(count, -1, down.shape[1]), up.view(len(up), -1, count)
+            form = "ore,eri->eio" if getattr(module, "is_transposed", False) else "ore,eri->eoi"
+            factor = weight * _scaling(config, f"{path}.{name}")
+            parameter.data += factor * torch.einsum(form, up, down)
+
+
+def _spelled(model: Any, path: str) -> list[str]:
+    """Return a module's path with and without the model's prefix before it."""
+    prefix = f"{model.base_model_prefix}."
+    return [path, prefix + path, path.removeprefix(prefix)]
 
 
 def _merge_layer(layer: Any, own: dict[str, Tensor], factor: float, module: str) -> None:

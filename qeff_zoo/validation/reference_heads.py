@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads that draft, as their papers say them: the reference of a package's program `heads`.
+"""Heads that draft, as their papers say them: the reference of a package's programs `heads` and `draft`.
 
 Only the reference process imports this. Parameters become part of Hugging Face's model, so that all variants of it are
 variants of the heads too; their names are those of the package's matrices.
@@ -8,16 +8,22 @@ variants of the heads too; their names are those of the package's matrices.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
+
+from qeff_zoo.validation.cases import LAYER_ANSWERS
+from qeff_zoo.validation.reference_formats.files import plain
+from qeff_zoo.validation.reference_layers import LAYERS, Mtp, OfLayer, put
+from qeff_zoo.validation.reference_loading import decoded_weights
 
 #: Hidden states (rows, size) and tokens (rows, heads), the newest first: logits (rows, heads, vocab).
 Drafting: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -25,8 +31,10 @@ Drafting: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 _PREFIX = re.compile(r"^(projections|medusa_lm_head|medusa_head|speculator)\.")
 
 
-def attach(model: Any, located: Mapping[str, Any] | None) -> tuple[Drafting | None, int]:
-    """Read heads into a model; return what computes their logits, and how many there are.
+def attach(
+    model: Any, located: Mapping[str, Any] | None
+) -> tuple["Drafting | OfLayer | None", int]:
+    """Read heads or a layer into a model; return what computes their logits, and of how many tokens for each.
 
     Args:
         model: Hugging Face's, in float32.
@@ -35,39 +43,38 @@ def attach(model: Any, located: Mapping[str, Any] | None) -> tuple[Drafting | No
     if located is None:
         return None, 0
     folder, (config_name, *names) = Path(located["folder"]), located["files"]
+    if "layer" in located:
+        model.speculator = nn.Module()
+        wanted = {*located["sources"].values(), *located["layer"].values()}
+        return Mtp(model, located, _own_tensors(folder, located["files"], wanted)), LAYER_ANSWERS
     config = json.loads((folder / config_name).read_bytes())
     stored = {
-        _PREFIX.sub("", name): tensor.float()
+        _PREFIX.sub("", name): tensor.float() if tensor.is_floating_point() else tensor
         for file in names
         for name, tensor in load_file(folder / file).items()
     }
+    model.speculator = nn.Module()
+    if layer := next((LAYERS[key] for key in LAYERS if key in config), None):
+        return layer(model, config, stored), LAYER_ANSWERS
     key = next(key for key in _KINDS if key in config)
     heads = int(config[key])
-    model.speculator = nn.Module()
     return _KINDS[key](model, config, stored, heads), heads
 
 
-def _linear() -> nn.Module:
-    return nn.Linear(1, 1)
+def _own_tensors(folder: Path, files: Sequence[str], wanted: set[str]) -> dict[str, Tensor]:
+    """Read tensors of a model's checkpoint, in float32."""
+    if decoded := decoded_weights(folder):
+        known = wanted & {*decoded.tensors}  # scales of others are not
+        return {name: plain(decoded.tensors[name][:]) for name in known}
+    found: dict[str, Tensor] = {}
+    for file in files:
+        with safe_open(folder / file, "pt") as opened:
+            found |= {name: plain(opened.get_tensor(name)) for name in wanted & {*opened.keys()}}
+    return found
 
 
-def _embedding() -> nn.Module:
-    return nn.Embedding(1, 1)
-
-
-def _put(model: Any, name: str, tensor: Tensor, kind: Callable[[], nn.Module] = _linear) -> Any:
-    """Make a tensor the parameter of that name, of a module of its own, and return the module."""
-    *path, last = name.split(".")
-    place = model.speculator
-    for part in path:
-        if part not in place._modules:
-            made = kind() if part == path[-1] else nn.Module()
-            for unset in list(made._parameters):
-                setattr(made, unset, None)
-            place.add_module(part, made)
-        place = place._modules[part]
-    setattr(place, last, nn.Parameter(tensor, requires_grad=False))
-    return place
+def _plain(*_: int) -> nn.Module:
+    return nn.Module()
 
 
 def _projections(model: Any, stored: Mapping[str, Tensor], heads: int, layers: int) -> Drafting:
@@ -80,10 +87,10 @@ def _projections(model: Any, stored: Mapping[str, Tensor], heads: int, layers: i
             there = layer if f"{head}.{layer}.linear.weight" in stored else 0
             name = f"{head}.{layer}.linear"
             for kind in ("weight", "bias"):
-                module = _put(model, f"{name}.{kind}", stored[f"{head}.{there}.linear.{kind}"])
+                module = put(model, f"{name}.{kind}", stored[f"{head}.{there}.linear.{kind}"])
             linears[-1].append(module)
         if (last := f"{head}.{layers}.weight") in stored:
-            own.append(_put(model, last, stored[last]))
+            own.append(put(model, last, stored[last]))
 
     def draft(hidden: Tensor, _: Tensor) -> Tensor:
         found = []
@@ -108,7 +115,12 @@ def _medusa(model: Any, config: Any, stored: Mapping[str, Tensor], heads: int) -
 def _chained(model: Any, config: Any, stored: Mapping[str, Tensor], heads: int) -> Drafting:
     """Compute a state from that of the head before and the token that this drafted."""
     inner = config["inner_dim"] or config["emb_dim"]
-    kinds = {"emb": _embedding, "proj": _linear, "head": _linear, "ln": nn.Module}
+    kinds: Mapping[str, Any] = {
+        "emb": nn.Embedding,
+        "proj": nn.Linear,
+        "head": nn.Linear,
+        "ln": _plain,
+    }
     parts: list[dict[str, Any]] = [{} for _ in range(heads)]
     for head, (part, kind) in product(range(heads), kinds.items()):
         name = f"{part}.{head}"
@@ -117,7 +129,7 @@ def _chained(model: Any, config: Any, stored: Mapping[str, Tensor], heads: int) 
             model.speculator.get_submodule(part).add_module(str(head), shared)
         for parameter in ("weight", "bias"):
             if (tensor := stored.get(f"{name}.{parameter}")) is not None:
-                parts[head][part] = _put(model, f"{name}.{parameter}", tensor, kind)
+                parts[head][part] = put(model, f"{name}.{parameter}", tensor, kind)
     of_state = 0.5 ** (0.5 / heads)
     of_token = math.sqrt((1 - of_state**2) * (inner / 2))
 

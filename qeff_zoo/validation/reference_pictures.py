@@ -60,16 +60,24 @@ class Pictures:
         shown = {name: torch.cat(_alike(parts)) for name, parts in found.items()}
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         if (types := self._images.get("types")) and shown:
-            shown[types] = (input_ids == self._images["placeholder"]).long()
+            shown[types] = self._types(input_ids == self._images["placeholder"])
         return shown
+
+    def _types(self, of_pictures: Tensor) -> Tensor:
+        """Tell the tokens of pictures, by 1; or those of prompts, which end with their last picture, by 0."""
+        if self._images.get("whole") != "prompt":
+            return of_pictures.long()
+        before = of_pictures.flip(1).cumsum(1).flip(1)  # placeholders from here on
+        return (before == 0).long()
 
 
 def _alike(parts: list[Tensor]) -> list[Tensor]:
-    """Pad pictures of several sizes or numbers of tiles with zeros, as processors do."""
+    """Pad pictures of several sizes or numbers of tiles with zeros, and where patches lie with -1, as processors do."""
     if len({part.shape[1:] for part in parts}) == 1:
         return parts
     most = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
-    wide = [part.new_zeros(len(part), *most) for part in parts]
+    filled = -1 if parts[0].dtype is torch.int64 else 0
+    wide = [part.new_full((len(part), *most), filled) for part in parts]
     for part, room in zip(parts, wide, strict=True):
         room[tuple(slice(size) for size in part.shape)] = part
     return wide

@@ -18,12 +18,14 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
-from qeff_zoo.validation.cases import tokens_after
+from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
 from qeff_zoo.validation.drawings import draw
 from qeff_zoo.validation.reference_choices import Watching
+from qeff_zoo.validation.reference_layers import OfLayer
 from qeff_zoo.validation.reference_pictures import Pictures
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -57,11 +59,11 @@ class Answers:
 
     Args:
         sequences: Token ids, or what else is read.
-        half: The model that answers; of one of pictures and texts, the half that does.
+        *halves: The model that answers; of one of pictures and texts, the half that does, or both.
     """
 
-    def __init__(self, sequences: Sequence[Any], half: Any) -> None:
-        self._sequences, self.half = sequences, half
+    def __init__(self, sequences: Sequence[Any], *halves: Any) -> None:
+        self._sequences, self.halves = sequences, halves
 
     def alone(self, watching: Watching | None = None) -> list[Array]:
         """Run each sequence by itself, without padding; return (positions, values) each."""
@@ -135,12 +137,19 @@ class _Logits(Answers):
             return (hidden[0][None],)  # (1, all positions, hidden)
 
         hidden: list[Tensor] = []
-        with hooked(self._model.get_output_embeddings(), keep):
+        layer = self._heads if isinstance(self._heads, OfLayer) else None
+        # The layer's are read first: `keep` leaves few of them.
+        with layer or nullcontext(), hooked(self._model.get_output_embeddings(), keep):
             logits = self._call(numbers, inputs, use_cache=False).logits[0]
         if self._heads:
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
-            after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
-            drafted = self._heads(hidden[0], torch.tensor(after))
+            if layer:
+                after = [tokens_of_layer(self._sequences[one], at) for one, at in pairs]
+                drafted = layer.logits(inputs["input_ids"], rows, columns, after)
+            else:
+                assert callable(self._heads)
+                after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
+                drafted = self._heads(hidden[0], torch.tensor(after))
             logits = torch.cat([logits[:, None], drafted], 1).flatten(0, 1)
         tick()
         ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])
@@ -194,7 +203,8 @@ class _OfTexts(_Logits):
         return _padded([self._sources[number] for number in numbers], padding)
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
-        read = (before.encoder_last_hidden_state,)
+        read: Any = BaseModelOutput(last_hidden_state=before.encoder_last_hidden_state)
+        read.attention_mask = None  # of one that is not padded, where a model looks for it here
         return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
 
 
@@ -210,6 +220,12 @@ class _OfSounds(_OfTexts):
     def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
         super().__init__(model, {**request, "sources": []})
         self._sounds = sounds
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Sounds of different lengths each alone: in a batch, the end of one is mixed with its padding.
+        alike = len({len(one) for one in self._sounds}) == 1
+        groups = [numbers] if alike else [[number] for number in numbers]
+        return [one for group in groups for one in super(_OfSounds, self)._run(group, length)]
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
@@ -303,11 +319,14 @@ class _Pictures(Answers):
     Args:
         model: Hugging Face's.
         request: With `checkpoint`, `task`, `sequences` as `drawings.draw` takes them, and in `told` what to do
-            otherwise than the model does.
+            otherwise than the model does; and `texts` that pictures are matched with.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(request["sequences"], getattr(model, "vision_model", model))
+        self._texts, halves = request.get("texts") or [], [getattr(model, "vision_model", model)]
+        halves += [model.text_model] if self._texts else []
+        super().__init__([*request["sequences"], *self._texts], *halves)
+        self._count = len(request["sequences"])
         self._model, self._told = model, request["told"]
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._process = transformers.AutoImageProcessor.from_pretrained(
@@ -315,6 +334,27 @@ class _Pictures(Answers):
         )
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        found = {
+            number: self._read(self._sequences[number])
+            for number in numbers
+            if number >= self._count
+        }
+        if shown := [number for number in numbers if number < self._count]:
+            found.update(zip(shown, self._look(shown), strict=True))
+        return [found[number] for number in numbers]
+
+    def _read(self, text: Sequence[int]) -> Array:
+        """Embed a text, as long as the model has positions for."""
+        told = self._model.config.text_config
+        tokens = torch.full((1, told.max_position_embeddings), told.pad_token_id or 0)
+        tokens[0, : len(text)] = torch.tensor(text)
+        found = nn.functional.normalize(
+            self._model.get_text_features(input_ids=tokens).pooler_output
+        )
+        tick()
+        return np.asarray(found.float().numpy())
+
+    def _look(self, numbers: list[int]) -> list[Array]:
         pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
         pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
         pixels = pixels.to(next(self._model.parameters()).dtype)
@@ -337,7 +377,7 @@ class _Pictures(Answers):
         }
         pooled = by_mode[self._told.get("pooling")]()
         length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
-        return pooled / length if self._told.get("normalize") else pooled
+        return pooled / length if self._texts or self._told.get("normalize") else pooled
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count, cycle
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -59,21 +59,45 @@ def insert(
 
 def _pictures(session: ImageTextToTextSession) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
-    tensor, tower = session.vision.program.inputs["pixel_values"], session.vision.tower
     if session.images.get("layout"):
         # Without settings of a processor there is one tile of each, as below.
         with suppress(CheckpointError):
             for size in cycle(_PIXELS):
                 yield session.prepare(random.integers(0, 256, (*size, 3), np.uint8))
-    for number in count():
-        picture: dict[str, Any] = {}
-        shape = [size for size in tensor.shape if isinstance(size, int)]
-        if tower is not None:
-            height, width = (size * tower.merge for size in _SIZES[number % len(_SIZES)])
-            picture[GRID] = np.array([[1, height, width]])
-            shape = [height * width, *shape]
-        picture["pixel_values"] = random.standard_normal(shape, np.float32)
-        yield picture
+    for size in cycle(_SIZES):
+        yield noise(session, size, random)
+
+
+def noise(
+    session: ImageTextToTextSession, size: tuple[int, int], random: np.random.Generator
+) -> Prepared:
+    """Draw what a processor could have prepared.
+
+    Args:
+        session: Of the package.
+        size: Height and width in rows of features, where the tower takes any.
+        random: Draws.
+    """
+    tower, found = session.vision.tower, dict[str, Any]()
+    tensor = session.vision.program.inputs["pixel_values"]
+    shape = [one for one in tensor.shape if isinstance(one, int)]
+    if session.images.get("sized"):
+        patch = int(session.config["vision_config"]["patch_size"])
+        shape += [(one + 1) * patch for one in size]
+    if session.images.get("nested"):
+        shape = [1, *shape]
+    if name := session.images.get("mask"):
+        found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
+    if tower is not None:
+        height, width = (one * tower.merge for one in size)
+        found[GRID] = np.array([[1, height, width]])
+        shape = [height * width, *shape]
+        if tower.positions:
+            rows, columns = np.indices((height, width)).reshape(2, -1)
+            found[tower.positions] = np.stack([columns, rows], 1)[None]
+            shape = [1, *shape]
+    found["pixel_values"] = random.standard_normal(shape, np.float32)
+    return found
 
 
 def _tokens(config: Mapping[str, Any]) -> Iterator[int]:

@@ -30,9 +30,9 @@ def draw(
     """
     found = session.features
     if found.name != session.input_name:  # no settings, as of tiny models
-        bins = session.input_bins
+        shape = session.input_shape
         return [
-            np.random.default_rng(number).standard_normal((length, bins)).astype(np.float32)
+            np.random.default_rng(number).standard_normal((length, *shape)).astype(np.float32)
             for number, length in enumerate(lengths)
         ]
     least = [(length - 1) * found.step + found.least for length in lengths]

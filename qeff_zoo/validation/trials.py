@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a package on the cases: which tokens went in, and what it answered."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -14,10 +14,13 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
 from qeff_zoo.runtime.images import ImageSession
-from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.matching import ZeroShotSession
+from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sessions import Opening, open_heads
 from qeff_zoo.runtime.sights import Sights
+from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.heads import Heads
+from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
@@ -53,6 +56,7 @@ class Trial:
         sources: Token ids of the text that each sequence is written of.
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
             written of one, (bins, frames).
+        texts: Token ids of what pictures are matched with; as sequences, they come after the pictures.
     """
 
     sequences: list[list[int]]
@@ -66,6 +70,7 @@ class Trial:
     greedy: tuple[list[int], list[int]] | None = None
     sources: Sequence[Sequence[int]] = ()
     sounds: Sequence[Array] = ()
+    texts: Sequence[Sequence[int]] = ()
 
 
 def try_package(
@@ -88,7 +93,11 @@ def try_package(
         longest=max(_LEAST_LONG, _BYTES_READ // package.size),
     )
     opened = open_heads(package, threads)
-    return _try_decoder(session, stages, rows, step, Heads(opened) if opened else None)
+    return _try_decoder(session, stages, rows, step, _drafting(opened) if opened else None)
+
+
+def _drafting(program: Program) -> "_OfHeads | _OfLayer":
+    return _OfLayer(Layer(program)) if program.states else _OfHeads(Heads(program))
 
 
 def call_once(package: Package) -> None:
@@ -105,7 +114,7 @@ def call_once(package: Package) -> None:
     elif isinstance(session, LabelledSpeechSession):
         session.run(sample_sounds.draw([session.sizes.seq_lens[0]], session))
     elif isinstance(session, SpeechSeq2SeqSession):
-        session.generate(np.zeros((session.frames, session.input_bins), np.float32), [0], 1)
+        session.generate(np.zeros((session.frames, *session.input_shape), np.float32), [0], 1)
     else:
         if isinstance(session, Text2TextSession):
             session.sources.read({0: [0]})
@@ -186,7 +195,7 @@ class _Drawn:
         sights: list[Sights | None] = [None] * len(sequences)
         windows: list[Array] = []
         if isinstance(session, SpeechSeq2SeqSession):
-            windows = sample_sounds.draw([session.frames] * len(sequences), session)
+            windows = sample_sounds.draw(_sound_lengths(session, len(sequences)), session)
         sources: list[list[int]] = []
         if isinstance(session, Text2TextSession):
             sequences, sources = sample_texts.with_sources(sequences, session)
@@ -197,7 +206,7 @@ class _Drawn:
             images = {**session.images, "placeholder": session.placeholder}
             sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
             if session.images.get("whole"):
-                stages = cases.uncut(stages, [[*_stretches(one)] for one in sights])
+                stages = cases.uncut(stages, [one.stretches if one else () for one in sights])
         return cls(
             stages=stages,
             sequences=sequences,
@@ -215,13 +224,14 @@ class _Drawn:
         if self.sources:
             session.sources.read({span.row: self.sources[span.sequence] for span in spans})
 
-    def piece(self, span: cases.Span) -> Piece:
+    def piece(self, session: Any, span: cases.Span) -> Piece:
         """Return what a call runs of a sequence."""
+        reads = self.sources or self.windows
         return Piece(
             self.sequences[span.sequence][span.start : span.stop],
             span.start,
             self.sights[span.sequence],
-            source=len(self.sources[span.sequence]) if self.sources else 0,
+            source=session.sources.lengths[span.row] if reads else 0,
         )
 
     def greedy(self, session: Any) -> tuple[list[int], list[int]]:
@@ -246,14 +256,14 @@ def _try_decoder(
     stages: Sequence[cases.Stage],
     rows: _Rows,
     step: Progress,
-    heads: Heads | None = None,
+    drafts: "_OfHeads | _OfLayer | None" = None,
 ) -> Trial:
     decoder, drawn = session.decoder, _Drawn.of(session, stages)
     sequences = drawn.sequences
     ends: list[set[int]] = [set() for _ in sequences]
     for span in (span for stage in drawn.stages for call in stage.calls for span in call.spans):
         ends[span.sequence].update(span.answered)
-    each = 1 + (heads.count if heads else 0)
+    each = 1 + (drafts.count if drafts else 0)
     positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
     keys: dict[str, list[Key]] = {}
     answers: dict[str, Array] = {}
@@ -269,10 +279,10 @@ def _try_decoder(
                     for one in range(each)
                 ]
             drawn.begin(session, [span for span in call.spans if span.start == 0])
-            pieces = {span.row: drawn.piece(span) for span in call.spans}
+            pieces = {span.row: drawn.piece(session, span) for span in call.spans}
             step(1)
             answered = _call(decoder, call, pieces)
-            found += _with_drafts(heads, decoder, call, sequences, answered) if heads else answered
+            found += drafts.beside(decoder, call, sequences, answered) if drafts else answered
         answers[stage.name] = np.stack(found)
     rows.end()
     return Trial(
@@ -285,31 +295,77 @@ def _try_decoder(
         images=drawn.images,
         greedy=drawn.greedy(session),
         sources=drawn.sources,
-        sounds=[window.T for window in drawn.windows],
+        sounds=[session.as_given(window) for window in drawn.windows],
     )
 
 
-def _with_drafts(
-    heads: Heads,
-    decoder: Decoder,
-    call: cases.Call,
-    sequences: Sequence[Sequence[int]],
-    answered: Sequence[Array],
-) -> list[Array]:
-    """Put behind the logits of each position those of the heads, told what follows it."""
-    places = [(span, place) for span in call.spans for place in span.answered]
-    hidden = np.stack([decoder.hidden[span.row][place - span.start] for span, place in places])
-    after = [
-        cases.tokens_after(sequences[span.sequence], place, heads.count) for span, place in places
-    ]
-    pairs = zip(answered, heads.logits(hidden, after), strict=True)
-    return [one for logits, drafted in pairs for one in (logits, *drafted)]
+class _OfHeads:
+    """Logits of heads, beside those of the model.
+
+    Args:
+        heads: Opened.
+    """
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads, self.count = heads, heads.count
+
+    def beside(
+        self,
+        decoder: Decoder,
+        call: cases.Call,
+        sequences: Sequence[Sequence[int]],
+        answered: Sequence[Array],
+    ) -> list[Array]:
+        """Put behind the logits of each position those of the heads, told what follows it."""
+        places = [(span, place) for span in call.spans for place in span.answered]
+        hidden = np.stack([decoder.hidden[span.row][place - span.start] for span, place in places])
+        after = [
+            cases.tokens_after(sequences[span.sequence], place, self.count)
+            for span, place in places
+        ]
+        pairs = zip(answered, self._heads.logits(hidden, after), strict=True)
+        return [one for logits, drafted in pairs for one in (logits, *drafted)]
 
 
-def _stretches(sights: Sights | None) -> Iterator[tuple[int, int]]:
-    """Return where the pictures of a sequence begin and end."""
-    for picture, begun in zip(sights.pictures, sights.starts, strict=True) if sights else ():
-        yield begun, begun + picture.rows
+class _OfLayer:
+    """Logits of a layer that drafts, beside those of the model: of each row it runs what the model ran.
+
+    Args:
+        layer: Opened.
+    """
+
+    count = cases.LAYER_ANSWERS
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+        self._drafters: dict[int, LayerDrafter] = {}
+
+    def beside(
+        self,
+        decoder: Decoder,
+        call: cases.Call,
+        sequences: Sequence[Sequence[int]],
+        answered: Sequence[Array],
+    ) -> list[Array]:
+        """Put behind the logits of each position those of the layer, told what follows it."""
+        found, logits = list[Array](), iter(answered)
+        for span in call.spans:
+            if span.start == 0:
+                self._drafters[span.row] = LayerDrafter(self._layer, Costs(seconds={1: 1.0}))
+            drafter, tokens = self._drafters[span.row], sequences[span.sequence]
+            drafter.read(span.start, decoder.hidden[span.row])
+            for place in span.answered:
+                first, *others = cases.tokens_of_layer(tokens, place)
+                said = drafter.say([*tokens[: place + 1], first], 1 + len(others), others)
+                found += [next(logits), *said, *said[-1:] * (self.count - len(said))]
+        return found
+
+
+def _sound_lengths(session: SpeechSeq2SeqSession, count: int) -> list[int]:
+    """Return how long the sounds are that sequences are written of: windows, or the longest and others in turn."""
+    if not session.sources.any_length:
+        return [session.frames] * count
+    return [session.frames // (1 + number % 3) for number in range(count)]
 
 
 def _call(decoder: Decoder, call: cases.Call, pieces: Mapping[int, Piece]) -> list[Array]:
@@ -401,6 +457,26 @@ def _try_images(session: ImageSession, task: Task, step: Progress) -> Trial:
             step(1)
         keys[stage.name] = [(number, 0, 0) for call in stage.calls for number in call]
         answers[stage.name] = np.concatenate(found)
+    texts: list[list[int]] = []
+    if isinstance(session, ZeroShotSession):
+        longest = session.max_length
+        lengths = [longest, longest // 2 + 1, 1, longest // 3 + 1]
+        texts = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
+        for size in session.batch_sizes:
+            rows = [number % len(texts) for number in range(max(size, len(texts)))]
+            calls = [
+                rows[start : start + size] for start in range(0, len(rows) // size * size, size)
+            ]
+            told = [session.run_texts([texts[one] for one in call])["output"] for call in calls]
+            stage_name = f"texts_{size}"
+            keys[stage_name] = [(len(pictures) + one, 0, 0) for call in calls for one in call]
+            answers[stage_name] = np.concatenate(told)
+            step(1)
     return Trial(
-        sequences=pictures, positions=[[0] for _ in pictures], keys=keys, answers=answers, runs=[]
+        sequences=pictures,
+        positions=[[0] for _ in (*pictures, *texts)],
+        keys=keys,
+        answers=answers,
+        runs=[],
+        texts=texts,
     )

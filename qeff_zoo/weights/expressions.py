@@ -103,6 +103,8 @@ def index(i: int, e: Expression) -> Expression:
             return cut(dim - 1, start, stop, index(i, inner))
         case ["transpose", dim0, dim1, inner] if dim0 > 0:
             return transpose(dim0 - 1, dim1 - 1, index(i, inner))
+        case ["sum", factor, *terms]:
+            return ["sum", factor, *(index(i, term) for term in terms)]
     return ["index", i, e]
 
 

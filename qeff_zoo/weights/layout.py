@@ -15,7 +15,7 @@ from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.numerics import FLOAT32, Format
 from qeff_zoo.weights.expressions import Expression, Tensors, shape_of, sources_of
-from qeff_zoo.weights.quantization import FLOATS, block_count
+from qeff_zoo.weights.quantization import FLOATS, INTEGERS, block_count
 
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors
@@ -121,7 +121,8 @@ def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
 def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
     shape, format = shape_of(slot.expression, tensors), slot.format
     found = {name: tensors[name].dtype for name in sources_of(slot.expression)}
-    refused = [name for name in found if found[name] not in FLOATS]
+    known = FLOATS | INTEGERS if len(shape) == 1 and format == FLOAT32 else FLOATS
+    refused = [name for name in found if found[name] not in known]
     if refused:
         raise UnsupportedModelError(
             f"Cannot store {slot.name!r}: tensor {refused[0]!r} has dtype {found[refused[0]]!r}. "

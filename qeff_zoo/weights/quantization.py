@@ -25,6 +25,8 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 #: Safetensors dtypes that `to_float32` takes.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+#: Which are whole numbers below 2**24, such as token ids, is taken for granted.
+INTEGERS = frozenset({"I64"})
 
 #: Steps of int4 in the range of a block, of which 15 are there: shorter ones clip both extremes, and serve all others.
 #: This is best for normal and for trained weights in blocks of 64 (2 % less error than 15).
@@ -41,14 +43,14 @@ def to_float32(raw: Array, dtype: str, out: Array | None = None) -> Array:
 
     Args:
         raw: Values; BF16 as uint16.
-        dtype: Safetensors dtype of the values, one of `FLOATS`.
+        dtype: Safetensors dtype of the values, one of `FLOATS`, or of `INTEGERS`.
         out: Where to put them: float32, same shape, contiguous.
     """
     if out is None:
         out = np.empty(raw.shape, np.float32)
     if dtype == "BF16":  # the upper half of a float32
         np.left_shift(raw, np.uint32(16), out=out.view(np.uint32), dtype=np.uint32)
-    elif dtype in FLOATS:
+    elif dtype in FLOATS | INTEGERS:
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, as in torch
             np.copyto(out, raw, casting="same_kind")
     else:

@@ -215,9 +215,9 @@ def _wanted(
     elif key is None:
         must["adapter"] = None  # what was merged into another changes its answers
     if heads := must.get("speculator"):
-        from qeff_zoo.speculators import open_speculator
+        from qeff_zoo.speculators import source_of
 
-        must["speculator"] = digest_axis(open_speculator(heads).source)
+        must["speculator"] = digest_axis(source_of(heads))
     return Wanted(axes=must, preferred=preferred, revision=revision, key=key)
 
 

@@ -11,6 +11,7 @@ from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, RATIO, Acceptance,
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
 from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter
+from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 
@@ -25,7 +26,7 @@ def speculation_of(
     Args:
         session: In use by nobody.
         drafts: A session of a smaller model, in use by nobody, which it then belongs to; the package's own program of
-            heads; or "lookup".
+            heads, or of a layer that drafts; or "lookup".
         acceptance: When a token of a draft model counts: where the request's own draw is the same, or by min(1, p/q),
             for which it is drawn as the request draws.
 
@@ -45,6 +46,10 @@ def speculation_of(
         return Speculation(most=most, drafter=lambda _: PromptLookup(costs))
     if not isinstance(drafts, TextGenerationSession):
         assert not isinstance(drafts, str)
+        if drafts.states:
+            layer = Layer(drafts)
+            costs = replace(measure(session.decoder, most), drafting=layer.measure())
+            return Speculation(most=most, drafter=lambda _: LayerDrafter(layer, costs))
         heads = Heads(drafts)
         costs = replace(measure(session.decoder, most), beginning=heads.measure())
         return Speculation(most=most, drafter=lambda _: HeadsDrafter(heads, costs))

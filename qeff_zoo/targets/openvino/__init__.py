@@ -41,6 +41,12 @@ class OpenvinoTarget(OrtTarget):
             needs={_ENGINE: f">={version}", **other.needs},
         )
 
+    def require_compiler(self) -> None:
+        """Refuse to begin without OpenVINO."""
+        from qeff_zoo.targets import engines
+
+        engines.require_to_compile(self.name, _ENGINE, "openvino")
+
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one of ONNX Runtime's kernels, in place, if OpenVINO has them all."""
         from onnx_ir.passes import common as onnx_passes
@@ -65,11 +71,6 @@ class OpenvinoTarget(OrtTarget):
         program: "ProgramPlan",
     ) -> Path:
         """Write the graph, and make sure that OpenVINO takes it."""
-        if installed(_ENGINE) is None:
-            raise CompileError(
-                f"Target {self.name!r} needs {_ENGINE}, which is not installed. Expected the extra `openvino`. Run "
-                f"`pip install 'qeff-zoo[openvino]'`."
-            )
         from qeff_zoo.targets.openvino import session
 
         path = super().compile(lowered, layout, folder, name, program)
@@ -92,6 +93,9 @@ class OpenvinoTarget(OrtTarget):
         lean: bool = False,
     ) -> "Program":
         """Open a program in both engines; one without states in OpenVINO alone."""
+        from qeff_zoo.targets import engines
+
+        engines.require_to_run(package, _ENGINE)
         from qeff_zoo.targets.openvino import session
 
         return session.open_program(package, role, threads=threads, lean=lean)

@@ -1,63 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What adapters add becomes operators of ONNX Runtime; calls for the model as it is skip it, decided once for all."""
+"""What adapters add becomes operators of ONNX Runtime, which read the matrices of a call's rows alone.
+
+Slots and their numbers leave the graph: the host hands over the matrices that the rows of a call have, of one row where
+all have the same, and of rank 0 where a layer is to stay as it is. So nothing is copied or chosen in the graph.
+
+IN   lora_a_<site>.<layer> (rows of the call, or 1; in; rank)
+     lora_b_<site>.<layer> (rows of the call, or 1; rank; out)
+"""
 
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.adapters import IDS
 from qeff_zoo.semantic.domains import SEMANTIC
 
 
 def lower(graph: ir.Graph) -> int:
     """Replace the semantic op `Lora`, in place; return how many there were."""
     sites = [node for node in graph if (node.domain, node.op_type) == (SEMANTIC, "Lora")]
-    if not sites:
-        return 0
-    *_, ids = sites[0].inputs
-    tape = Tape()
-    most = tape.op("ReduceMax", [ids], {"keepdims": 0})
-    some = tape.op("Greater", [most, tape.op("Constant", [], {"value_int": 0})])
-    one = tape.op("Constant", [], {"value_ints": [1]})
-    slots = tape.op("Squeeze", [ids, one])
-    # Rows of one adapter share its matrices, which are then copied once.
-    alike = tape.op("Equal", [most, tape.op("ReduceMin", [ids], {"keepdims": 0})])
-    count = tape.op("Where", [alike, one, tape.op("Shape", [slots])])
-    start = tape.op("Constant", [], {"value_ints": [0]})
-    used = tape.op("Slice", [slots, start, count])
-    graph.insert_before(graph[0], [*tape.nodes])
     for site in sites:
-        nodes = _adapted(site, some, slots, used)
+        nodes = _added(site)
         ir.convenience.replace_nodes_and_values(
             graph, site, [site], nodes, site.outputs, nodes[-1].outputs
         )
+    inputs = {value.name: value for value in graph.inputs}
+    if ids := inputs.get(IDS):
+        for node, place in list(ids.uses()):
+            rows = (node.op_type, node.attributes.get_int("start"), node.attributes.get_int("end"))
+            assert rows == ("Shape", 0, 1), f"{node.op_type} reads the slots' numbers."
+            node.replace_input_with(place, inputs["input_ids"])  # as many rows
+        graph.inputs.remove(ids)
     return len(sites)
 
 
-def _adapted(site: ir.Node, some: ir.Value, slots: ir.Value, used: ir.Value) -> list[ir.Node]:
-    """Return what adds the product of a site's matrices where some row has an adapter."""
+def _added(site: ir.Node) -> list[ir.Node]:
+    """Return what adds the product of a site's matrices."""
     y, x, a, b, _ = site.inputs
-    before, adding, same = Tape(), Tape(), Tape()
-    by_row = x is not None and x.shape is not None and len(x.shape) == 3
-    if not by_row:  # tokens of all rows, one after another, or heads of tokens
-        all_ = before.op("Constant", [], {"value_ints": [-1]})
-        sizes = [before.op("Shape", [slots]), all_, before.op("Shape", [x], {"start": -1})]
-        place = before.op("Concat", sizes, {"axis": 0})
-        shape = before.op("Shape", [y])
-        x = adding.op("Reshape", [x, place])
-    # By the adapters of rows: (rows, in, rank) and (rows, rank, out), of one row where all have the same.
-    down, up = (adding.op("Gather", [one, used], {"axis": 0}) for one in (a, b))
-    product = adding.op("MatMul", [adding.op("MatMul", [x, down]), up])
-    adding.op("Add", [y, product if by_row else adding.op("Reshape", [product, shape])])
-    same.op("Identity", [y])
-    branches = {
-        f"{name}_branch": _branch(f"{site.outputs[0].name}.{name}", tape)
-        for name, tape in (("then", adding), ("else", same))
-    }
-    return [*before.nodes, ir.node("If", [some], branches)]
-
-
-def _branch(name: str, tape: Tape) -> ir.Graph:
-    nodes = [*tape.nodes]
-    for number, node in enumerate(nodes):
-        (made,) = node.outputs
-        made.name, made.type = f"{name}.{number}", ir.TensorType(ir.DataType.FLOAT)
-    return ir.Graph([], [*nodes[-1].outputs], nodes=nodes, name=name)
+    for matrix, rank in ((a, 2), (b, 1)):
+        assert matrix is not None
+        assert matrix.shape is not None
+        matrix.shape = ir.Shape(
+            None if axis in (0, rank) else size for axis, size in enumerate(matrix.shape)
+        )
+    tape = Tape()
+    tape.op("Add", [y, tape.op("MatMul", [tape.op("MatMul", [x, a]), b])])
+    return [*tape.nodes]

@@ -30,7 +30,7 @@ class QaicTarget:
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
-    no_adapters: str = "nothing was tried yet that keeps their matrices on a card from call to call"
+    no_adapters: str = ""
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text",)
     programs: int = 1
@@ -89,9 +89,9 @@ class QaicTarget:
 
         if sdk.compiler() is None:
             raise CompileError(
-                f"Target 'qaic' cannot be compiled here: there is no qaic-compile in {str(sdk.SDK / 'exec')!r}; "
-                "expected the Cloud AI Apps SDK. Install it or set QAIC_COMPILE, or build with --prepare-only --output "
-                "DIR and compile that folder where the SDK is."
+                f"Target 'qaic' cannot be compiled here: {sdk.lacking()}; expected the Cloud AI Apps SDK. Install it "
+                f"or set {sdk.COMPILER_VARIABLE}, or build with --prepare-only --output DIR and compile that folder "
+                "where the SDK is."
             )
 
     def prepare(

@@ -37,7 +37,8 @@ def state_types(options: Mapping[str, Any]) -> dict[str, str]:
         options: Of the target.
     """
     cache = "mxint8" if options.get("mxint8_kv_cache") else "float16"
-    return {"growing": cache, "window": cache, "index": "float16", "recurrent": "float16"}
+    others = dict.fromkeys(("index", "recurrent", "adapter"), "float16")
+    return {"growing": cache, "window": cache, **others}
 
 
 def custom_io(states: Sequence[State], types: Mapping[str, str]) -> str:

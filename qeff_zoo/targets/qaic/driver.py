@@ -6,7 +6,6 @@ In: how one compiler is found and called, and what it is told of each program. O
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -16,9 +15,10 @@ from string import Template
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.prepared import NOTE, PROGRAM, SCRIPT, SUMS
+from qeff_zoo.targets import engines
 
 LOG = "compile.log"
-_TAIL, _LITTLE_ROOM = 20, 1 << 20  # lines of a log; bytes of a disk that is full
+_TAIL = 20  # lines of a log
 
 _SCRIPT = Template(r"""#!/usr/bin/env bash
 # Compiles what lies here for Cloud AI 100. $after
@@ -110,17 +110,8 @@ def run(folder: Path) -> None:
 
 
 def _failure(folder: Path, code: int, said: str) -> str:
-    lines = said.splitlines()
-    tail = "".join(f"\n  {line}" for line in lines[-_TAIL:])
-    killed = code - 128 if code > 128 else -code
-    how = f"ended with {code}"
-    advice = "Correct what it says."
-    if 0 < killed < signal.NSIG:
-        how = f"was killed by {signal.Signals(killed).name}"
-        advice = "If the machine ran out of memory, compile on a larger one."
-    if "No space left" in said or shutil.disk_usage(folder).free < _LITTLE_ROOM:
-        how += f", and {str(folder)!r} has no room left"
-        advice = "Free some, or set QEFF_HOME to a larger disk."
+    tail = "".join(f"\n  {line}" for line in said.splitlines()[-_TAIL:])
+    how, advice = engines.end(code, said, folder)
     return (
         f"The compiler {how}; expected 0 and a QPC. {advice} `bash {SCRIPT}` in its folder repeats "
         f"it. The log ends:{tail}"

@@ -84,6 +84,7 @@ def lower(
     onnx_passes.RemoveUnusedOpsetsPass()(model)
     if program.shape.apart:
         states.name_for_handover(model.graph)
+    states.retain_adapters(model.graph)
     ways["weights"] = weights.stored_ways()
     layers.name_nodes(model)
     return Lowered(

@@ -21,6 +21,7 @@ from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.states import part_adapters
 from qeff_zoo.targets.ort.session import dtypes_of, open_graph
 from qeff_zoo.targets.qaic import ops
 from qeff_zoo.weights import external_data
@@ -105,14 +106,15 @@ class PredictedProgram:
         self, session: onnxruntime.InferenceSession, program: CompiledProgram, *, choices: bool
     ) -> None:
         self._session, self._choices = session, choices
-        self.specializations, self.states = program.specializations, program.states
+        self.specializations = program.specializations
+        self.states, self.matrices = part_adapters(program.states)
         inputs = Tensor.by_name(program.inputs)
         # Slots are found here, of the rows of a call.
         self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
         self.outputs = Tensor.by_name(program.outputs)
         self._shapes = FixedShapes(program.specializations)
-        self._memory: Mapping[str, Array] = new_states(
-            self.states, dtypes_of(session), self.specializations
+        self._memory: dict[str, Array] = new_states(
+            program.states, dtypes_of(session), self.specializations
         )
         self._names = [value.name for value in session.get_outputs()]
 
@@ -122,12 +124,17 @@ class PredictedProgram:
         """Cut rows into those that one call can take."""
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
+    def retain(self, states: Mapping[str, Array]) -> None:
+        """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
+        self._memory |= {name: array.copy() for name, array in states.items()}
+
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""
         call = self._shapes.fit(inputs, rows)
         found = self._session.run(self._names, {**call.inputs, **self._memory})
         made = dict(zip(self._names, found, strict=True))
-        self._memory = {state.name: made.pop(state.output) for state in self.states}
+        kept = (*self.states, *self.matrices)
+        self._memory = {state.name: made.pop(state.output) for state in kept}
         answers = {
             name: call.answer(made.pop(name), one.shape) for name, one in self.outputs.items()
         }

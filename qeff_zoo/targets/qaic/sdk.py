@@ -53,3 +53,15 @@ def compiler(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> Pa
         return Path(found) if found else None
     every = (sdk / "exec" / name for name in ("qaic-compile", "qaic-exec"))
     return next((path for path in every if os.access(path, os.X_OK)), None)
+
+
+def lacking(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> str:
+    """Say where no compiler was found.
+
+    Args:
+        environment: Variables.
+        sdk: Where it is installed.
+    """
+    if named := environment.get(COMPILER_VARIABLE):
+        return f"{COMPILER_VARIABLE} is {named!r}, which is no program"
+    return f"there is no qaic-compile in {str(sdk / 'exec')!r}"

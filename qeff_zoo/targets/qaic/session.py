@@ -10,7 +10,6 @@ run on a card: the order of calls and the meaning of buffers are those of the se
 import weakref
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,24 +21,14 @@ from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Memory, Tensor
+from qeff_zoo.states import part_adapters
 from qeff_zoo.targets.qaic import cards
+from qeff_zoo.targets.qaic.buffers import buffer_of
+from qeff_zoo.targets.qaic.sdk import installed
 from qeff_zoo.targets.qaic.slices import Slices, specification
 
 _QPC = "programqpc.bin"
 _TIMEOUT = 60_000  # milliseconds of one call
-#: Types of buffers, by their names in QAicApi.
-_DTYPES: Mapping[str, type[np.generic]] = {
-    "FLOAT_TYPE": np.float32,
-    "FLOAT_16_TYPE": np.float16,
-    "BFLOAT16_TYPE": np.uint16,  # numpy has none: the upper half of a float32
-    "INT8_Q_TYPE": np.int8,
-    "UINT8_Q_TYPE": np.uint8,
-    "INT16_Q_TYPE": np.int16,
-    "INT32_Q_TYPE": np.int32,
-    "INT32_I_TYPE": np.int32,
-    "INT64_I_TYPE": np.int64,
-    "INT8_TYPE": np.int8,
-}
 
 
 def open_program(
@@ -88,35 +77,6 @@ def open_program(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Buffer:
-    """How the values of an input or an output lie in a buffer.
-
-    Args:
-        dtype: Of the values there.
-        is_bfloat16: Whether these are the upper halves of float32.
-    """
-
-    dtype: np.dtype[Any]
-    is_bfloat16: bool
-
-    @property
-    def tensor_dtype(self) -> np.dtype[Any]:
-        """Type of the values outside."""
-        return np.dtype(np.float32) if self.is_bfloat16 else self.dtype
-
-    def write(self, array: Array) -> Array:
-        """Turn an input into what a card reads."""
-        if self.is_bfloat16:  # the nearest, of two the even
-            bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-            array = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        return np.ascontiguousarray(array, self.dtype)
-
-    def read(self, array: Array) -> Array:
-        """Turn what a card wrote into an output."""
-        return (array.astype(np.uint32) << 16).view(np.float32) if self.is_bfloat16 else array
-
-
 class QaicProgram:
     """A QPC that is active on its cards, see `qeff_zoo.runtime.program.Program`.
 
@@ -145,7 +105,9 @@ class QaicProgram:
     ) -> None:
         self._rt, api = sdk
         self._folder, self._devices = folder, devices
-        self.specializations, self.states = program.specializations, program.states
+        self._compiler = " ".join(map(str, program.compiler.values()))
+        self.specializations = program.specializations
+        self.states, self.matrices = part_adapters(program.states)
         self._shapes = FixedShapes(program.specializations)
         with self._understood("open"):
             self._context = self._rt.Context(self._rt.QIDList(devices))
@@ -157,11 +119,18 @@ class QaicProgram:
         layout.ParseFromString(bytes(described))
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
-        self._require(axes.keys(), read, {one.name for one in found})
+        adapters = {one.name for one in self.matrices}
+        self._require(axes.keys() | adapters, read, {one.name for one in found})
         self._names = [one.name for one in found]
-        self._buffers = {
-            one.name: _buffer(api, one.name, one.type) for one in found if one.name in axes
+        buffers = {
+            one.name: buffer_of(api, one.name, one.type)
+            for one in found
+            if one.name in adapters | axes.keys()
         }
+        #: Matrices of adapters, which calls leave out but where the host has others.
+        self._kept = {name: buffer for name, buffer in buffers.items() if name in adapters}
+        self._changed: dict[str, Array] = {}
+        self._buffers = {name: buffer for name, buffer in buffers.items() if name in axes}
         tensors = {
             name: Tensor(dtype=buffer.tensor_dtype, shape=axes[name])
             for name, buffer in self._buffers.items()
@@ -191,6 +160,10 @@ class QaicProgram:
         """Cut rows into those that one call can take: slots begin one by one, all else runs together."""
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
+    def retain(self, states: Mapping[str, Array]) -> None:
+        """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
+        self._changed = {**self._changed, **states}
+
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call; what it returns has memory of its own.
 
@@ -209,6 +182,8 @@ class QaicProgram:
             else np.empty(shapes[name], buffer.dtype)
             for name, buffer in self._buffers.items()
         }
+        changed, self._changed = self._changed, {}
+        data |= {name: self._kept[name].write(array) for name, array in changed.items()}
         if self._slices is not None:
             for slices, offsets in self._slices.of(rows):
                 status, _ = execution.setDataWithSlices(slices, self._slices.handle, offsets)
@@ -227,7 +202,8 @@ class QaicProgram:
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
         """Make sure that the QPC takes and returns what the manifest says."""
         # QNN's converter writes `_` for `.` in names.
-        states = {name for one in self.states for name in (one.name, one.name.replace(".", "_"))}
+        kept = (*self.states, *self.matrices)
+        states = {name for one in kept for name in (one.name, one.name.replace(".", "_"))}
         if lacking := sorted(known - found):
             raise self._foreign(f"it has no {', '.join(map(repr, lacking))}")
         if strange := sorted(read - known - states):
@@ -272,7 +248,7 @@ class QaicProgram:
         names = [name for one in self.states for name in (one.name, one.output)]
         if not all(name in found for name in names):
             return
-        buffers = {name: _buffer(api, name, found[name].type) for name in names}
+        buffers = {name: buffer_of(api, name, found[name].type) for name in names}
         if any(buffer.dtype.kind != "f" for buffer in buffers.values()):
             return
         dtypes = {one.name: buffers[one.name].dtype for one in self.states}
@@ -300,7 +276,9 @@ class QaicProgram:
         cards = ", ".join(map(str, self._devices))
         return GenerationError(
             f"Cannot {what} {str(self._folder)!r} on Cloud AI 100 card {cards}: {why}. Expected a QPC compiled for "
-            f"{len(self._devices)} of them, that nothing else uses. Look at `qaic-util -q`, and open the package again."
+            f"{len(self._devices)} of them, that nothing else uses, by an SDK that goes with this machine's: it is of "
+            f"{self._compiler}, and the Platform SDK here is {installed('platform')}. Look at `qaic-util -q`, and open "
+            "the package again."
         )
 
     def _foreign(self, why: str) -> PackageError:
@@ -308,18 +286,6 @@ class QaicProgram:
             f"The QPC {str(self._folder)!r} is of another program than its manifest says: {why}. Expected that of the "
             "same build. Build or pull the package again."
         )
-
-
-def _buffer(api: Any, name: str, kind: int) -> Buffer:
-    """Describe a buffer by its type's number."""
-    types = {getattr(api, known): known for known in _DTYPES if hasattr(api, known)}
-    if kind not in types:
-        raise PackageError(
-            f"The QPC gives {name!r} the type {kind!r}; expected one of {', '.join(_DTYPES)}. Compile it with another "
-            "precision of inputs and outputs."
-        )
-    known = types[kind]
-    return Buffer(dtype=np.dtype(_DTYPES[known]), is_bfloat16=known == "BFLOAT16_TYPE")
 
 
 def _deactivate(active: list[Any], program: Any) -> None:

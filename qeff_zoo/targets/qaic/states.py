@@ -19,8 +19,9 @@ from dataclasses import replace
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.adapters import sites_of
 from qeff_zoo.semantic.domains import SEMANTIC
-from qeff_zoo.states import State, state_of
+from qeff_zoo.states import State, layer_of, mark, state_of
 from qeff_zoo.targets.qaic import ops
 
 #: In the names of states that one program hands to another, by which vllm-qaic knows them.
@@ -47,6 +48,31 @@ def lower(graph: ir.Graph) -> Counter[str]:
         lowering.lower(past, state)
     lowering.finish()
     return Counter(state.kind for _, state in states)
+
+
+def retain_adapters(graph: ir.Graph) -> int:
+    """Let a program keep the matrices of adapters from call to call, in place.
+
+    Args:
+        graph: Lowered.
+
+    Returns:
+        Number of matrices.
+    """
+    inputs = {value.name: value for value in graph.inputs if value.name}
+    matrices = [inputs[name] for site in sites_of(inputs) for name in site.inputs]
+    for value in matrices:
+        layer = layer_of(value)
+        assert layer is not None
+        mark(value, "adapter", layer)
+        tape = Tape()
+        kept = tape.op("Identity", [value])
+        state = state_of(value)
+        assert state is not None
+        kept.name, kept.type, kept.shape = state.output, value.type, value.shape
+        graph.extend(tape.nodes)
+        graph.outputs.append(kept)
+    return len(matrices)
 
 
 def name_for_handover(graph: ir.Graph) -> None:

@@ -22,6 +22,7 @@ class QnnAicTarget(QaicTarget):
 
     name: str = "qnn-aic"
     weights: tuple[str, ...] = ("fp32",)  # of integers in its converter nothing is known
+    no_adapters: str = "nobody has tried what its converter makes of matrices that the host writes"
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.errors import CompileError
 from qeff_zoo.numerics import STORED, WEIGHTS
 from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
 from qeff_zoo.versions import installed
@@ -50,6 +49,12 @@ class HtpTarget:
         # What one version compiled another may refuse to open.
         return Resolved(toolchain=versions, needs={_COMPILER: f"=={versions[_COMPILER]}"})
 
+    def require_compiler(self) -> None:
+        """Refuse to begin without onnxruntime-qnn."""
+        from qeff_zoo.targets import engines
+
+        engines.require_to_compile(self.name, _COMPILER, "qnn")
+
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one that HTP's compiler takes, in place."""
         from qeff_zoo.targets.qnn_htp import lowering
@@ -71,11 +76,6 @@ class HtpTarget:
         from qeff_zoo.targets.qnn_htp import processes
         from qeff_zoo.weights import external_data
 
-        if installed(_COMPILER) is None:
-            raise CompileError(
-                f"Target {self.name!r} needs {_COMPILER}, which is not installed. Expected the extra `qnn`. Run `pip "
-                f"install 'qeff-zoo[qnn]'`."
-            )
         external_data.place(lowered.model, layout)
         scratch, out = folder / _SCRATCH, folder / name
         ir.save(lowered.model, scratch)
@@ -97,9 +97,11 @@ class HtpTarget:
         choices: bool = False,
         lean: bool = False,
     ) -> "Program":
-        """Open a program on the simulator."""
+        """Open a program on the simulator, of the version that compiled it."""
+        from qeff_zoo.targets import engines
         from qeff_zoo.targets.qnn_htp import session
 
+        engines.require_to_run(package, _COMPILER)
         return session.open_program(package, role, threads=threads, choices=choices)
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 
 from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.targets import engines
 
 _COMMAND = (sys.executable, "-m", "qeff_zoo.targets.qnn_htp.worker")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -53,9 +54,10 @@ def compile(arguments: Sequence[str]) -> None:
             "such as run on HTP. Build the model for another --target, or put the operator differently in "
             "qeff_zoo/targets/qnn_htp/rewrites.py."
         )
+    how, advice = engines.end(done.returncode, said, Path(arguments[0]))
     raise CompileError(
-        f"HTP's compiler failed and ended with {done.returncode}. Expected a compiled graph. Check memory and disk, "
-        f"or build the model for another --target. It said: {said.strip()[-_LAST:] or 'nothing'}"
+        f"HTP's compiler {how}. Expected a compiled graph. {advice} Or build the model for another --target. It said: "
+        f"{said.strip()[-_LAST:] or 'nothing'}"
     )
 
 

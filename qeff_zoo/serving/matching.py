@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings of pictures, and of texts that are matched with them: a thread that serves all clients, and its endpoint.
+
+A picture comes as vLLM has it: in `messages`, as a part of a user's message.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from fastapi import APIRouter, Request, Response
+
+from qeff_zoo.errors import BusyError
+from qeff_zoo.runtime import ImageEmbeddingSession, Stats, ZeroShotSession
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.serving.embeddings import embedding_list
+from qeff_zoo.serving.errors import ApiError, shutting_down
+from qeff_zoo.serving.prompts import blaming, read_pictures
+from qeff_zoo.serving.schemas import PictureEmbeddingRequest, listed
+from qeff_zoo.serving.streaming import unless_gone
+
+
+class PictureQueue:
+    """Embeds what requests have, one request after the other.
+
+    Args:
+        session: Its own from now on.
+        max_waiting: Requests that may wait.
+    """
+
+    def __init__(self, session: ImageEmbeddingSession, *, max_waiting: int) -> None:
+        self.session, self._max_waiting = session, max_waiting
+        self._worker = ThreadPoolExecutor(1, "qeff-zoo pictures")
+        self._active = self._ended = self._tokens = self._pictures = 0
+
+    async def embed(self, pictures: list[bytes], texts: list[Encoded]) -> Array:
+        """Return an embedding of each picture, or of each text.
+
+        Raises:
+            BusyError: Too many requests wait already.
+            GenerationError: One cannot be embedded.
+            ApiError: The server ends.
+        """
+        if self._active > self._max_waiting:
+            raise BusyError(
+                f"{self._active:,} requests run or wait; expected at most {self._max_waiting:,}. Try again later."
+            )
+        self._active += 1
+        try:
+            running = asyncio.get_running_loop().run_in_executor(
+                self._worker, self._embed, pictures, texts
+            )
+        except RuntimeError as error:
+            raise shutting_down() from error
+        else:
+            return await running
+        finally:
+            self._active -= 1
+            self._ended += 1
+
+    def _embed(self, pictures: list[bytes], texts: list[Encoded]) -> Array:
+        self._tokens += sum(len(text.ids) for text in texts)
+        self._pictures += len(pictures)
+        if pictures:
+            return self.session.embed(pictures)
+        assert isinstance(self.session, ZeroShotSession)
+        return self.session.embed_texts([text.ids for text in texts])
+
+    def stats(self) -> Stats:
+        """Return what has been done, and what is to do."""
+        return Stats(
+            rows=self.session.batch_sizes[-1],
+            running=min(self._active, 1),
+            waiting=max(0, self._active - 1),
+            finished={"done": self._ended},
+            prompt_tokens=self._tokens,
+            reused_tokens=0,
+            generated_tokens=0,
+            pictures=self._pictures,
+            encoded_pictures=self._pictures,
+        )
+
+    def close(self) -> None:
+        """Finish what runs, and begin no more. Not for the thread of the event loop while it runs."""
+        self._worker.shutdown(cancel_futures=True)
+
+
+def routes(
+    api: str, queue: PictureQueue, check: Callable[[str], object], hosts: Collection[str]
+) -> APIRouter:
+    """Return the endpoint of embeddings.
+
+    Args:
+        api: What its path begins with.
+        queue: That computes them.
+        check: Refuses another model's name.
+        hosts: From which pictures are fetched; none for only those that are in the request.
+    """
+    router = APIRouter()
+
+    @router.post(f"{api}embeddings")
+    async def embeddings(request: Request, body: PictureEmbeddingRequest) -> Response:
+        check(body.model)
+        pictures, texts = await asyncio.to_thread(_read, queue.session, body, hosts)
+        try:
+            with blaming("messages" if body.messages else "input"):
+                found = await unless_gone(request, queue.embed(pictures, texts))
+        except BusyError as error:
+            raise ApiError(429, str(error), code="queue_full") from error
+        counted = texts or [Encoded.of_ids([])] * len(pictures)
+        content = await asyncio.to_thread(embedding_list, body, counted, found)
+        return Response(content, media_type="application/json")
+
+    return router
+
+
+def _read(
+    session: ImageEmbeddingSession, body: PictureEmbeddingRequest, hosts: Collection[str]
+) -> tuple[list[bytes], list[Encoded]]:
+    """Return the picture of a request, or its texts as tokens."""
+    urls = [url for message in body.messages or () for url in message.pictures]
+    said = [message.text for message in body.messages or () if message.text]
+    texts = [*(listed(body.input) if body.input else []), *said]
+    param = "messages" if body.messages else "input"
+    if len(urls) > 1 or bool(urls) == bool(texts) or (body.messages and body.input):
+        raise _refusal(
+            f"The request has {len(urls)} pictures and {len(texts)} texts; expected one picture in 'messages', or "
+            "texts in 'input'. Send them apart.",
+            param,
+        )
+    if texts and not isinstance(session, ZeroShotSession):
+        raise _refusal(
+            f"Model {body.model!r} reads pictures alone; expected one in 'messages', as a part of type image_url. Send "
+            "that, or ask a model that reads texts.",
+            param,
+        )
+    with blaming(param):
+        read = session.read(texts) if isinstance(session, ZeroShotSession) else []
+        return read_pictures(urls, hosts), read
+
+
+def _refusal(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")

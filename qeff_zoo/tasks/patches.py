@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patches of a picture of any size through a vision tower, as it is traced: program `vision` of models that take those.
+
+IN   pixel_values (patches, values) f32                 or (patches, channels, rows, columns), square by square of those
+                                                        that are merged
+     position_ids (patches, 2) i64                      row and column of each, perhaps after the frame; of processors
+                                                        that say those, column and row
+     cu_seqlens (segments,) i64                         where pictures begin and end among the patches
+     [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]
+OUT  as of `qeff_zoo.tasks.vision`
+"""
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.overrides import TorchFunctionMode
+
+from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.recipe import Images
+from qeff_zoo.runtime.geometry import Tower, merge_of
+from qeff_zoo.tasks import Tracing
+
+_UNIT = 4  # patches of the example, by the square of what a tower merges
+_MOST = 1 << 20  # patches
+#: What some towers compute of sizes with Python's numbers, and take as arguments, of one picture whose patches are
+#: ordered already: of how many patches, and how many are merged on a side.
+_MADE: Mapping[str, Callable[[int, int], Tensor]] = {
+    "frame_index": lambda count, merge: torch.zeros(count, dtype=torch.long),
+    "temporal_merge_index": lambda count, merge: torch.arange(count).reshape(-1, 1, merge**2),
+}
+
+
+class _Unpadded(TorchFunctionMode):
+    """Keeps all patches where a forward would choose those that are no padding: there is none."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.__getitem__ and isinstance(args[1], Tensor):
+            values, where = args
+            if where.dtype is torch.bool and where.shape == values.shape[:2]:
+                return values.flatten(0, 1)
+        return func(*args, **(kwargs or {}))
+
+
+class _Sizes(list[Any]):
+    """Sizes of pictures where a forward expects a tensor of them, since some are not known yet."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, tuple):
+            return super().__getitem__(index)
+        return _Sizes([row[index[1]] for row in self[index[0]]])
+
+    def __floordiv__(self, size: int) -> "_Sizes":
+        return _Sizes([one // size for one in self])
+
+    def prod(self, *_: Any, **__: Any) -> "_Sizes":
+        return _Sizes([math.prod(row) for row in self])
+
+    def tolist(self) -> list[Any]:
+        return list(self)
+
+
+class Patches(nn.Module):
+    """Patches of a picture of any size, and where they lie, up to its features.
+
+    Of the picture's shape the forward is told none: squares of patches that are merged lie in one column, since where
+    each of them really lies is an input.
+
+    Args:
+        model: As of `Picture`.
+        names: Of the inputs after the patches.
+        tower: What the geometry of patches depends on.
+    """
+
+    def __init__(self, model: Any, names: Sequence[str], tower: Tower) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+        self.merge, self.placed = tower.merge, bool(tower.positions)
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features, and those that are added later."""
+        pixels, *lie = given
+        told: dict[str, Any] = dict(zip(self.names, lie, strict=True))
+        told["max_seqlen"] = 1
+        if "window_index" in told:
+            told["max_window_seqlen"] = 1
+        module = sys.modules[type(self.model).__module__]
+        for name, made in _MADE.items():
+            if hasattr(module, f"get_vision_{name}"):
+                told[name] = made(pixels.shape[0], self.merge)
+        rows = pixels.shape[0] // self.merge**2
+        grid = _Sizes([[1, self.merge * rows, self.merge]])
+        with Concrete(), _Unpadded():
+            if self.placed:
+                output = self.model.get_image_features(pixels[None], lie[0][None])
+            else:
+                output = self.model.get_image_features(pixels, grid, **told)
+        deep = getattr(output, "deepstack_features", None) or []
+        return tuple(rows_of(part) for part in (output.pooler_output, *deep))
+
+
+def rows_of(part: Any) -> Tensor:
+    """Put features of pictures one after another, (rows, width)."""
+    parts = part if isinstance(part, list | tuple) else [part]
+    return torch.cat([one.reshape(-1, one.shape[-1]) for one in parts])
+
+
+def tracing(model: Any, images: Images) -> Tracing:
+    """Describe how to trace what makes features of patches.
+
+    Args:
+        model: From `loader.load_meta`.
+        images: As a recipe says of them.
+    """
+    vision = model.config.vision_config
+    tower = Tower.read(model.config.to_dict(), asdict(images))
+    merged = tower.merge**2
+    count = _UNIT * merged
+    channels: Any = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
+    side = vision.patch_size * (merge_of(vision.to_dict()) if images.merged else 1)
+    values = [channels, side, side]
+    if not images.planes:
+        values = [math.prod(values) * getattr(vision, "temporal_patch_size", 1)]
+    rows = Dim("image_rows", min=2, max=_MOST)
+    ends = torch.tensor([0, count // 2, count])
+    whole = {"pixel_values": (torch.zeros(count, *values), {0: merged * rows})}
+    places = torch.zeros(count, 3 if tower.frames else 2, dtype=torch.long)
+    whole["position_ids"] = places, {0: merged * rows}
+    if not tower.positions:
+        whole["cu_seqlens"] = ends, {0: Dim("segments", min=3, max=_MOST)}
+    if tower.window:
+        whole["window_index"] = torch.arange(_UNIT), {0: rows}
+        whole["cu_window_seqlens"] = ends.clone(), {0: Dim("windows", min=3, max=_MOST)}
+    if tower.side:
+        taps = 16 if tower.taps == "bicubic" else 4
+        whole["interp_indices"] = torch.zeros(count, taps, dtype=torch.long), {0: merged * rows}
+        whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
+    names = list(whole)
+    deep = getattr(vision, images.deepstack) if images.deepstack else ()
+    return Tracing(
+        module=Patches(model, names[1:], tower).eval(),
+        inputs={"given": [example for example, _ in whole.values()]},
+        dynamic_shapes={"given": [axes for _, axes in whole.values()]},
+        input_names=names,
+        output_names=["image_embeds", *(f"deepstack.{index}" for index in range(len(deep)))],
+        then=_name_patches,
+    )
+
+
+def _name_patches(graph: Any) -> None:
+    """Call the number of patches that, which the trace knows as a multiple of the rows."""
+    rename(graph.graph.inputs, lambda dim, _: "patches" if "*" in str(dim) else dim)
+
+
+def rename(values: Any, name: Callable[[Any, int], Any]) -> None:
+    """Name the symbols of tensors otherwise, of the name there was and its axis."""
+    for value in values:
+        value.shape = type(value.shape)([name(dim, axis) for axis, dim in enumerate(value.shape)])

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kimi K2.5 and K2.6, `transformers.models.kimi_k25`: MoonViT-3d's patches of any picture, and DeepSeek-V3."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .deepseek_v3 import RECIPE as DEEPSEEK_V3
+from .llava import RECIPE as LLAVA
+
+VISION = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "patch_size": 4,
+    "pos_emb_height": 5,
+    "pos_emb_width": 5,
+    "initializer_range": 0.2,
+}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="kimi_k25",
+    architectures=("Kimi_K25ForConditionalGeneration",),
+    special="Patches of pictures of any size, line by line; learned positions, interpolated by cubes; DeepSeek-V3.",
+    images=Images(patches=True, planes=True, lines=True, taps="bicubic"),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**DEEPSEEK_V3.tiny[0].config, "model_type": "deepseek_v3"},
+                "vision_config": VISION,
+                "projection_hidden_size": 64,
+                "image_token_id": 200,
+                "video_token_id": 201,
+            }
+        ),
+    ),
+)

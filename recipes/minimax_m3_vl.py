@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MiniMax M3, `transformers.models.minimax_m3_vl`: patches of any picture with RoPE over time, row and column."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .llava import RECIPE as LLAVA
+from .minimax_m3_vl_text import RECIPE as MINIMAX_M3_VL_TEXT
+from .paddleocr_vl import VISION
+
+RECIPE = replace(
+    LLAVA,
+    model_type="minimax_m3_vl",
+    architectures=("MiniMaxM3SparseForConditionalGeneration",),
+    special="Patches of pictures of any size; vision layers rotate by frame, row and column; block-sparse attention.",
+    images=Images(patches=True, frames=True),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {
+                    **MINIMAX_M3_VL_TEXT.tiny[0].config,
+                    "model_type": "minimax_m3_vl_text",
+                },
+                "vision_config": {
+                    **VISION,
+                    "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
+                },
+                "projector_hidden_size": 48,
+                "image_token_index": 200,
+                "video_token_index": 201,
+            }
+        ),
+    ),
+)

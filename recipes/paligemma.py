@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PaliGemma 1 and 2, `transformers.models.paligemma`: SigLIP, and Gemma 1 or 2 whose prompts see themselves whole."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .gemma import RECIPE as GEMMA
+from .gemma2 import RECIPE as GEMMA2
+from .gemma3 import SIGLIP
+from .llava import RECIPE as LLAVA
+
+_TOWER = {"vision_config": SIGLIP, "projection_dim": 64, "image_token_index": 200}
+_GEMMA = {**GEMMA.tiny[0].config, "model_type": "gemma"}
+_GEMMA2 = {**GEMMA2.tiny[0].config, "model_type": "gemma2"}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="paligemma",
+    architectures=("PaliGemmaForConditionalGeneration",),
+    special="All tokens of a prompt see one another; it is read in one call of prefill.",
+    images=Images(types="token_type_ids", whole="prompt", text="<bos>{}\n"),
+    tiny=(
+        Tiny(config={**_TOWER, "text_config": _GEMMA}),
+        Tiny(config={**_TOWER, "text_config": _GEMMA2}, name="gemma2"),
+    ),
+)

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoder layers that draft: their numbers on a cache of their own, what they draft, and what is refused."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import speculators
+import torch
+from fixtures_builds import Models
+from fixtures_runtime import LENGTH, PROMPTS
+from runnable_package import edit_json
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+import qeff_zoo
+from qeff_zoo import cli
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.errors import PlanError, SpeculatorError, ZooError
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.sessions import open_heads
+from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
+from qeff_zoo.speculators import with_speculator
+from qeff_zoo.validation.reference_heads import attach
+from qeff_zoo.validation.reference_subjects import answers_of
+from qeff_zoo.validation.trials import try_package
+
+SIZES: dict[str, Any] = {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48}
+FREE = Costs(seconds={1: 1.0, 2: 1.0}, together={2: 1e9})
+
+
+KINDS = (*speculators.LAYERS, *speculators.MTP)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A package with a layer that drafts.
+
+    Args:
+        speculator: That it was built with.
+        package: As built.
+        model: Hugging Face's.
+        located: The layer, for the reference.
+    """
+
+    speculator: str
+    package: Package
+    model: Any
+    located: Any
+
+
+@pytest.fixture(scope="module")
+def made(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    """Make a layer for the tiny Llama, or a model with one of its own, and a package of both; each once."""
+    folder, known = tmp_path_factory.mktemp("layers"), dict[str, Made]()
+
+    def make(kind: str) -> Made:
+        if kind not in known:
+            torch.manual_seed(3)
+            if kind in speculators.LAYERS:
+                checkpoint = models.llama
+                speculator = str(speculators.LAYERS[kind](folder / kind, 64, 257))
+            else:
+                checkpoint, speculator = speculators.with_mtp(kind, folder / kind), "mtp"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("QEFF_HOME", str(folder / "home"))
+                package = qeff_zoo.build(checkpoint, speculator=speculator, validate=False, **SIZES)
+            opened = with_speculator(open_checkpoint(str(checkpoint)), speculator)
+            assert opened.speculator is not None
+            model = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+            known[kind] = Made(speculator, package, model, opened.speculator.located)
+        return known[kind]
+
+    return make
+
+
+def opened(package: Package, speculate: Any = "heads") -> TextGenerationSession:
+    """Open a package whose calls seem to be free: as much is drafted as can be."""
+    session = qeff_zoo.load(package, threads=1, speculate=speculate)
+    assert isinstance(session, TextGenerationSession)
+    if session.speculation:
+        make = session.speculation.drafter
+        layer = make(session.request([1]))._layer  # type: ignore[attr-defined]
+        object.__setattr__(session.speculation, "drafter", lambda _: LayerDrafter(layer, FREE))
+    return session
+
+
+def referred(made: Made, tokens: list[int], after: list[int]) -> Any:
+    """Say by the papers' formulas what a layer makes of tokens, told what follows them."""
+    with torch.no_grad():
+        reference, count = attach(made.model, made.located)
+        with reference:  # type: ignore[union-attr]
+            made.model(torch.tensor([tokens]))
+        found = reference.logits(torch.tensor([tokens]), [0], [len(tokens) - 1], [after])  # type: ignore[union-attr]
+    assert found.shape[1] == max(count, len(after))
+    return found[0].numpy()
+
+
+def rows_of(session: TextGenerationSession, tokens: list[int], cuts: list[int]) -> Any:
+    """Run tokens in pieces; return the hidden states of all of them."""
+    decoder, found = session.decoder, []
+    for start, stop in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
+        decoder.verify({1: Piece(tokens[start:stop], start)})
+        found.append((start, decoder.hidden[1]))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
+    """Whatever was guessed before, and was not so; from the beginning of a text, and from a place within it."""
+    session = opened(made(kind).package, None)
+    program = open_heads(made(kind).package, 1)
+    assert program is not None
+    drafter = LayerDrafter(Layer(program), FREE)
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(0, 257, 21).tolist()
+    for start, hidden in rows_of(session, tokens[:-2], [7, 11, 12, 16]):
+        drafter.read(start, hidden)
+        stop = start + len(hidden)
+        wrong = draw.integers(0, 257, 4).tolist()
+        drafter.say(tokens[: stop + 1], 5, wrong)
+    right = referred(made(kind), tokens[:-2], tokens[-2:])
+    assert np.abs(right[0] - right[1]).max() > 0.1 * right.std()
+    assert len({*right[0].tolist()}) == (100 if kind == "eagle3" else 257)
+
+    fresh = LayerDrafter(drafter._layer, FREE)
+    for start, hidden in rows_of(session, tokens[:-2], [7, 9]):
+        fresh.read(start, hidden)
+        fresh.read(start, hidden)  # as of tokens that run again
+    got = fresh.say(tokens[:-1], 2, tokens[-1:])
+    assert np.abs(np.stack(got) - right).max() <= 1e-5 * right.std()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_validation_compares_drafts_too(kind: str, made: Any) -> None:
+    """What the reference's process answers, here: of each position the model's logits and two of the layer."""
+    trial = try_package(made(kind).package, 1, lambda _: None)
+    request = {
+        "task": "text-generation",
+        "sequences": trial.sequences,
+        "positions": trial.positions,
+        "speculator": made(kind).located,
+    }
+    with torch.no_grad():
+        expected = answers_of(made(kind).model, request).alone()
+    for stage, keys in trial.keys.items():
+        right = np.stack([expected[sequence][index] for sequence, index, _ in keys])
+        assert len(right) % 3 == 0
+        away = np.abs(trial.answers[stage] - right).max(1) / right.std(1)
+        assert away.max() <= 5e-5, stage
+
+
+def test_a_lost_row_begins_anew(made: Any) -> None:
+    """More drafters than rows: who lost one goes on with what is told from then on."""
+    package = made("eagle3").package
+    session, program = opened(package, None), open_heads(package, 1)
+    assert program is not None
+    layer, tokens = Layer(program), list(range(20))
+    pieces = rows_of(session, tokens, [8, 15])
+    several = [LayerDrafter(layer, FREE) for _ in range(3)]
+    for start, hidden in pieces[:2]:
+        for one in several:
+            one.read(start, hidden)
+            one.say(tokens[: start + len(hidden) + 1], 2)
+    start, hidden = pieces[2]
+    late = LayerDrafter(layer, FREE)
+    for one in (several[0], late):
+        one.read(start, hidden)
+    found = [one.say([*tokens, 5], 2) for one in (several[0], late)]
+    assert np.abs(np.stack(found[0]) - np.stack(found[1])).max() <= 1e-4
+    del several, one
+    assert layer.row_of(late)[1]
+    assert len({layer.row_of(one)[0] for one in (late, LayerDrafter(layer, FREE))}) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_those_of_hugging_face(kind: str, made: Any, expected: list[list[int]]) -> None:
+    package = made(kind).package
+    prompts: list[Any] = PROMPTS
+    if kind not in speculators.LAYERS:  # of models without a tokenizer
+        prompts = [[*prompt.encode()][:20] for prompt in PROMPTS]
+        plain = opened(package, None).generate(prompts, generation_len=LENGTH, ignore_eos=True)
+        expected = [output.token_ids for output in plain]
+    session = opened(package)
+    found = session.generate(prompts, generation_len=LENGTH, ignore_eos=True)
+    assert [output.token_ids for output in found] == expected
+    assert session.metrics is not None
+    assert session.metrics.drafted_tokens > 0
+    again = session.generate(prompts, generation_len=LENGTH, ignore_eos=True)  # known prompts
+    assert [output.token_ids for output in again] == expected
+
+    # What is drafted first is what the layer makes of the prompt, and then of its own states.
+    session, drafts = opened(package), list[list[int]]()
+    make = session.speculation.drafter  # type: ignore[union-attr]
+
+    def watched(request: Any) -> Any:
+        drafter: Any = make(request)
+        draft = drafter.draft
+        drafter.draft = lambda *given: drafts.append(draft(*given)) or drafts[-1]
+        return drafter
+
+    object.__setattr__(session.speculation, "drafter", watched)
+    (answer,) = session.generate(prompts[:1], generation_len=LENGTH, ignore_eos=True)
+    tokens, said = [*session.request(prompts[0]).prompt], list[int]()
+    while len(said) < len(drafts[0]):
+        after = [answer.token_ids[0], *said]
+        said.append(int(referred(made(kind), tokens, after)[len(said)].argmax()))
+    assert drafts[0] == said
+    assert len(said) == 4
+
+
+def test_right_drafts_are_accepted(made: Any) -> None:
+    """A layer that says the token after each is accepted as long as the model says so too."""
+    package = made("eagle3").package
+    (plain,) = opened(package, None).generate([PROMPTS[0]], generation_len=24, ignore_eos=True)
+    answer = plain.token_ids
+    session = opened(package)
+    (make, said) = session.speculation.drafter, [*answer]  # type: ignore[union-attr]
+    before = len(session.request(PROMPTS[0]).prompt)
+
+    def knowing(request: Any) -> Any:
+        drafter: Any = make(request)
+        say = drafter.say
+
+        def told(tokens: list[int], count: int) -> Any:
+            right = said[len(tokens) - before :][:count]
+            say(tokens, len(right), right)
+            return [np.eye(257)[one] for one in right]
+
+        drafter.say = told
+        return drafter
+
+    object.__setattr__(session.speculation, "drafter", knowing)
+    (output,) = session.generate([PROMPTS[0]], generation_len=24, ignore_eos=True)
+    assert output.token_ids == answer
+    assert session.metrics is not None
+    assert session.metrics.accepted_tokens == session.metrics.drafted_tokens > 12
+
+
+def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    package = made("eagle3").package
+    argv = ["run", str(package.path), "--prompt", "the quick", "--generation-len", "9"]
+    answers = []
+    for more in ([], ["--speculate", "heads"]):
+        assert cli.main([*argv, "--threads", "1", *more]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+    assert cli.main(["inspect", str(package.path)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"heads +a layer that drafts \(eagle3\): sha256:[0-9a-f]{64}", shown)
+    assert "Shapes of draft" in shown
+
+
+def _another(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["layers.1.mlp.up_proj.weight"] = torch.zeros(2, 2)
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (
+            _another,
+            SpeculatorError,
+            "has tensors 'layers.1.mlp.up_proj.weight'. Expected one layer",
+        ),
+        ({"num_hidden_layers": 2}, SpeculatorError, "num_hidden_layers 2; expected 1"),
+        ({"draft_vocab_size": "all"}, SpeculatorError, "has draft_vocab_size 'all' in its"),
+        ({"draft_vocab_size": 99}, SpeculatorError, "'lm_head.weight' is [100, 64], expected [99"),
+        (
+            {"vocab_size": 300},
+            PlanError,
+            "has heads for a vocabulary of 300 tokens, and 'llama' has 257",
+        ),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [1, 2, 4]},
+            PlanError,
+            "reads what goes into layers [1, 2, 4], and 'llama' has layers 0 to 3",
+        ),
+        ({"eagle_config": None}, PlanError, "reads what goes into layers [1, 2], and 'llama' has"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_refused(
+    change: Any, error: type[ZooError], said: str, models: Models, tmp_path: Path
+) -> None:
+    folder = speculators.eagle3(tmp_path / "layer", 64, 257)
+    if callable(change):
+        change(folder)
+    else:
+        edit_json(folder / "config.json", **change)
+    with pytest.raises(error, match=re.escape(said)):
+        qeff_zoo.build(models.llama, speculator=folder)
+
+
+def test_a_model_without_a_layer_of_its_own_says_so(models: Models, tmp_path: Path) -> None:
+    with pytest.raises(
+        SpeculatorError, match=r"'llama' has no MTP layer.* 'model.layers.4.eh_proj"
+    ):
+        qeff_zoo.build(models.llama, speculator="mtp")
+    folder = speculators.with_mtp("qwen3_next", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["mtp.norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(SpeculatorError, match=r"has no tensor 'mtp.norm.weight'"):
+        qeff_zoo.build(folder, speculator="mtp")
