@@ -222,7 +222,8 @@ class Adapters(Mapping[str, Loaded]):
                     f"it changes {module!r}, which is no layer that this package lets adapters change"
                 )
                 continue
-            site = places[module] = fitting[0]
+            # The most that agrees: `layer.1.ffn.0.dense` is no `dense` of layer 0.
+            site = places[module] = max(fitting, key=lambda one: len(one.module))
             here, has = self.sites[site], adapter.shape(module)
             if has != here:
                 problems.append(
