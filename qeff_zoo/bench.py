@@ -1,33 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a package is: sizes in, figures out, each case in a process of its own.
-
-    python -m qeff_zoo.bench '{"package": DIR, "repeat": 3, "case": {...}}'
-
-A case generates for a batch of prompts of random tokens, greedily and ignoring EOS, so that it always does the same
-work: once to warm up, then as often as asked. Its figures are the medians, and the memory is that of its process.
-"""
+"""How fast a package is: sizes in, figures out, each case in a process of its own, see `qeff_zoo.bench_case`."""
 
 import json
-import random
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.errors import GenerationError, ZooError
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.progress import peak_rss_bytes
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
 
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
-_PICTURE = 448, 448  # height and width in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +218,7 @@ def run(
 
 def _in_a_process(package: Package, case: Case, repeat: int) -> Figures:
     asked = {"package": str(package.path.absolute()), "repeat": repeat, "case": asdict(case)}
-    command = [sys.executable, "-m", "qeff_zoo.bench", json.dumps(asked)]
+    command = [sys.executable, "-m", "qeff_zoo.bench_case", json.dumps(asked)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
@@ -241,123 +230,3 @@ def _in_a_process(package: Package, case: Case, repeat: int) -> Figures:
     if "refused" in answer:
         raise GenerationError(answer["refused"])
     return Figures(**answer)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Measure one case in this process and print its figures as JSON."""
-    asked = json.loads(arguments[0])
-    try:
-        package, case = Package.open(asked["package"]), Case(**asked["case"])
-        answer = asdict(_measure(package, case, asked["repeat"]))
-    except ZooError as error:
-        answer = {"refused": str(error)}
-    json.dump(answer, sys.stdout)
-
-
-def _measure(package: Package, case: Case, repeat: int) -> Figures:
-    from qeff_zoo.runtime import open_session
-    from qeff_zoo.runtime.speculation import OWN
-
-    drafts: Any = case.speculate
-    if drafts not in (None, *OWN):
-        drafts = Package.open(drafts)
-    session: Any = open_session(package, threads=case.threads, speculate=drafts)
-    runs = [_run_once(session, case, number) for number in range(repeat + 1)][1:]
-    medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-    return Figures(
-        **asdict(case),
-        ttft_s=medians["ttft_s"],
-        encode_s=medians["encode_s"] if session.vision else None,
-        image_tokens=int(medians["image_tokens"]),
-        prefill_tokens_per_s=(
-            case.batch_size * (case.prompt_len + medians["image_tokens"]) / medians["prefill_s"]
-        ),
-        decode_tokens_per_s=(
-            case.batch_size * (case.generation_len - 1) / medians["decode_s"]
-            if case.generation_len > 1
-            else None
-        ),
-        e2e_tokens_per_s=case.batch_size * case.generation_len / medians["total_s"],
-        peak_rss_bytes=peak_rss_bytes(),
-        drafted_tokens=int(medians["drafted"]),
-        accepted_tokens=int(medians["accepted"]),
-    )
-
-
-def _run_once(session: Any, case: Case, number: int) -> dict[str, float]:
-    """Generate for one batch of prompts that no run before has had; return seconds."""
-    draw = random.Random(number)
-    firsts: list[float] = []
-    # Of a picture's tokens there must be none besides its own.
-    taken = {session.marker, session.placeholder} if session.vision else set()
-    every = [token for token in range(session.decoder.vocab_size) if token not in taken]
-    prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
-    begun = time.perf_counter()
-    requests = [_request(session, case, prompt, number) for prompt in prompts]
-    prepared = time.perf_counter() - begun if session.vision else 0.0
-    answers = [session.answer(request, _FirstToken(firsts)) for request in requests]
-    begun = time.perf_counter() - prepared
-    with session.exclusively() as scheduler:
-        for answer in answers:
-            scheduler.submit(answer)
-        while scheduler.step():
-            pass
-    total = time.perf_counter() - begun
-    for answer in answers:
-        session.generation(answer)  # or its error
-    prefill = scheduler.timings.prefill_seconds
-    return {
-        "ttft_s": statistics.mean(firsts) - begun,
-        "prefill_s": prefill,
-        "decode_s": total - prefill - prepared,
-        "encode_s": statistics.mean(sum(p.seconds for p in one.pictures) for one in requests),
-        "image_tokens": len(requests[0].prompt) - case.prompt_len,
-        "total_s": total,
-        "drafted": scheduler.timings.drafted_tokens,
-        "accepted": scheduler.timings.accepted_tokens,
-    }
-
-
-def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
-    """Return a request; every picture is encoded for each, as that of a client whom nobody came before."""
-    choices = {"generation_len": case.generation_len, "ignore_eos": True}
-    if session.vision is None:
-        return session.request(prompt, **choices)
-    session.vision.forget()
-    shown = case.images or [_noise(number)]
-    request = session.request([*[session.marker] * len(shown), *prompt], images=shown, **choices)
-    if request.limit < case.generation_len:
-        seen = len(request.prompt) - case.prompt_len
-        raise GenerationError(
-            f"A prompt of {case.prompt_len:,} tokens, pictures of {seen:,} and {case.generation_len:,} new tokens do "
-            f"not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change --prompt-len, "
-            "--generation-len or --image, or build with a larger --ctx-len."
-        )
-    return request
-
-
-def _noise(number: int) -> Any:
-    """Draw a picture that no other is like."""
-    import numpy as np
-
-    return np.random.default_rng(number).integers(0, 256, (*_PICTURE, 3), np.uint8)
-
-
-class _FirstToken:
-    """Notes when a request gets its first token.
-
-    Args:
-        firsts: Where to note it.
-    """
-
-    def __init__(self, firsts: list[float]) -> None:
-        self._firsts, self._seen = firsts, False
-
-    def __call__(self, delta: object) -> None:
-        if not self._seen:
-            self._firsts.append(time.perf_counter())
-        self._seen = True
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

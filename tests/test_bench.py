@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import qeff_zoo
-from qeff_zoo import bench, cli, plots, progress
+from qeff_zoo import bench, bench_case, cli, plots, progress
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 
@@ -120,7 +120,7 @@ def test_exactly_as_many_tokens_are_made_as_asked_for(
         lambda answer: made.append(len(answer.token_ids)) or generation(answer),
     )
 
-    bench._run_once(stopping, case(batch_size=stopping.decoder.sizes.rows), 0)
+    bench_case.run_once(stopping, case(batch_size=stopping.decoder.sizes.rows), 0)
 
     assert made == [3] * stopping.decoder.sizes.rows
 
@@ -138,7 +138,7 @@ def test_no_run_has_the_prompts_of_another(
     )
 
     for number in range(3):
-        bench._run_once(session, case(batch_size=2), number)
+        bench_case.run_once(session, case(batch_size=2), number)
 
     assert len(set(prompts)) == 6
     assert {len(prompt) for prompt in prompts} == {5}

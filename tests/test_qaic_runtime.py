@@ -26,7 +26,7 @@ from test_handoff import serving
 from toy_qpc import package_of, toy, toy_answer, toy_package
 
 import qeff_zoo
-from qeff_zoo import bench, pipeline
+from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, HandoffError, PackageError, SettingsError
 from qeff_zoo.package import Package
@@ -401,7 +401,7 @@ def test_its_speed_is_measured_as_that_of_any_package(
     with pytest.raises(GenerationError, match=r"A batch of 9 .* at most 3"):
         bench.plan(package, batch_sizes=[9])
     (case,) = bench.plan(package, batch_sizes=[2], prompt_lens=[4], generation_len=2)
-    bench.main([json.dumps({"package": str(package.path), "repeat": 1, "case": asdict(case)})])
+    bench_case.main([json.dumps({"package": str(package.path), "repeat": 1, "case": asdict(case)})])
     assert json.loads(capsys.readouterr().out)["decode_tokens_per_s"] > 0
 
 

@@ -22,7 +22,7 @@ from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 
 import qeff_zoo
-from qeff_zoo import bench, pipeline
+from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError, PlanError
@@ -369,7 +369,7 @@ def test_bench_measures_reading_and_writing(session: Text2TextSession) -> None:
     assert (one.prompt_len, both.batch_size) == (LONGEST, 2)
     with pytest.raises(GenerationError, match=f"expected at most {LONGEST}, by seq_lens"):
         bench.plan(package, prompt_lens=[LONGEST + 1])
-    figures = bench._measure(package, replace(both, threads=1), 1)
+    figures = bench_case.measure(package, replace(both, threads=1), 1)
     assert min(figures.ttft_s, figures.prefill_tokens_per_s, figures.decode_tokens_per_s or 0) > 0
 
 

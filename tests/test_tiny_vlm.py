@@ -24,7 +24,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import qeff_zoo
-from qeff_zoo import bench, cli
+from qeff_zoo import bench, bench_case, cli
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
@@ -260,7 +260,7 @@ def test_bench_counts_pictures(package: Package, capsys: pytest.CaptureFixture[s
     """One of noise where none is named; each prompt's are encoded, and their tokens are beside the text's."""
     (case, _) = bench.plan(package, prompt_lens=[10], generation_len=4, threads=1)
     noise, named = (
-        bench._measure(package, one, 1)
+        bench_case.measure(package, one, 1)
         for one in (
             case,
             bench.Case(**{**asdict(case), "batch_size": 2, "images": (str(next(pictures())),) * 2}),
@@ -274,7 +274,7 @@ def test_bench_counts_pictures(package: Package, capsys: pytest.CaptureFixture[s
     assert noise.ttft_s > prompt / noise.prefill_tokens_per_s + noise.encode_s
     large = bench.Case(**{**asdict(case), "prompt_len": 218})
     with pytest.raises(GenerationError, match=r"218 tokens, pictures of 36 and 4 new .* 256"):
-        bench._measure(package, large, 1)
+        bench_case.measure(package, large, 1)
     assert bench.plan(package)[0].prompt_len + bench.plan(package)[0].generation_len + 36 <= 256
     told = ["--prompt-len", "8", "--generation-len", "2", "--batch-size", "1", "--repeat", "1"]
     assert cli.main(["bench", str(package.path), *told]) == 0
