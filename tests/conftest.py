@@ -5,6 +5,7 @@ import copy
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="REF",
         help="of recipes, test those that differ from this revision (HEAD), and what derives from them",
     )
+
+
+def pytest_configure() -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so would all processes that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by what fixtures share

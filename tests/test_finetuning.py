@@ -467,6 +467,11 @@ def alike(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[tuple[
     return figures
 
 
+@pytest.fixture(scope="module")
+def plain(alike: Callable[..., list[tuple[float, float]]]) -> list[tuple[float, float]]:
+    return alike("plain")
+
+
 @pytest.mark.parametrize(
     "others",
     [
@@ -478,9 +483,11 @@ def alike(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[tuple[
     ids=lambda others: next(iter(others)),
 )
 def test_how_a_step_is_computed_does_not_change_it(
-    others: dict[str, Any], alike: Callable[..., list[tuple[float, float]]], tmp_path: Path
+    others: dict[str, Any],
+    alike: Callable[..., list[tuple[float, float]]],
+    plain: list[tuple[float, float]],
+    tmp_path: Path,
 ) -> None:
-    plain = alike(f"plain-{tmp_path.name}")
     found = alike(f"other-{tmp_path.name}", **others)
     assert found == [pytest.approx(entry, rel=1e-4) for entry in plain]
 

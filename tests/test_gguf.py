@@ -88,9 +88,9 @@ def test_any_blocks_are_decoded_as_ggml_and_gguf_py_do(name: str) -> None:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_what_ggml_quantizes_is_near(name: str) -> None:
-    matrix = np.random.default_rng(6).standard_normal((8, 512)).astype(np.float32)
+    matrix = np.random.default_rng(6).standard_normal((2, 512)).astype(np.float32)
     one, source = encoded(quantize(matrix, name), name)
-    error = one.values(source.read, 0, 8) - matrix
+    error = one.values(source.read, 0, 2) - matrix
     worst = 0.9 if name[:3] in ("IQ1", "TQ1", "TQ2") else 0.5
     assert np.sqrt((error**2).mean()) < worst
 

@@ -57,7 +57,7 @@ def distribution(logits: np.ndarray, asked: Sampling, prompt: list[int], at: int
     return counts / at
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 1000),
     spread=st.sampled_from([0.0, 0.3, 3.0, 30.0]),
