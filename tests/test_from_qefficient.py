@@ -204,7 +204,7 @@ EXAMPLES = {
     "embeddings": ("cosine similarities:", "1."),
     "perplexity": ("hugging-face", "int8"),
     "speculation": ("lookup: ", "drafted tokens accepted"),
-    "vision": ("what is this ? -> '", "Decode: "),
+    "vision": ("What is this? -> 'two yellow crosses'", "Decode: "),
     "prefix_caching": (" 0 of them reused", " 64 of them reused"),
     "qnn": ("qnn-context-binary-generator", "--log_level debug"),
     "text": ("Prompt: class socket.", "Decode: "),

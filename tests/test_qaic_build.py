@@ -397,7 +397,7 @@ def test_a_prepared_folder_is_the_same_on_every_day(prepare: Prepare) -> None:
 def test_nothing_half_made_looks_prepared(
     prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline.companions, "copy", stop)
