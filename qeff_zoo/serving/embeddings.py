@@ -13,13 +13,14 @@ from functools import partial
 
 import numpy as np
 
-from qeff_zoo.errors import BusyError, ContextLengthError
+from qeff_zoo.errors import ContextLengthError
 from qeff_zoo.runtime import EmbeddingSession, Stats
 from qeff_zoo.runtime.encoder import Text
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.errors import shutting_down
 from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest
+from qeff_zoo.serving.waiting import Waiting
 
 
 @dataclass(eq=False)
@@ -48,12 +49,12 @@ class EmbeddingQueue:
     """
 
     def __init__(self, session: EmbeddingSession, *, max_waiting: int) -> None:
-        self.session, self._max_waiting = session, max_waiting
+        self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
         self._jobs: deque[_Job] = deque()  # whose turn it is comes first
         self._serving: asyncio.Task[None] | None = None  # as long as there are jobs
         self._closing, self._lock = False, threading.Lock()
-        self._active = self._running = self._ended = self._tokens = 0
+        self._running = self._tokens = 0
 
     async def embed(self, texts: Sequence[Text], *, cut: bool) -> tuple[list[Encoded], Array]:
         """Return the tokens of texts, and an embedding of each: (texts, hidden). To cancel this ends its calls.
@@ -68,12 +69,7 @@ class EmbeddingQueue:
             ContextLengthError: A text is too long, and must not be cut.
             ApiError: The server ends.
         """
-        if self._active > self._max_waiting:
-            raise BusyError(
-                f"{self._active:,} requests run or wait; expected at most {self._max_waiting:,}. Try again later."
-            )
-        self._active += 1
-        try:
+        with self._requests.one():
             read = await asyncio.to_thread(self.session.read, texts)
             if not cut:
                 self._check_lengths(read)
@@ -84,17 +80,14 @@ class EmbeddingQueue:
             if self._serving is None:
                 self._serving = asyncio.create_task(self._serve())
             return read, await job.future
-        finally:
-            self._active -= 1
-            self._ended += 1
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
         return Stats(
             rows=self.session.sizes.batch_size,
             running=self._running,
-            waiting=max(0, self._active - self._running),
-            finished={"done": self._ended},
+            waiting=max(0, self._requests.active - self._running),
+            finished={"done": self._requests.ended},
             prompt_tokens=self._tokens,
             reused_tokens=0,
             generated_tokens=0,

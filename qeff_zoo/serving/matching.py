@@ -19,6 +19,7 @@ from qeff_zoo.serving.errors import ApiError, shutting_down
 from qeff_zoo.serving.prompts import blaming, read_pictures
 from qeff_zoo.serving.schemas import PictureEmbeddingRequest, listed
 from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.waiting import Waiting
 
 
 class PictureQueue:
@@ -30,9 +31,9 @@ class PictureQueue:
     """
 
     def __init__(self, session: ImageEmbeddingSession, *, max_waiting: int) -> None:
-        self.session, self._max_waiting = session, max_waiting
+        self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo pictures")
-        self._active = self._ended = self._tokens = self._pictures = 0
+        self._tokens = self._pictures = 0
 
     async def embed(self, pictures: list[bytes], texts: list[Encoded]) -> Array:
         """Return an embedding of each picture, or of each text.
@@ -42,22 +43,14 @@ class PictureQueue:
             GenerationError: One cannot be embedded.
             ApiError: The server ends.
         """
-        if self._active > self._max_waiting:
-            raise BusyError(
-                f"{self._active:,} requests run or wait; expected at most {self._max_waiting:,}. Try again later."
-            )
-        self._active += 1
-        try:
-            running = asyncio.get_running_loop().run_in_executor(
-                self._worker, self._embed, pictures, texts
-            )
-        except RuntimeError as error:
-            raise shutting_down() from error
-        else:
+        with self._requests.one():
+            try:
+                running = asyncio.get_running_loop().run_in_executor(
+                    self._worker, self._embed, pictures, texts
+                )
+            except RuntimeError as error:
+                raise shutting_down() from error
             return await running
-        finally:
-            self._active -= 1
-            self._ended += 1
 
     def _embed(self, pictures: list[bytes], texts: list[Encoded]) -> Array:
         self._tokens += sum(len(text.ids) for text in texts)
@@ -71,9 +64,9 @@ class PictureQueue:
         """Return what has been done, and what is to do."""
         return Stats(
             rows=self.session.batch_sizes[-1],
-            running=min(self._active, 1),
-            waiting=max(0, self._active - 1),
-            finished={"done": self._ended},
+            running=min(self._requests.active, 1),
+            waiting=max(0, self._requests.active - 1),
+            finished={"done": self._requests.ended},
             prompt_tokens=self._tokens,
             reused_tokens=0,
             generated_tokens=0,

@@ -25,6 +25,7 @@ from qeff_zoo.runtime import (
 from qeff_zoo.runtime.languages import name_of
 from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
 from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.waiting import Waiting
 
 SpeechSession: TypeAlias = LabelledSpeechSession | SpeechSeq2SeqSession
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
@@ -61,10 +62,10 @@ class SpeechQueue:
     """
 
     def __init__(self, session: SpeechSession, *, max_waiting: int) -> None:
-        self.session, self._max_waiting = session, max_waiting
+        self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo speech")
         self._closing = False
-        self._active = self._running = self._done = self._failed = 0
+        self._running = self._done = self._failed = 0
 
     async def transcribe(self, sound: bytes, choices: Mapping[str, Any]) -> Transcription:
         """Return what is said. To cancel this ends the work at the end of a window.
@@ -98,42 +99,37 @@ class SpeechQueue:
         self, job: _Job, wanted: Callable[[Segment], bool]
     ) -> AsyncIterator[Segment | Transcription]:
         """Let the worker do a job, and yield what comes of it."""
-        if self._active > self._max_waiting:
-            raise BusyError(
-                f"{self._active:,} requests run or wait; expected at most {self._max_waiting:,}. Try again later."
-            )
-        if self._closing:
-            raise shutting_down()
-        loop = asyncio.get_running_loop()
-        fresh: asyncio.Queue[Segment | Transcription | BaseException] = asyncio.Queue()
-
-        def tell(item: Segment | Transcription | BaseException) -> None:
-            loop.call_soon_threadsafe(fresh.put_nowait, item)
-
-        def ended(work: Future[Transcription]) -> None:
-            tell(work.exception() or work.result())  # whatever went wrong is for who waits
-
-        def heard(_: int, segment: Segment) -> None:
-            if job.left.is_set() or self._closing:
+        with self._requests.one():
+            if self._closing:
                 raise shutting_down()
-            if wanted(segment):
-                tell(segment)
+            loop = asyncio.get_running_loop()
+            fresh: asyncio.Queue[Segment | Transcription | BaseException] = asyncio.Queue()
 
-        self._active += 1
-        try:
-            self._worker.submit(self._do, job, heard).add_done_callback(ended)
-            while True:
-                item = await fresh.get()
-                if isinstance(item, BaseException):
-                    self._failed += 1
-                    raise item
-                yield item
-                if isinstance(item, Transcription):
-                    self._done += 1
-                    return
-        finally:
-            job.left.set()
-            self._active -= 1
+            def tell(item: Segment | Transcription | BaseException) -> None:
+                loop.call_soon_threadsafe(fresh.put_nowait, item)
+
+            def ended(work: Future[Transcription]) -> None:
+                tell(work.exception() or work.result())  # whatever went wrong is for who waits
+
+            def heard(_: int, segment: Segment) -> None:
+                if job.left.is_set() or self._closing:
+                    raise shutting_down()
+                if wanted(segment):
+                    tell(segment)
+
+            try:
+                self._worker.submit(self._do, job, heard).add_done_callback(ended)
+                while True:
+                    item = await fresh.get()
+                    if isinstance(item, BaseException):
+                        self._failed += 1
+                        raise item
+                    yield item
+                    if isinstance(item, Transcription):
+                        self._done += 1
+                        return
+            finally:
+                job.left.set()
 
     def _do(self, job: _Job, heard: Callable[[int, Segment], None]) -> Transcription:
         """Write down a recording, in the worker's thread."""
@@ -156,7 +152,7 @@ class SpeechQueue:
         return Stats(
             rows=1,
             running=self._running,
-            waiting=max(0, self._active - self._running),
+            waiting=max(0, self._requests.active - self._running),
             finished={"done": self._done, "error": self._failed},
             prompt_tokens=0,
             reused_tokens=0,

@@ -162,7 +162,7 @@ class QaicProgram:
 
     def retain(self, states: Mapping[str, Array]) -> None:
         """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
-        self._changed = {**self._changed, **states}
+        self._changed.update(states)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call; what it returns has memory of its own.
@@ -182,8 +182,9 @@ class QaicProgram:
             else np.empty(shapes[name], buffer.dtype)
             for name, buffer in self._buffers.items()
         }
-        changed, self._changed = self._changed, {}
-        data |= {name: self._kept[name].write(array) for name, array in changed.items()}
+        while self._changed:  # one by one: another thread may load an adapter
+            name, array = self._changed.popitem()
+            data[name] = self._kept[name].write(array)
         if self._slices is not None:
             for slices, offsets in self._slices.of(rows):
                 status, _ = execution.setDataWithSlices(slices, self._slices.handle, offsets)
