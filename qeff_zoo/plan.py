@@ -125,8 +125,9 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     """
     choices = Chosen()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
-    drafts = [checkpoint.speculator.role] if checkpoint.speculator else []
-    components = tasks.components_of(recipe, *drafts)
+    beside = tasks.find(recipe.task).beside
+    wanted = [part.role for part in beside if part.wanted(checkpoint)]
+    components = tasks.components_of(recipe, *wanted)
     served = [tasks.find(component.task) for component in components]
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)

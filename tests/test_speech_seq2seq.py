@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 import transformers
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
+from transformers.models.whisper import generation_whisper, tokenization_whisper
 
 import qeff_zoo
 from qeff_zoo import pipeline
@@ -39,6 +41,7 @@ from qeff_zoo.runtime import (
     Transcription,
     languages,
     sampling,
+    speech_words,
 )
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording
@@ -70,6 +73,7 @@ TOKENS = {
     "suppress_tokens": [1, 2, 7, START, PREVIOUS, ENGLISH, GERMAN, TRANSLATE, TRANSCRIBE, NO_TIMES],
     "begin_suppress_tokens": [11, EOS],
     "max_length": 64,
+    "alignment_heads": [[0, 1], [2, 3], [3, 0]],
 }
 SPECIAL = [
     *("<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|en|>", "<|de|>"),
@@ -192,6 +196,94 @@ def test_text_and_times_are_those_of_generate(
     (found,) = session.transcribe(sound, **ours)
     assert_same(found, wanted)
     assert len(found.segments) > (3 if length == LONG else 0)
+
+
+# --- times of words --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [SHORT, LONG])
+def test_times_of_tokens_are_those_of_generate(
+    length: int,
+    session: SpeechSeq2SeqSession,
+    theirs: Any,
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[float] = []
+    end = Recording.end
+
+    def note(self: Any, window: Any, times: Any = ()) -> Any:
+        offset = self._at * self._step
+        found = end(self, window, times)
+        taken = sum(len(one.tokens) for one in found)  # what was begun and not ended is not
+        told.extend([offset + one for one in (*times, times[-1])][:taken])
+        return found
+
+    monkeypatch.setattr(Recording, "end", note)
+    sound = voice(length, RATE, length)
+    (found,) = session.transcribe(sound, language="en", generation_len=12, word_timestamps=True)
+    made = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)(
+        sound,
+        sampling_rate=RATE,
+        truncation=False,
+        padding="max_length" if length <= RATE else "longest",
+        return_attention_mask=True,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        answer = copy.deepcopy(theirs).generate(
+            **made,
+            language="en",
+            max_new_tokens=12,
+            return_timestamps=True,
+            return_token_timestamps=True,
+            return_segments=True,
+        )
+    spoken = answer["segments"][0][: len(found.segments)]
+    wanted = [at for one in spoken for at in one["token_timestamps"].tolist()]
+    assert told == pytest.approx(wanted, abs=1e-3)
+    assert len({*wanted}) > len(wanted) / 4
+    (plain,) = session.transcribe(sound, language="en", generation_len=12, timestamps=True)
+    assert (plain.words, plain.segments) == ((), found.segments)
+    assert " ".join(one.text for one in found.words).replace(" ", "") == found.text.replace(" ", "")
+    assert all(0 <= one.start <= one.end <= found.seconds for one in found.words)
+
+
+def test_the_path_through_weights_is_that_of_transformers() -> None:
+    random = np.random.default_rng(0)
+    for rows, columns in ((1, 1), (1, 9), (7, 40), (40, 7), (30, 300)):
+        costs = random.standard_normal((rows, columns)).round(1)  # some are equal
+        wanted = generation_whisper._dynamic_time_warping(costs)
+        for ours, one in zip(speech_words._warp(costs), wanted, strict=True):
+            assert ours.tolist() == one.tolist()
+    values = random.standard_normal((2, 3, 20)).astype(np.float32)
+    smooth = generation_whisper._median_filter(torch.from_numpy(values)[None], 7)[0]
+    assert np.array_equal(speech_words._smooth(values, 7), smooth.numpy())
+    assert speech_words.times_of(np.ones((2, 1, 5), np.float32), 7) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("code", "language"), [("en", "english"), ("ja", "japanese"), (None, None)]
+)
+def test_words_are_cut_as_by_transformers(code: str | None, language: str | None) -> None:
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    bytewise = tokenizers.Tokenizer(
+        tokenizers.models.BPE({one: at for at, one in enumerate(alphabet)}, [])
+    )
+    bytewise.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.decoder = tokenizers.decoders.ByteLevel()
+    shown = SimpleNamespace(
+        language=None, eos_token_id=999, decode=lambda ids, **_: bytewise.decode(ids)
+    )
+    for text in (' He said: "Well, (now)... don\'t!" - na\u00efve', " \u65e5\u672c\u3002 ok", " a"):
+        tokens = bytewise.encode(text).ids
+        words, _, places = tokenization_whisper._combine_tokens_into_words(shown, tokens, language)
+        found = speech_words.words_of(
+            tokens, [(at, at + 1) for at in range(len(tokens))], bytewise.decode, code
+        )
+        assert [(one.text, one.start, one.end) for one in found] == [
+            (word.strip(), at[0], at[-1] + 1) for word, at in zip(words, places, strict=True)
+        ]
 
 
 # --- falling back to other temperatures -------------------------------------------------------------
@@ -459,6 +551,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a task that there is none of": ({"task": "sing"}, "transcribe or translate"),
     "no tokens": ({"generation_len": 0}, "at least 1"),
     "a temperature below 0": ({"temperature": -1.0}, "0 or more"),
+    "words without times": ({"timestamps": False, "word_timestamps": True}, "expected both"),
     "no temperature": ({"temperature": ()}, "at least one number"),
     "temperatures that nothing asks for": ({"temperature": (0.0, 1.0)}, "nothing says when"),
     "silence that nothing doubts": ({"no_speech_threshold": 0.6}, "without logprob_threshold"),
@@ -517,6 +610,8 @@ def test_the_command_writes_text_times_and_json(
     assert capsys.readouterr().out.strip() == wanted.text
     assert main(["run", package, path, "--language", "german", "--timestamps"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(wanted.segments) + 2
+    assert main(["run", package, path, "--generation-len", "6", "--word-timestamps"]) == 0
+    assert "word" in capsys.readouterr().out
     (again,) = session.transcribe(path, language="de", **FALLBACK, seed=3, generation_len=6)
     given = ["--language", "de", "--fallback", "--seed", "3", "--generation-len", "6"]
     assert main(["run", package, path, *given]) == 0
@@ -627,6 +722,11 @@ def test_the_command_and_the_server_take_sounds_of_any_length(
             (0.0, 1.25, wanted.text)
         ]
         assert client.audio.transcriptions.create(**given).text == wanted.text
+        words = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
+        with pytest.raises(openai.BadRequestError, match="asks for words"):
+            client.audio.transcriptions.create(**given, **words)
+    with pytest.raises(GenerationError, match="tells no times of words"):
+        session.transcribe(path, word_timestamps=True)
 
 
 def test_qefficients_class_cuts_what_a_processor_padded(whole: Any) -> None:
@@ -733,6 +833,14 @@ def test_every_form_of_a_transcription(
     judged = ("avg_logprob", "compression_ratio", "no_speech_prob", "temperature")
     for one, same in zip(whole.segments, wanted.segments, strict=True):
         assert [getattr(one, name) for name in judged] == [getattr(same, name) for name in judged]
+    both = ask(
+        client, wave, response_format="verbose_json", timestamp_granularities=["word", "segment"]
+    )
+    (timed,) = session.transcribe(wave, language="en", word_timestamps=True, **drawn)
+    assert [(one.word, one.start, one.end) for one in both.words] == [
+        (one.text, one.start, one.end) for one in timed.words
+    ]
+    assert len(both.segments) == len(timed.segments)
     first = wanted.segments[0]
     srt = ask(client, wave, response_format="srt")
     assert srt.startswith(f"1\n00:00:00,{round(first.start * 1000):03} --> 00:00:")
@@ -756,10 +864,6 @@ BAD: Mapping[str, tuple[dict[str, Any], str]] = {
     "another model": ({"model": "other"}, "There is no model"),
     "a form that there is none of": ({"response_format": "xml"}, "response_format"),
     "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
-    "times of words": (
-        {"response_format": "verbose_json", "timestamp_granularities": ["word"]},
-        "asks for words",
-    ),
     "no recording": ({"file": ("a.wav", b"no sound")}, "Cannot read"),
     "subtitles as a stream": ({"response_format": "srt", "stream": True}, "stream"),
     "what is not known": ({"extra_body": {"beams": 5}}, "beams"),

@@ -120,6 +120,11 @@ def _add_sound(parser: argparse.ArgumentParser) -> None:
         help="of a recording, each word, or of some models each segment, with its time",
     )
     parser.add_argument(
+        "--word-timestamps",
+        action="store_true",
+        help="of a recording, each word with its time, of models that tell those of segments as well",
+    )
+    parser.add_argument(
         "--translate", action="store_true", help="of a recording, what is said in English"
     )
     parser.add_argument(

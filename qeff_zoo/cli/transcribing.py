@@ -11,6 +11,8 @@ from qeff_zoo.cli.reading import usable_package
 from qeff_zoo.errors import AdapterError, GenerationError
 from qeff_zoo.tasks import NAMES, SPEECH_SEQ2SEQ, find
 
+_TIMES = ("timestamps", "word_timestamps")
+
 
 def transcribe_all(arguments: argparse.Namespace) -> None:
     """Write down what is said in recordings."""
@@ -28,7 +30,7 @@ def transcribe_all(arguments: argparse.Namespace) -> None:
         (found,) = session.transcribe(path, **chosen)
         if arguments.json:
             print_json({"sound": str(path), **asdict(found)})
-        elif arguments.timestamps:
+        elif arguments.timestamps or arguments.word_timestamps:
             of_words = bool(found.words) or package.task != SPEECH_SEQ2SEQ
             parts = found.words if of_words else found.segments
             rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in parts]
@@ -51,11 +53,8 @@ def _chosen(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if value is not None}
     if task == SPEECH_SEQ2SEQ:
         falls_back = given.pop("fallback", False)
-        return (
-            (_fallback(given) if falls_back else {})
-            | given
-            | ({"timestamps": True} if arguments.timestamps else {})
-        )
+        asked = {name: True for name in _TIMES if getattr(arguments, name)}
+        return (_fallback(given) if falls_back else {}) | given | asked
     if given:
         name = next(iter(given))
         flag = "--translate" if name == "task" else f"--{name.replace('_', '-')}"

@@ -102,12 +102,18 @@ def open_session(
         choices = {"image_processor": named}
     target = targets.find(package.target)
     with _fitting(package):
-        answering, *before = (one for one in package.programs if one.role not in ROLES)
+        beside = {part.role for part in task.beside}
+        answering, *before = (one for one in package.programs if one.role not in beside)
         opening = opening or partial(target.open, package, answering.role, lean=lean)
         opened = opening(threads=threads, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
         for program in before:
             choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
+        for program in package.programs:
+            if program.role in beside - {*ROLES}:  # opened where it is asked for
+                choices[program.role] = partial(
+                    target.open, package, program.role, threads=threads, lean=lean
+                )
         if before and task.role == "decoder":
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)

@@ -35,6 +35,7 @@ class SpeechChoices:
         language: As "en" or "English"; None to detect it.
         task: "transcribe", or "translate" into English; None for what the package does without being told.
         timestamps: Whether times are told; None for where a recording is longer than a window.
+        word_timestamps: Whether times of words are told, as well as those of segments.
         prompt: Text that might have come before, which shows names and spelling.
         temperature: 0 for the likeliest token each time; of several, each is for a window that looked wrong at the one
             before.
@@ -50,6 +51,7 @@ class SpeechChoices:
     language: str | None = None
     task: SpeechTask | None = None
     timestamps: bool | None = None
+    word_timestamps: bool = False
     prompt: str | None = None
     temperature: float | Sequence[float] = 0.0
     compression_ratio_threshold: float | None = None
@@ -86,6 +88,11 @@ class SpeechChoices:
         length = self.generation_len
         if length is not None and length < 1:
             yield f"generation_len is {length}, expected at least 1. Leave it out, or give more."
+        if self.word_timestamps and self.timestamps is False:
+            yield (
+                "timestamps is False and word_timestamps is True; expected both, since words are those of segments. "
+                "Leave timestamps out."
+            )
         if not attempts:
             yield "temperature is an empty list; expected at least one number. Leave it out, or give 0."
         for name in ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"):

@@ -50,7 +50,7 @@ class Transcription:
 
     Args:
         text: All of it; "" for silence.
-        words: With their times; none of models that tell those of segments only.
+        words: With their times; of models that write token by token, where those are asked for.
         segments: With their times.
         language: Code of the language, as "en"; None where the model knows one only.
         seconds: Of the recording.

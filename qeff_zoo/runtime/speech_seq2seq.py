@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,13 +24,16 @@ from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speech_choices import SpeechChoices
 from qeff_zoo.runtime.speech_results import Segment, Transcription
-from qeff_zoo.runtime.speech_tokens import SpeechTokens
+from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording, Window
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.speech_words import times_of
+from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 _USUAL = SpeechChoices()
 _LEAST = 0.1  # seconds of a sound of any length
+_MEDIAN = 7  # frames, unless config.json says otherwise
+_TOKENS = "input_ids"
 _NOTHING: Mapping[int, int] = {}
 #: Its number, and the recording.
 _Waiting: TypeAlias = tuple[int, Recording]
@@ -52,6 +56,7 @@ class SpeechSeq2SeqSession:
         program: Its decoder, opened.
         encoder: Its encoder, opened.
         chosen: `spec.task` of the manifest.
+        alignment: Opens the program that says where each token was heard; None of packages without it.
 
     Raises:
         GenerationError: Another task's package, or the KV cache does not fit into memory.
@@ -67,7 +72,13 @@ class SpeechSeq2SeqSession:
     takes_pairs = False
 
     def __init__(
-        self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        encoder: Program,
+        chosen: Mapping[str, Any],
+        alignment: Callable[[], Program] | None = None,
     ) -> None:
         require(program, folder, self.task, {"input_ids", "position_ids"}, {"logits"})
         self.folder, self.decoder = folder, Decoder(program)
@@ -75,6 +86,7 @@ class SpeechSeq2SeqSession:
         self.features = features.load_features(folder)
         self.tokenizer = Tokenizer.find(folder)
         self.tokens = SpeechTokens.read(folder)
+        self._open_alignment = alignment
         #: Seconds to the first token of the last call.
         self.first_token_s = 0.0
         self._in_use = threading.Lock()
@@ -98,6 +110,11 @@ class SpeechSeq2SeqSession:
     def frames(self) -> int:
         """Samples, or frames of features, of a window; of models of sounds of any length, those of the longest."""
         return self.sources.longest
+
+    @property
+    def tells_words(self) -> bool:
+        """Whether words can have times."""
+        return self._open_alignment is not None
 
     @property
     def seconds(self) -> float:
@@ -231,15 +248,26 @@ class SpeechSeq2SeqSession:
             for _, segments in self._steps([recording]):
                 yield from segments
 
-    def language_of(self, token: int | None) -> str | None:
-        """Return the code of a language's token."""
-        return next((code for code, one in self.tokens.languages.items() if one == token), None)
+    @cached_property
+    def _alignment(self) -> Program | None:
+        """Says where each token was heard; opened where that is asked for first."""
+        return self._open_alignment() if self._open_alignment else None
+
+    @cached_property
+    def _smoothing(self) -> int:
+        return int(read_json(self.folder / "config.json").get("median_filter_width", _MEDIAN))
 
     # --- what is asked ---------------------------------------------------------------------------
 
     def _prepared(self, choices: SpeechChoices) -> list[int]:
         """Refuse what the model does not do, before anything is read; return the tokens of the prompt."""
         choices.check()
+        if choices.word_timestamps and not self.tells_words:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} tells no times of words; expected one with a program 'alignment', as "
+                "those have whose checkpoint's generation_config.json has `alignment_heads`. Build it again, or ask "
+                "for times of segments."
+            )
         if choices.no_speech_threshold is not None and self.tokens.no_times is None:
             raise GenerationError(
                 f"no_speech_threshold is {choices.no_speech_threshold}, and this model has no token for silence; "
@@ -335,7 +363,7 @@ class SpeechSeq2SeqSession:
                 if rows[row].recording.again(rows[row].window):
                     continue  # from its newest token before the answer, whose states are still there
                 one = rows.pop(row)
-                yield one, one.recording.end(one.window)
+                yield one, one.recording.end(one.window, self._times(row, one))
                 if not one.recording.ended:
                     begun.append((one.number, one.recording))
 
@@ -385,6 +413,25 @@ class SpeechSeq2SeqSession:
             row for row, one in rows.items() if not one.recording.extend(one.window, logits[row])
         ]
 
+    def _times(self, row: int, one: _Row) -> list[float]:
+        """Return when each token of a window begins but the last; nothing where that is not asked for."""
+        window, heard = (
+            one.window,
+            one.recording.heard // round(TICK * self.rate / self.features.step),
+        )
+        if not one.recording.choices.word_timestamps or self._alignment is None:
+            return []
+        tokens = [*window.begun, *window.answer[:-1]]
+        if len(tokens) == len(window.begun):
+            return []
+        given = {
+            name: self.decoder.states[name][row : row + 1]
+            for name in self._alignment.inputs
+            if name != _TOKENS
+        }
+        found = self._alignment.run({_TOKENS: np.array([tokens], np.int64), **given})["weights"][0]
+        return times_of(found[:, len(window.begun) :, : max(1, heard)], self._smoothing)
+
     def _prefill(
         self, prompts: Mapping[int, Sequence[int]], past: Mapping[int, int] = _NOTHING
     ) -> dict[int, Array]:
@@ -412,8 +459,9 @@ class SpeechSeq2SeqSession:
         assert self.tokenizer is not None
         return Transcription(
             text=self.tokenizer.decode(recording.said).strip(),
+            words=tuple(recording.words),
             segments=tuple(recording.segments),
-            language=self.language_of(recording.language),
+            language=self.tokens.code_of(recording.language),
             seconds=recording.seconds,
         )
 

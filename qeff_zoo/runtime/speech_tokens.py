@@ -122,6 +122,10 @@ class SpeechTokens:
             f"Language {language!r} is not known to this model; expected {known}. Leave it out, or give one of those."
         )
 
+    def code_of(self, token: int | None) -> str | None:
+        """Return the code of a language's token."""
+        return next((code for code, one in self.languages.items() if one == token), None)
+
     def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
         """Tell whether the language has to be detected before an answer begins."""
         told = language is not None or (task is None and self.forced and self.forced[0] is not None)

@@ -5,6 +5,7 @@ A window begins where the last segment of the one before ended, as in transforme
 What was begun and not ended in a window is heard again in the next.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,11 +14,13 @@ import numpy as np
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler
 from qeff_zoo.runtime.speech_choices import SpeechChoices, compression
-from qeff_zoo.runtime.speech_results import Segment
+from qeff_zoo.runtime.speech_results import Segment, TimedText
 from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
+from qeff_zoo.runtime.speech_words import words_of
 
 #: Token ids -> text.
 Decode = Callable[[Sequence[int]], str]
+_DIGITS = 2  # of seconds
 _HOT = 0.5  # a temperature; what was drawn at that does not begin the next window
 
 
@@ -83,11 +86,13 @@ class Recording:
     ) -> None:
         self._features, self.seconds, self._frames = features, seconds, frames
         self.choices, self._tokens, self._decode, self._step = choices, tokens, decode, step
-        is_long = len(features) > frames
+        is_long = len(features) > frames or choices.word_timestamps
         self.tells_times = is_long if choices.timestamps is None else choices.timestamps
         #: Token of the language, once it is known.
         self.language: int | None = None
         self.segments: list[Segment] = []
+        #: With their times, where those are asked for.
+        self.words: list[TimedText] = []
         #: What was said, as tokens without times.
         self.said: list[int] = []
         self._prompt = tuple(prompt)
@@ -179,11 +184,18 @@ class Recording:
             avg_logprob=window.avg_logprob, no_speech_prob=window.no_speech_prob
         )
 
-    def end(self, window: Window) -> list[Segment]:
+    @property
+    def heard(self) -> int:
+        """Frames of the window that are of the recording, and not of silence that was added."""
+        frames = min(math.ceil(round(self.seconds / self._step, 6)), len(self._features))
+        return min(frames - self._at, self._frames)
+
+    def end(self, window: Window, times: Sequence[float] = ()) -> list[Segment]:
         """Take what was said in a window; return its segments, of what is likely silence none.
 
         Args:
             window: That has ended.
+            times: When each token but the last begins, in seconds of the window; nothing where words have no times.
         """
         answer = window.answer
         temperature = self.choices.samplings[window.attempt].temperature
@@ -205,8 +217,11 @@ class Recording:
             pieces = [(0, self.seconds / TICK, answer)]
         offset = self._at * self._step
         ratio = compression(self._decode(self._texts(answer)).encode())
-        found = []
+        found, place = [], 0
         for start, end, tokens in pieces:
+            if times:
+                self.words += self._words(tokens, place, times, offset)
+            place += len(tokens)
             self.said += self._texts(tokens)
             self._earlier += _unpaired(tokens, self._tokens.first_time)
             segment = Segment(
@@ -223,6 +238,24 @@ class Recording:
         self._at += forward
         self.segments += found
         return found
+
+    def _words(
+        self, tokens: Sequence[int], place: int, times: Sequence[float], offset: float
+    ) -> list[TimedText]:
+        """Return the words of a segment.
+
+        Args:
+            tokens: Of it.
+            place: Of the first of them in the window.
+            times: As of `end`.
+            offset: Of the window, in seconds.
+        """
+        begins = [round(offset + one, _DIGITS) for one in (*times, times[-1])]
+        first = self._tokens.first_time
+        said = [(at, one) for at, one in enumerate(tokens, place) if first is None or one < first]
+        spans = [(begins[at - 1] if at else offset, begins[at]) for at, _ in said]
+        language = None if self.choices.task == "translate" else self._tokens.code_of(self.language)
+        return words_of([one for _, one in said], spans, self._decode, language)
 
     def _texts(self, tokens: Sequence[int]) -> list[int]:
         first = self._tokens.first_time

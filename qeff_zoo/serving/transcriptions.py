@@ -248,7 +248,7 @@ async def _read(
             f"is {sorted(times)}; expected {' or '.join(GRANULARITIES)}, with response_format verbose_json",
         )
     writes = isinstance(session, SpeechSeq2SeqSession)
-    if "word" in times and writes:
+    if "word" in times and isinstance(session, SpeechSeq2SeqSession) and not session.tells_words:
         raise _invalid(
             _TIMES[0], "asks for words; expected 'segment', of which alone this model tells times"
         )
@@ -261,7 +261,11 @@ async def _read(
         told, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
     )
     return _Asked(
-        sound=await sound.read(), choices=choices, form=form_, times=times, stream=stream == "true"
+        sound=await sound.read(),
+        choices={**choices, "word_timestamps": True} if writes and "word" in times else choices,
+        form=form_,
+        times=times,
+        stream=stream == "true",
     )
 
 

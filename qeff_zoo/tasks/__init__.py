@@ -41,7 +41,7 @@ NAMES = (
     "text2text-generation",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads", "draft"]
+Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads", "draft", "alignment"]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]
@@ -84,6 +84,7 @@ class Part:
             for a part of a model whose repeated layers are not looked for.
         tracing: `tracing(model, **variant)` describes how to trace a model.
         half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it.
+        wanted: Of a part that a package may have or not, whether that of a checkpoint has it.
         variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
     """
@@ -92,6 +93,7 @@ class Part:
     probe: Callable[[Any], Any] | None
     tracing: Callable[..., Tracing]
     half: Callable[[Any], Any] | None = None
+    wanted: Callable[["Checkpoint"], bool] = lambda checkpoint: True
     variant: Callable[["Checkpoint", Recipe, Shape, Mapping[str, Any]], dict[str, Any]] = (
         lambda checkpoint, recipe, shape, chosen: {}
     )
@@ -109,7 +111,7 @@ class Task(Part):
         name: Hub pipeline tag.
         program: What its program is called in a package of several; its role where there is one.
         before: Parts whose results it reads, as the pictures that a vision tower has read.
-        beside: Parts that a package may have or not: heads that draft for it.
+        beside: Parts that a package may have or not: heads that draft for it, or what times words.
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token, or frame of sound, has an answer of its own.
         reads: What its packages read.

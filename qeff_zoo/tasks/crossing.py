@@ -138,7 +138,7 @@ class Read(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.asking = model, _asking(model)
+        self.model, self.asking = model, asking(model)
 
     def forward(self, source: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return keys and values of every layer of the decoder."""
@@ -161,7 +161,7 @@ class Read(nn.Module):
         return (*(value for _, _, value in cross.named()), *lengths)
 
 
-def _asking(model: Any) -> list[tuple[Any, int]]:
+def asking(model: Any) -> list[tuple[Any, int]]:
     """Return the modules of the decoder that ask what the encoder returns, and the width of their queries.
 
     Returns:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `speech-seq2seq` contract: a sound in, and tokens of what was said, one after the other.
 
-Two programs: `encoder` reads a sound once, `decoder` writes of what came of it. A model reads windows of one length, or
-sounds of any length, by `SoundShape`. See `qeff_zoo.tasks.crossing` for
-inputs and outputs. The Hub's tag is `automatic-speech-recognition`, as of models that label frames.
+Two programs: `encoder` reads a sound once, `decoder` writes of what came of it, see `qeff_zoo.tasks.crossing`. Of
+checkpoints that say which heads follow the sound, a third, `alignment`, says where each token was heard, see
+`qeff_zoo.tasks.aligning`. A model reads windows of one length, or sounds of any length, by `SoundShape`. The Hub's tag
+is `automatic-speech-recognition`, as of models that label frames.
 """
 
 from collections.abc import Mapping
@@ -39,6 +40,28 @@ def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {"continuous_batching": True} if shape.full_batch_size else {}
+
+
+def _align(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import aligning
+
+    return aligning.tracing(model, **variant)
+
+
+def _heads(checkpoint: "Checkpoint") -> list[list[int]]:
+    """Return layer and head of each that follows the sound; none where the checkpoint does not say."""
+    told = checkpoint.generation_config.get("alignment_heads") or []
+    return [[int(layer), int(head)] for layer, head in told]
+
+
+def _heads_variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {"alignment_heads": _heads(checkpoint)}
+
+
+def _whole(shape: Shape) -> list[dict[str, Any]]:
+    return named("Alignment", [{"batch_size": 1, "seq_len": shape.ctx_len}])
 
 
 def sources(shape: Shape) -> list[dict[str, Any]]:
@@ -80,6 +103,16 @@ TASK = Task(
             tracing=_read,
             half=lambda model: model.get_encoder(),
             specializations=sources,
+        ),
+    ),
+    beside=(
+        Part(
+            role="alignment",
+            probe=None,
+            tracing=_align,
+            wanted=lambda checkpoint: bool(_heads(checkpoint)),
+            variant=_heads_variant,
+            specializations=_whole,
         ),
     ),
     answers="logits",

@@ -6,6 +6,7 @@ See `qeff_zoo.tasks.decoding` for inputs and outputs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import CHOICES, Request
@@ -57,6 +58,10 @@ def _heads(model: Any, **variant: Any) -> Tracing:
     from qeff_zoo.tasks import drafting
 
     return drafting.tracing(model, **variant)
+
+
+def _has(checkpoint: "Checkpoint", role: str) -> bool:
+    return checkpoint.speculator is not None and checkpoint.speculator.role == role
 
 
 def _heads_variant(
@@ -195,6 +200,7 @@ TASK = Task(
             role=HEADS,
             probe=None,
             tracing=_heads,
+            wanted=partial(_has, role=HEADS),
             variant=_heads_variant,
             specializations=_drafts,
         ),
@@ -202,6 +208,7 @@ TASK = Task(
             role=DRAFT,
             probe=None,
             tracing=_layer,
+            wanted=partial(_has, role=DRAFT),
             variant=_layer_variant,
             specializations=_layer_specializations,
         ),
