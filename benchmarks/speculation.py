@@ -192,7 +192,9 @@ def _beside(
                     turns[name].append(_write(session, name, ways[name], asked))
             name = f"{count} beside each other, {kind}"
             found[name] = {way: _sum(every) for way, every in turns.items()}
-            ratio = found[name]["plain"]["cpu_s"] / found[name]["lookup"]["cpu_s"]
+            # Of the fastest turns: whatever else the machine does only adds.
+            plain, lookup = (min(found[name][way]["each_cpu_s"]) for way in ways)
+            ratio = plain / lookup
             limits[name] = {"value": round(ratio, 3), "at_least": 0.97, "within": ratio >= 0.97}
             print(name, limits[name], file=sys.stderr)
     return {"texts": found, "limits": limits}
