@@ -114,7 +114,7 @@ def _add_run(commands: Any) -> None:
         "sound",
         nargs="*",
         metavar="RECORDING",
-        help="of speech, such as speech.wav, to be written down",
+        help="of speech, such as speech.wav, to be written down; or that --prompt is about",
     )
     parser.add_argument(
         "--timestamps",
