@@ -183,10 +183,10 @@ def maker(llama: Path, folder: Path) -> Callable[..., Made]:
     def make(kind: str, **choices: Any) -> Made:
         key = kind, *choices.items()
         if key not in known:
-            torch.manual_seed(3)
             own, place, kinds = kind in published_mtp.KINDS, folder / kind, {**KINDS, **LAYERS}
             checkpoint, speculator = (place, "mtp") if own else (llama, str(place))
             if not place.exists():
+                torch.manual_seed(3)
                 published_mtp.write(kind, place) if own else kinds[kind](place, 64, 257)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("QEFF_HOME", str(home))
