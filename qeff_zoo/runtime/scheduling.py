@@ -355,7 +355,12 @@ class Scheduler:
         """Tell drafters that read it what the model made of a call's tokens."""
         for seat in seats:
             if isinstance(seat.drafter, Reader) and seat.row in self._decoder.hidden:
-                seat.drafter.read(pieces[seat.row].start, self._decoder.hidden[seat.row])
+                start, sights = pieces[seat.row].start, seat.answer.request.sights
+                # What drafts knows nothing of pictures; behind them positions go on as in any text.
+                left = max(0, int(sights.places[-1]) + 1 - start) if sights else 0
+                hidden = self._decoder.hidden[seat.row][left:]
+                if len(hidden):
+                    seat.drafter.read(start + left, hidden)
 
     def _decode(self, decoding: Sequence[_Seat]) -> None:
         """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
