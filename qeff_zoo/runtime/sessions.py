@@ -111,11 +111,9 @@ def open_session(
         observed = Observed(opened, observe) if observe else opened
         for program in before:
             choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
-        for program in package.programs:
-            if program.role in beside - {*ROLES}:  # opened where it is asked for
-                choices[program.role] = partial(
-                    target.open, package, program.role, threads=threads, lean=lean
-                )
+        opens = partial(target.open, package, threads=threads, lean=lean)
+        others = {one.role for one in package.programs} & beside - {*ROLES}
+        choices |= {role: partial(opens, role) for role in others}  # where it is asked for
         if before and task.role == "decoder":
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
