@@ -404,9 +404,9 @@ def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
 
 
 def _is_product(value: ir.Value | None) -> bool:
-    """Tell whether a value is what a matrix, or a matrix and a bias, made of hidden states (batch, seq, …)."""
+    """Tell whether a value is what a matrix, with a bias or less minima, made of hidden states (batch, seq, …)."""
     node = value.producer() if value is not None else None
-    if node is not None and node.op_type == "Add":
+    if node is not None and node.op_type in ("Add", "Sub"):
         return any(_is_product(one) for one in node.inputs)
     return node is not None and node.op_type in _PRODUCTS
 
