@@ -80,6 +80,8 @@ class Decoder:
         #: By row, of the tokens that it ran last, what heads draft from, (tokens, size); nothing where there are none.
         self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
+        #: Whether to forget a row's newest tokens is to write over them: all states have a row for each position.
+        self.only_grows = len(self._growing) == len(program.states)
 
     @property
     def verifies(self) -> bool:
@@ -163,11 +165,6 @@ class Decoder:
             kept: New tokens of a row at most.
         """
         return self.program.together(starts, prefill=True, kept=kept)
-
-    @property
-    def only_grows(self) -> bool:
-        """Whether to forget a row's newest tokens is to write over them: all states have a row for each position."""
-        return all(state.grows for state in self.program.states)
 
     @property
     def layout(self) -> list[list[int | str]]:

@@ -354,7 +354,8 @@ class Scheduler:
     def _tell(self, seats: Sequence[_Seat], pieces: Mapping[int, Piece]) -> None:
         """Tell drafters that read it what the model made of a call's tokens."""
         for seat in seats:
-            if isinstance(seat.drafter, Reader) and seat.row in self._decoder.hidden:
+            # In this order: to ask of a protocol takes longer.
+            if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):
                 start, sights = pieces[seat.row].start, seat.answer.request.sights
                 # What drafts knows nothing of pictures; behind them positions go on as in any text.
                 left = max(0, int(sights.places[-1]) + 1 - start) if sights else 0
