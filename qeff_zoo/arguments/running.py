@@ -112,7 +112,7 @@ def _add_sound(parser: argparse.ArgumentParser) -> None:
         "sound",
         nargs="*",
         metavar="RECORDING",
-        help="of speech, such as speech.wav, to be written down",
+        help="of speech, such as speech.wav, to be written down; or that --prompt is about",
     )
     parser.add_argument(
         "--timestamps",

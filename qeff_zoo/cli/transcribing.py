@@ -7,16 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.cli.printing import print_generated, print_json, table
-from qeff_zoo.cli.reading import usable_package
 from qeff_zoo.errors import AdapterError, GenerationError
+from qeff_zoo.package import Package
 from qeff_zoo.tasks import NAMES, SPEECH_SEQ2SEQ, find
 
 
-def transcribe_all(arguments: argparse.Namespace) -> None:
+def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
     """Write down what is said in recordings."""
     from qeff_zoo.runtime import open_session
 
-    package = usable_package(arguments.package)
     if package.task in NAMES and find(package.task).reads != "sound":
         raise GenerationError(
             f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."

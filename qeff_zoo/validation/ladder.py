@@ -30,7 +30,7 @@ from qeff_zoo.validation.parity import (
     relative_errors,
 )
 from qeff_zoo.validation.records import Record
-from qeff_zoo.validation.reference_answers import Answers, ask
+from qeff_zoo.validation.reference_answers import Answers, Reference
 from qeff_zoo.validation.trials import Key, Progress, Trial, try_package
 
 __all__ = ["Record", "validate"]
@@ -67,15 +67,16 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
-    trial = try_package(package, threads, step, opening)
     rounding = Numerics.together(program.numerics for program in package.programs)
-    chosen = _chosen(trial)
-    request = _request(package, checkpoint, trial, rounding)
     device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
-    request["device"] = device and asdict(device)
-    request["runs"] = [run.sequence for run in trial.runs] if chosen else []
-    heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
-    reference = ask(request, threads, step, arrays={**chosen, **_shown(trial), **heard})
+    with Reference(threads) as process:  # it starts while the package runs
+        trial = try_package(package, threads, step, opening)
+        chosen = _chosen(trial)
+        request = _request(package, checkpoint, trial, rounding)
+        request["device"] = device and asdict(device)
+        request["runs"] = [run.sequence for run in trial.runs] if chosen else []
+        heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
+        reference = process.ask(request, step, {**chosen, **_shown(trial), **heard})
     judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,
@@ -104,8 +105,8 @@ def _request(
         "types": trial.types,
         "sources": trial.sources,
         "texts": trial.texts,
-        "pictures": [len(found) for found in trial.pictures],
-        "images": trial.images,
+        "media": [len(found) for found in trial.media],
+        "of_media": trial.of_media,
         "told": _told(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
@@ -133,12 +134,12 @@ def _chosen(trial: Trial) -> dict[str, Array]:
 
 
 def _shown(trial: Trial) -> dict[str, Array]:
-    """Return the pictures of the sequences, as `reference` takes them."""
+    """Return the pictures or sounds in the sequences, as `reference` takes them."""
     return {
-        f"picture.{number}.{place}.{name}": array
-        for number, pictures in enumerate(trial.pictures)
-        for place, picture in enumerate(pictures)
-        for name, array in picture.items()
+        f"media.{number}.{place}.{name}": array
+        for number, found in enumerate(trial.media)
+        for place, one in enumerate(found)
+        for name, array in one.items()
     }
 
 
