@@ -185,6 +185,57 @@ def llama_cpp(model: str, threads: int) -> Turn:
     return turn
 
 
+def llama_cpp_lookup(model: str, threads: int) -> Turn:
+    """Open a GGUF file with llama-cpp-python, to write a given text: two prompts, of which the second is written.
+
+    Each token is drawn as ever, and then the text's own is taken. Its lookup is of the newest two tokens, and drafts
+    always as many; its documentation says two for a CPU, and ten by default.
+    """
+    from llama_cpp import Llama
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    class Replayed(Llama):  # type: ignore[misc]
+        def sample(self, *given: Any, idx: int | None = None, **options: Any) -> int:
+            super().sample(*given, idx=idx, **options)
+            known = self.n_tokens if idx is None else idx + 1
+            return int(self.written[known])
+
+    opened = Replayed(
+        model,
+        n_ctx=2048,
+        n_threads=threads,
+        n_threads_batch=threads,
+        logits_all=True,
+        verbose=False,
+    )
+    drafters = {
+        "plain": None,
+        "lookup of 2": LlamaPromptLookupDecoding(num_pred_tokens=2),
+        "lookup of 10": LlamaPromptLookupDecoding(num_pred_tokens=10),
+    }
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        prompt, text = prompts[0], prompts[1][:generation_len]
+        # What is drafted behind the end counts for nothing.
+        opened.written = [*prompt, *text, *[0] * 16]
+        found = {}
+        for name, drafter in drafters.items():
+            opened.reset()
+            opened.draft_model, opened._logits_all = drafter, drafter is not None
+            tokens: Tokens = []
+            for token in opened.generate(prompt, temp=0.0):
+                if not tokens:
+                    clocks = _Clocks()
+                tokens.append(token)
+                if len(tokens) == len(text):
+                    break
+            found[name] = clocks.last()["total_cpu_s"]
+            assert tokens == text
+        return {"decode_cpu_s": found}
+
+    return turn
+
+
 def memory(_: str, threads: int) -> Turn:
     """Read memory as a product of a matrix and a vector does: the bandwidth that bounds decoding."""
     rows = _READ_BYTES // threads // 4 // _COLUMNS
@@ -210,6 +261,7 @@ ENGINES: Mapping[str, Callable[[str, int], Turn]] = {
     "onnxruntime-genai": onnxruntime_genai,
     "openvino-genai": openvino_genai,
     "llama.cpp": llama_cpp,
+    "llama.cpp lookup": llama_cpp_lookup,
     "memory": memory,
 }
 

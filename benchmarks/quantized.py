@@ -195,7 +195,7 @@ def build(cache: Path, model: Path, choices: tuple[str, ...]) -> tuple[str, dict
     first = measure(command, environment)
     shutil.rmtree(store / "packages")
     again = measure(command, environment)
-    (manifest,) = (store / "packages").rglob("manifest.json")
+    (manifest,) = (store / "packages").glob("*/manifest.json")
     folder = manifest.parent
     kept = cache / "quantized-packages" / folder.name
     shutil.rmtree(kept, ignore_errors=True)

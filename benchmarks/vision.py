@@ -125,7 +125,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ours(session: Any, pixels: Any, text: list[int]) -> dict[str, float]:
-    session.vision.forget()
+    session.reader.forget()
     begun = time.process_time()
     request = session.request(
         [_PLACEHOLDER, *text], images=[{"pixel_values": pixels}], generation_len=1

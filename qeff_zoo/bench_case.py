@@ -58,7 +58,7 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
     return Figures(
         **asdict(case),
         ttft_s=medians["ttft_s"],
-        encode_s=medians["encode_s"] if session.vision else None,
+        encode_s=medians["encode_s"] if session.reader else None,
         image_tokens=int(medians["image_tokens"]),
         prefill_tokens_per_s=(
             case.batch_size * (case.prompt_len + medians["image_tokens"]) / medians["prefill_s"]
@@ -89,12 +89,12 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     draw = random.Random(number)
     firsts: list[float] = []
     # Of a picture's tokens there must be none besides its own.
-    taken = {session.marker, session.placeholder} if session.vision else set()
+    taken = {session.marker, session.placeholder} if session.reader else set()
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
     prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
     begun = time.perf_counter()
     requests = [_request(session, case, prompt, number) for prompt in prompts]
-    prepared = time.perf_counter() - begun if session.vision else 0.0
+    prepared = time.perf_counter() - begun if session.reader else 0.0
     answers = [session.answer(request, _FirstToken(firsts)) for request in requests]
     begun = time.perf_counter() - prepared
     with session.exclusively() as scheduler:
@@ -110,7 +110,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         "ttft_s": statistics.mean(firsts) - begun,
         "prefill_s": prefill,
         "decode_s": total - prefill - prepared,
-        "encode_s": statistics.mean(sum(p.seconds for p in one.pictures) for one in requests),
+        "encode_s": statistics.mean(sum(p.seconds for p in one.encoded) for one in requests),
         "image_tokens": len(requests[0].prompt) - case.prompt_len,
         "total_s": total,
         "drafted": scheduler.timings.drafted_tokens,
@@ -121,9 +121,9 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
 def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     """Return a request; every picture is encoded for each, as that of a client whom nobody came before."""
     choices = {"generation_len": case.generation_len, "ignore_eos": True}
-    if session.vision is None:
+    if session.reader is None:
         return session.request(prompt, **choices)
-    session.vision.forget()
+    session.reader.forget()
     shown = case.images or [_noise(number)]
     request = session.request([*[session.marker] * len(shown), *prompt], images=shown, **choices)
     if request.limit < case.generation_len:

@@ -43,7 +43,8 @@ def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
         tensors: "sha256:…" of the data file.
     """
     graph = made.lowered.model.graph
-    states = {value.name: state for value in graph.inputs if (state := state_of(value))}
+    inputs = [value for value in graph.inputs if not value.is_initializer()]
+    states = {value.name: state for value in inputs if (state := state_of(value))}
     written = {state.output for state in states.values()}
     compiler = dict(plan.resolved.toolchain)
     name, number = next(iter(compiler.items()))
@@ -62,11 +63,11 @@ def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
             "compiler": {"name": name, "version": number},
         },
         "specializations": specializations,
-        "inputs": [tensor_entry(value) for value in graph.inputs if value.name not in states],
+        "inputs": [tensor_entry(value) for value in inputs if value.name not in states],
         "outputs": [tensor_entry(value) for value in graph.outputs if value.name not in written],
         "states": [
             _state(states[value.name], value, plan.resolved.states)
-            for value in graph.inputs
+            for value in inputs
             if value.name in states
         ],
         "numerics": made.lowered.numerics.as_dict(),

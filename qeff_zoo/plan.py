@@ -294,7 +294,8 @@ def _check_programs(
     roles = [repr(component.role) for component in components]
     if checkpoint.speculator and repr(checkpoint.speculator.role) not in roles:
         choices.problems.append(
-            f"--speculator is for {tasks.TEXT_GENERATION}, and the package is for {recipe.task}. Leave it out."
+            f"--speculator is for {tasks.TEXT_GENERATION} and {tasks.IMAGE_TEXT_TO_TEXT}, and the package is for "
+            f"{recipe.task}. Leave it out."
         )
     if len(roles) > target.programs:
         choices.problems.append(

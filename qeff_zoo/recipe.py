@@ -87,25 +87,44 @@ class Component:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images:
-    """How pictures come into a language model.
+class Media:
+    """How pictures or sounds, of which another program makes rows of features, come into a language model.
 
     Args:
-        token: Field of the config with the token of which there is one for each row of a picture's features.
-        patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
-            pictures of one size.
+        token: Field of the config with the token of which there is one for each row of features.
         axes: Of rotary positions: 1, or 3 for time, height and width.
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
         whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
-        marker: Field of the config with the token that stands for a picture in a prompt; nothing for `token`.
-        before: Tokens before those of a picture, of those that its marker becomes: ids, fields of the config, or texts.
+        marker: Field of the config with the token that stands for a picture or sound in a prompt; nothing for `token`.
+        before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
+        mask: What a processor calls the part of its result that is no padding, where it fills up.
+    """
+
+    token: str
+    axes: int = 1
+    types: str = ""
+    whole: str = ""
+    deepstack: str = ""
+    marker: str = ""
+    before: tuple[int | str, ...] = ()
+    after: tuple[int | str, ...] = ()
+    text: str = ""
+    mask: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(Media):
+    """How pictures come into a language model.
+
+    Args:
+        patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
+            pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
-        mask: What a processor calls the pixels that are no padding, of pictures that it fills up to the largest.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
         planes: Whether patches are (channels, rows, columns), and not one list of values.
         taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, else
@@ -117,24 +136,31 @@ class Images:
 
     token: str = "image_token_id"
     patches: bool = False
-    axes: int = 1
-    types: str = ""
-    whole: str = ""
-    deepstack: str = ""
-    marker: str = ""
-    before: tuple[int | str, ...] = ()
-    after: tuple[int | str, ...] = ()
-    text: str = ""
     layout: str = ""
     nested: bool = False
     sized: bool = False
-    mask: str = ""
     lines: bool = False
     planes: bool = False
     taps: str = ""
     frames: bool = False
     merged: bool = False
     positions: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sounds(Media):
+    """How sounds come into a language model, of which an encoder reads windows of one length.
+
+    Args:
+        windows: How many a sound may have at most; 0 for as many as fit into a prompt.
+        together: Whether features of a sound are computed of all its windows together, and not of each by itself.
+        inline: Whether the chat template takes messages of text alone, in which a marker stands for each sound.
+    """
+
+    token: str = "audio_token_id"
+    windows: int = 0
+    together: bool = False
+    inline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +191,7 @@ class Recipe:
         transforms: Applied in order.
         components: Models that become programs; nothing for those of the task.
         images: How pictures come in, of a model that reads them.
+        sounds: The same of a model that hears.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -184,6 +211,7 @@ class Recipe:
     transforms: tuple[Transform, ...] = ()
     components: tuple[Component, ...] = ()
     images: Images | None = None
+    sounds: Sounds | None = None
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""
@@ -193,6 +221,11 @@ class Recipe:
     quant_exceptions: tuple[str, ...] = ()
     tiny: tuple[Tiny, ...]
     rev: int = 1
+
+    @property
+    def media(self) -> Media | None:
+        """How what is no text comes in, of a model that reads it among text."""
+        return self.images or self.sounds
 
 
 def frames(count: Callable[[Any], int]) -> Transform:

@@ -68,10 +68,10 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
         UnsupportedModelError: There is none.
     """
     recipe = find_recipe(config["model_type"])
-    if recipe.images:
+    if recipe.media:
         recipe = replace(recipe, fixed_kv_heads=_BESIDE)
     inner = config.get("text_config")
-    kind = inner.get("model_type") if isinstance(inner, Mapping) and recipe.images else None
+    kind = inner.get("model_type") if isinstance(inner, Mapping) and recipe.media else None
     if kind is None or file_name(kind) not in list_model_types():
         return recipe
     text = find_recipe(kind)
@@ -85,7 +85,7 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
 
 def _fits(transform: Transform, recipe: Recipe) -> bool:
     """Tell whether a transform of text suits pictures: a window's cache does not tell whose its keys are."""
-    return not (recipe.images and recipe.images.whole and transform.name == "window_cache")
+    return not (recipe.media and recipe.media.whole and transform.name == "window_cache")
 
 
 def file_name(model_type: str) -> str:

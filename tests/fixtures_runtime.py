@@ -110,3 +110,11 @@ def program_of(folder: Path, **symbols: str) -> OrtProgram:
     session = open_graph(folder / "graph.onnx", threads=1)
     states = states_of(ir.load(folder / "graph.onnx").graph.inputs)
     return OrtProgram(session, states, specializations(**symbols))
+
+
+@pytest.fixture(scope="session")
+def made(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Make packages with what drafts, by its kind; see `speculators.maker`."""
+    import speculators
+
+    return speculators.maker(models.llama, tmp_path_factory.mktemp("drafting"))

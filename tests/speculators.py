@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads that draft, with random weights, in the formats in which they are shared."""
+"""What drafts, with random weights, in the formats in which it is shared; packages with it, and their sessions."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import published_mtp
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from qeff_zoo import registry
+import qeff_zoo
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.speculators import with_speculator
 
 _LAYERS, _INNER = 2, 24
 
@@ -135,7 +144,71 @@ def of_speculators(folder: Path, hidden: int, vocab: int) -> Path:
 
 KINDS = {"turbo": turbo, "medusa": medusa, "chained": chained, "tied": tied}
 LAYERS = {"eagle3": eagle3, "speculators": of_speculators}
-MTP = ("deepseek_v3", "qwen3_next")
+SIZES: dict[str, Any] = {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A package with what drafts for it.
+
+    Args:
+        checkpoint: Of the model.
+        speculator: As the package was built with.
+        package: As built.
+        home: Whose store has it.
+    """
+
+    checkpoint: Path
+    speculator: str
+    package: Package
+    home: Path
+
+    @cached_property
+    def model(self) -> Any:
+        """Hugging Face's."""
+        return published_mtp.loaded(self.checkpoint)
+
+    @cached_property
+    def located(self) -> Any:
+        """What drafts, for the reference."""
+        found = with_speculator(open_checkpoint(str(self.checkpoint)), self.speculator).speculator
+        assert found is not None
+        return found.located
+
+
+def maker(llama: Path, folder: Path) -> Callable[..., Made]:
+    """Return what makes heads or a layer for the tiny Llama, or a model with one of its own, and a package; once."""
+    known, home = dict[Any, Made](), folder / "home"
+
+    def make(kind: str, **choices: Any) -> Made:
+        key = kind, *choices.items()
+        if key not in known:
+            own, place, kinds = kind in published_mtp.KINDS, folder / kind, {**KINDS, **LAYERS}
+            checkpoint, speculator = (place, "mtp") if own else (llama, str(place))
+            if not place.exists():
+                torch.manual_seed(3)
+                published_mtp.write(kind, place) if own else kinds[kind](place, 64, 257)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("QEFF_HOME", str(home))
+                choices = {"validate": False, **SIZES, **choices}
+                package = qeff_zoo.build(checkpoint, speculator=speculator, **choices)
+            known[key] = Made(checkpoint, speculator, package, home)
+        return known[key]
+
+    return make
+
+
+def opened(package: Package, speculate: Any = "heads") -> TextGenerationSession:
+    """Open a package whose wide calls and drafts seem to be free: as much is drafted as can be."""
+    session = qeff_zoo.load(package, threads=1, speculate=speculate)
+    assert isinstance(session, TextGenerationSession)
+    if session.speculation:
+        costs: Any = session.speculation.drafter(session.request([1]))._costs  # type: ignore[attr-defined]
+        object.__setattr__(costs, "beginning", 0.0)
+        object.__setattr__(costs, "drafting", 0.0)
+        costs.together.update(dict.fromkeys(costs.together, 1e9))
+        costs.seconds.update(dict.fromkeys(costs.seconds, 1.0))
+    return session
 
 
 def _random(*shape: int) -> torch.Tensor:
@@ -154,49 +227,3 @@ def _write(folder: Path, config: str, sizes: dict, weights: str, tensors: dict) 
     (folder / config).write_text(json.dumps(sizes), encoding="utf-8")
     save_file(tensors, folder / f"{weights}.safetensors")
     return folder
-
-
-#: By model_type of a tiny model: what makes it small, what makes a model of its MTP layer alone, and how checkpoints
-#: name this and what is before and behind it.
-_MTP: dict[str, tuple[dict, dict, list[str]]] = {
-    "deepseek_v3": (
-        {"num_hidden_layers": 2, "first_k_dense_replace": 1},
-        {"first_k_dense_replace": 0},
-        ["", "enorm", "hnorm", "eh_proj", "shared_head.norm"],
-    ),
-    "qwen3_next": (
-        {"layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": [0]},
-        {"layer_types": ["full_attention"], "mlp_only_layers": []},
-        ["layers.0.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"],
-    ),
-}
-
-
-def with_mtp(model_type: str, folder: Path) -> Path:
-    """Write a recipe's tiny model with an MTP layer, whose tensors are named as in published checkpoints."""
-    small, one, (layer, token, hidden, join, norm) = _MTP[model_type]
-    config = {"model_type": model_type, **registry.find_recipe(model_type).tiny[0].config}
-    config |= {"num_hidden_layers": 2, **small}
-    tensors, size = _of_model(config, folder), config["hidden_size"]
-    inner = _of_model({**config, **one, "num_hidden_layers": 1}, folder / "inner")
-    own = model_type == "deepseek_v3"
-    prefix = "model.layers.2." if own else "mtp."
-    tensors |= {
-        name.replace("model.layers.0.", prefix + layer): tensor
-        for name, tensor in inner.items()
-        if name.startswith("model.layers.0.")
-    }
-    tensors |= {f"{prefix}{name}.weight": 1 + _random(size) for name in (token, hidden, norm)}
-    tensors[f"{prefix}{join}.weight"] = _random(size, 2 * size)
-    if own:
-        tensors[f"{prefix}shared_head.head.weight"] = inner["lm_head.weight"]
-        tensors[f"{prefix}embed_tokens.weight"] = inner["model.embed_tokens.weight"]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def _of_model(config: dict, folder: Path) -> dict[str, torch.Tensor]:
-    """Write a model with random weights; return them."""
-    kind = CONFIG_MAPPING[config["model_type"]]
-    AutoModelForCausalLM.from_config(kind(**config)).save_pretrained(folder)
-    return load_file(folder / "model.safetensors")

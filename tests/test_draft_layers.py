@@ -2,12 +2,12 @@
 """Decoder layers that draft: their numbers on a cache of their own, what they draft, and what is refused."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import parity
+import published_mtp
 import pytest
 import speculators
 import torch
@@ -15,13 +15,12 @@ from fixtures_builds import Models
 from fixtures_runtime import LENGTH, PROMPTS
 from runnable_package import edit_json
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from speculators import Made, opened
 
 import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import PlanError, SpeculatorError, ZooError
-from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.sessions import open_heads
@@ -32,72 +31,21 @@ from qeff_zoo.validation.reference_heads import attach
 from qeff_zoo.validation.reference_subjects import answers_of
 from qeff_zoo.validation.trials import try_package
 
-SIZES: dict[str, Any] = {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48}
 FREE = Costs(seconds={1: 1.0, 2: 1.0}, together={2: 1e9})
+#: Of MTP one of each way in which it is computed; see CONTRIBUTING.md.
+MTP = ("deepseek_v3", "mimo", "mimo_v2_flash")
+KINDS = (
+    *speculators.LAYERS,
+    *(published_mtp.KINDS if parity.EVERY else MTP),
+)
 
 
-KINDS = (*speculators.LAYERS, *speculators.MTP)
-
-
-@dataclass(frozen=True)
-class Made:
-    """A package with a layer that drafts.
-
-    Args:
-        speculator: That it was built with.
-        package: As built.
-        model: Hugging Face's.
-        located: The layer, for the reference.
-    """
-
-    speculator: str
-    package: Package
-    model: Any
-    located: Any
-
-
-@pytest.fixture(scope="module")
-def made(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
-    """Make a layer for the tiny Llama, or a model with one of its own, and a package of both; each once."""
-    folder, known = tmp_path_factory.mktemp("layers"), dict[str, Made]()
-
-    def make(kind: str) -> Made:
-        if kind not in known:
-            torch.manual_seed(3)
-            if kind in speculators.LAYERS:
-                checkpoint = models.llama
-                speculator = str(speculators.LAYERS[kind](folder / kind, 64, 257))
-            else:
-                checkpoint, speculator = speculators.with_mtp(kind, folder / kind), "mtp"
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("QEFF_HOME", str(folder / "home"))
-                package = qeff_zoo.build(checkpoint, speculator=speculator, validate=False, **SIZES)
-            opened = with_speculator(open_checkpoint(str(checkpoint)), speculator)
-            assert opened.speculator is not None
-            model = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
-            known[kind] = Made(speculator, package, model, opened.speculator.located)
-        return known[kind]
-
-    return make
-
-
-def opened(package: Package, speculate: Any = "heads") -> TextGenerationSession:
-    """Open a package whose calls seem to be free: as much is drafted as can be."""
-    session = qeff_zoo.load(package, threads=1, speculate=speculate)
-    assert isinstance(session, TextGenerationSession)
-    if session.speculation:
-        make = session.speculation.drafter
-        layer = make(session.request([1]))._layer  # type: ignore[attr-defined]
-        object.__setattr__(session.speculation, "drafter", lambda _: LayerDrafter(layer, FREE))
-    return session
-
-
-def referred(made: Made, tokens: list[int], after: list[int]) -> Any:
+def referred(model: Any, located: Any, tokens: list[int], after: list[int]) -> Any:
     """Say by the papers' formulas what a layer makes of tokens, told what follows them."""
     with torch.no_grad():
-        reference, count = attach(made.model, made.located)
+        reference, count = attach(model, located)
         with reference:  # type: ignore[union-attr]
-            made.model(torch.tensor([tokens]))
+            model(torch.tensor([tokens]))
         found = reference.logits(torch.tensor([tokens]), [0], [len(tokens) - 1], [after])  # type: ignore[union-attr]
     assert found.shape[1] == max(count, len(after))
     return found[0].numpy()
@@ -126,7 +74,8 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
         stop = start + len(hidden)
         wrong = draw.integers(0, 257, 4).tolist()
         drafter.say(tokens[: stop + 1], 5, wrong)
-    right = referred(made(kind), tokens[:-2], tokens[-2:])
+    one: Made = made(kind)
+    right = referred(one.model, one.located, tokens[:-2], tokens[-2:])
     assert np.abs(right[0] - right[1]).max() > 0.1 * right.std()
     assert len({*right[0].tolist()}) == (100 if kind == "eagle3" else 257)
 
@@ -136,6 +85,21 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
         fresh.read(start, hidden)  # as of tokens that run again
     got = fresh.say(tokens[:-1], 2, tokens[-1:])
     assert np.abs(np.stack(got) - right).max() <= 1e-5 * right.std()
+
+
+@pytest.mark.parametrize("kind", published_mtp.KINDS)
+def test_validation_says_of_mtp_what_its_authors_code_says(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    folder = published_mtp.write(kind, tmp_path / kind)
+    tokens, after = torch.randint(0, 250, (12,)).tolist(), [5, 77, 130]
+    found = with_speculator(open_checkpoint(str(folder)), "mtp").speculator
+    assert found is not None
+    model = published_mtp.loaded(folder)
+    with torch.no_grad():
+        right = published_mtp.drafted(kind, folder, tokens, after)
+    got = referred(model, found.located, tokens, after)
+    assert np.abs(got - right.numpy()).max() <= 1e-5 * right.std()
+    assert (right[0] - right[1]).abs().max() > 0.1 * right.std()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -176,8 +140,8 @@ def test_a_lost_row_begins_anew(made: Any) -> None:
     found = [one.say([*tokens, 5], 2) for one in (several[0], late)]
     assert np.abs(np.stack(found[0]) - np.stack(found[1])).max() <= 1e-4
     del several, one
-    assert layer.row_of(late)[1]
-    assert len({layer.row_of(one)[0] for one in (late, LayerDrafter(layer, FREE))}) == 2
+    assert layer.rows.of(late)[1]
+    assert len({layer.rows.of(one)[0] for one in (late, LayerDrafter(layer, FREE))}) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,7 +175,8 @@ def test_answers_are_those_of_hugging_face(kind: str, made: Any, expected: list[
     tokens, said = [*session.request(prompts[0]).prompt], list[int]()
     while len(said) < len(drafts[0]):
         after = [answer.token_ids[0], *said]
-        said.append(int(referred(made(kind), tokens, after)[len(said)].argmax()))
+        right = referred(made(kind).model, made(kind).located, tokens, after)
+        said.append(int(right[len(said)].argmax()))
     assert drafts[0] == said
     assert len(said) == 4
 
@@ -305,9 +270,40 @@ def test_a_model_without_a_layer_of_its_own_says_so(models: Models, tmp_path: Pa
         SpeculatorError, match=r"'llama' has no MTP layer.* 'model.layers.4.eh_proj"
     ):
         qeff_zoo.build(models.llama, speculator="mtp")
-    folder = speculators.with_mtp("qwen3_next", tmp_path)
+    folder = published_mtp.write("qwen3_next", tmp_path)
     tensors = load_file(folder / "model.safetensors")
     del tensors["mtp.norm.weight"]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(SpeculatorError, match=r"has no tensor 'mtp.norm.weight'"):
         qeff_zoo.build(folder, speculator="mtp")
+
+
+def test_what_sees_pictures_drafts_behind_them(made: Any) -> None:
+    """Answers about pictures are those without drafts; what drafts is told of the text behind the last one."""
+    package, answers = made("qwen3_5").package, []
+    for speculate in (None, "heads"):
+        session: Any = opened(package, speculate)
+        shape = session.vision.program.inputs["pixel_values"].shape
+        pixels = np.random.default_rng(1).standard_normal((24, *shape[1:]), np.float32)
+        picture = {"pixel_values": pixels, "image_grid_thw": np.array([[1, 4, 6]])}
+        told: list[tuple[int, int]] = []
+        if speculate:
+            make = session.speculation.drafter
+
+            def watched(request: Any, make: Any = make, told: Any = told) -> Any:
+                drafter = make(request)
+                read = drafter.read
+                drafter.read = lambda start, hidden: (
+                    told.append((start, len(hidden))) or read(start, hidden)
+                )
+                return drafter
+
+            object.__setattr__(session.speculation, "drafter", watched)
+        prompt = [5, session.placeholder, 7, 9, 30]
+        request = session.request(prompt, images=[picture], generation_len=LENGTH, ignore_eos=True)
+        (output,) = session.generate([request])
+        answers.append(output.token_ids)
+    assert answers[0] == answers[1]
+    assert session.metrics.drafted_tokens > 0
+    behind = len(request.prompt) - 3
+    assert min(start for start, _ in told) == behind

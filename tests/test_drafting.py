@@ -383,7 +383,7 @@ def test_a_draft_model_says_what_it_finds_likeliest(
     """Whoever asks in between, and wherever the model that checks went another way."""
     model = DraftModel(ToyDecoder(rows, CTX_LEN, 8), VOCAB)
     texts = {user: [user + 1] * 3 for user in range(3)}
-    users = {user: object() for user in texts}
+    users = {user: set[int]() for user in texts}  # of a kind that can be referred to weakly
     for user, taken, other, count in asked:
         drafted = model.draft(users[user], texts[user], count)
         assert drafted == greedy_answer(texts[user], count, -1)

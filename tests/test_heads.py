@@ -15,6 +15,7 @@ from fixtures_builds import Models
 from fixtures_runtime import LENGTH, PROMPTS
 from runnable_package import edit_json
 from safetensors.torch import load_file, save_file
+from speculators import SIZES, opened
 from transformers import AutoModelForCausalLM
 
 import qeff_zoo
@@ -22,15 +23,14 @@ from qeff_zoo import cli
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError, SpeculatorError, ZooError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Sampling, TextGenerationSession
+from qeff_zoo.runtime import Sampling
 from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.speculation.heads import Heads
-from qeff_zoo.speculators import open_speculator, with_speculator
+from qeff_zoo.speculators import with_speculator
 from qeff_zoo.validation.ladder import validate
 from qeff_zoo.validation.reference_heads import attach
 
 COUNT = 3
-SIZES: dict[str, Any] = {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48}
 
 
 @pytest.fixture(scope="module")
@@ -38,50 +38,13 @@ def hugging_face(models: Models) -> Any:
     return AutoModelForCausalLM.from_pretrained(models.llama).eval()
 
 
-@pytest.fixture(scope="module")
-def made(
-    models: Models, hugging_face: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., tuple[Path, Package]]:
-    """Make heads of a kind for the tiny Llama, and a package with them; each once."""
-    folder, known = tmp_path_factory.mktemp("heads"), dict[Any, Any]()
-    config = hugging_face.config
-
-    def make(kind: str, **choices: Any) -> tuple[Path, Package]:
-        key = kind, *choices.items()
-        if key not in known:
-            torch.manual_seed(len(known))
-            heads = folder / kind
-            if not heads.exists():
-                speculators.KINDS[kind](heads, config.hidden_size, config.vocab_size)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("QEFF_HOME", str(folder / "home"))
-                choices = {"validate": False, **SIZES, **choices}
-                known[key] = heads, qeff_zoo.build(models.llama, speculator=heads, **choices)
-        return known[key]
-
-    return make
-
-
-def opened(package: Package, speculate: Any = "heads") -> TextGenerationSession:
-    """Open a package whose wide calls seem to be free: as much is drafted as can be."""
-    session = qeff_zoo.load(package, threads=1, speculate=speculate)
-    assert isinstance(session, TextGenerationSession)
-    if session.speculation:
-        costs: Any = session.speculation.drafter(session.request("a"))._costs  # type: ignore[attr-defined]
-        object.__setattr__(costs, "beginning", 0.0)
-        costs.together.update(dict.fromkeys(costs.together, 1e9))
-        costs.seconds.update(dict.fromkeys(costs.seconds, 1.0))
-    return session
-
-
 @pytest.mark.parametrize("kind", speculators.KINDS)
 def test_logits_are_those_of_the_papers(kind: str, made: Any, hugging_face: Any) -> None:
-    folder, package = made(kind)
-    program = open_heads(package, 1)
+    program = open_heads(made(kind).package, 1)
     assert program is not None
     heads = Heads(program)
     assert heads.count == COUNT
-    reference, count = attach(hugging_face, open_speculator(str(folder)).located)
+    reference, count = attach(hugging_face, made(kind).located)
     assert reference is not None
     assert count == COUNT
     hidden = torch.randn(5, hugging_face.config.hidden_size)
@@ -103,7 +66,7 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any, hugging_face: Any)
 def test_answers_are_those_of_hugging_face(
     kind: str, made: Any, expected: list[list[int]], hugging_face: Any
 ) -> None:
-    folder, package = made(kind)
+    package = made(kind).package
     session = opened(package)
     found = session.generate(PROMPTS, generation_len=LENGTH, ignore_eos=True)
     assert [output.token_ids for output in found] == expected
@@ -123,7 +86,7 @@ def test_answers_are_those_of_hugging_face(
     object.__setattr__(session.speculation, "drafter", watched)
     (answer,) = session.generate(PROMPTS[:1], generation_len=LENGTH, ignore_eos=True)
     assert session.tokenizer is not None
-    reference, _ = attach(hugging_face, open_speculator(str(folder)).located)
+    reference, _ = attach(hugging_face, made(kind).located)
     tokens = session.tokenizer.encode(PROMPTS[0])
     with torch.no_grad():
         states = hugging_face.model(torch.tensor([tokens])).last_hidden_state[:, -1]
@@ -141,7 +104,7 @@ def test_answers_are_those_of_hugging_face(
 
 def test_right_drafts_are_accepted(made: Any, models: Models, tmp_path: Path) -> None:
     """Heads that always say one token, of an answer that does so too."""
-    folder, package = made("medusa")
+    package = made("medusa").package
     asked: Any = {"generation_len": 24, "sampling": Sampling(presence_penalty=-99.0)}
     (plain,) = opened(package, None).generate([PROMPTS[0]], **asked)
     (token,) = {*plain.token_ids}
@@ -153,7 +116,7 @@ def test_right_drafts_are_accepted(made: Any, models: Models, tmp_path: Path) ->
             tensor[token] = 1
     save_file(tensors, tmp_path / "medusa_lm_head.safetensors")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QEFF_HOME", str(folder.parent / "home"))
+        patch.setenv("QEFF_HOME", str(made("medusa").home))
         package = qeff_zoo.build(models.llama, speculator=tmp_path, validate=False, **SIZES)
     session = opened(package)
     (answer,) = session.generate([PROMPTS[0]], **asked)
@@ -164,12 +127,13 @@ def test_right_drafts_are_accepted(made: Any, models: Models, tmp_path: Path) ->
 
 
 def test_validation_compares_heads_too(made: Any, models: Models, tmp_path: Path) -> None:
-    _, package = made("chained", weights="int8", validate=True, ctx_len=24)
+    package = made("chained", weights="int8", validate=True, ctx_len=24).package
     assert package.validated == "checkpoint"
     checks = package.manifest["validation"]
     assert all(check["passed"] for check in checks)
     # Each position is there once for the model, and once for each head.
     assert all(check["positions"] % (1 + COUNT) == 0 for check in checks if "note" not in check)
+    torch.manual_seed(4)
     others = speculators.KINDS["chained"](tmp_path / "others", 64, 257)
     checkpoint = with_speculator(open_checkpoint(str(models.llama)), str(others))
     record = validate(package, checkpoint, threads=1)
@@ -177,7 +141,7 @@ def test_validation_compares_heads_too(made: Any, models: Models, tmp_path: Path
 
 
 def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    _, package = made("medusa")
+    package = made("medusa").package
     path = str(package.path)
     argv = ["run", path, "--prompt", "the quick", "--generation-len", "9", "--threads", "1"]
     answers = []
@@ -196,14 +160,14 @@ def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_qefficients_turbo_runs(made: Any, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, package = made("turbo")
-    monkeypatch.setenv("QEFF_HOME", str(folder.parent / "home"))
-    told = {"speculative_model_type": "turbo", "pretrained_model_name_or_path": str(folder)}
+    turbo = made("turbo")
+    monkeypatch.setenv("QEFF_HOME", str(turbo.home))
+    told = {"speculative_model_type": "turbo", "pretrained_model_name_or_path": turbo.speculator}
     model = qeff_zoo.QEFFAutoModelForCausalLM.from_pretrained(
         models.llama, continuous_batching=True, qaic_config=told
     )
-    sizes = {name: SIZES[name] for name in SIZES}
-    assert Path(model.compile(**sizes, target="ort", validate=False)) == package.path
+    path = model.compile(**SIZES, target="ort", validate=False)
+    assert Path(path) == turbo.package.path
 
 
 def test_a_package_without_heads_says_so(built: dict[str, Package]) -> None:

@@ -28,7 +28,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.sights import Picture, Sights, arrange
+from qeff_zoo.runtime.insets import Encoded, Insets, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
@@ -106,9 +106,9 @@ def photo(tmp_path: Path) -> Path:
 
 
 def picture(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
-    shape = [one for one in session.vision.program.inputs["pixel_values"].shape if one != "patches"]
+    shape = [one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"]
     grid = {}
-    if session.vision.tower:
+    if session.reader.tower:
         grid, shape = {"image_grid_thw": np.array([[1, 4, 6]])}, [24, *shape]
     return {"pixel_values": np.random.default_rng(seed).standard_normal(shape, np.float32), **grid}
 
@@ -135,7 +135,7 @@ def test_it_agrees_with_hugging_face(built: tuple[Package, Path]) -> None:
 def test_rows_of_features_that_are_swapped_are_noticed(
     built: tuple[Package, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = ImageTextToTextSession.sights
+    right = ImageTextToTextSession.insets
 
     def swapped(self: Any, tokens: Any, pictures: Any) -> Any:
         seen = right(self, tokens, pictures)
@@ -144,7 +144,7 @@ def test_rows_of_features_that_are_swapped_are_noticed(
         turned = {name: rows[::-1] for name, rows in seen.features.items()}
         return replace(seen, features=turned)
 
-    monkeypatch.setattr(ImageTextToTextSession, "sights", swapped)
+    monkeypatch.setattr(ImageTextToTextSession, "insets", swapped)
     assert not ladder.validate(*built, level="tiny", threads=1).passed
 
 
@@ -163,12 +163,12 @@ def test_nobodys_picture_is_used_for_somebody_else(session: ImageTextToTextSessi
 
 
 def test_a_picture_is_read_once(session: ImageTextToTextSession) -> None:
-    before = session.vision.read
+    before = session.reader.read
     for _ in range(3):
-        session.vision.look(picture(session, 5))
-    assert session.vision.read == before + 1
-    session.vision.look(picture(session, 6))
-    assert session.vision.read == before + 2
+        session.reader.look(picture(session, 5))
+    assert session.reader.read == before + 1
+    session.reader.look(picture(session, 6))
+    assert session.reader.read == before + 2
 
 
 @pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
@@ -214,7 +214,7 @@ def test_qefficients_class_takes_what_a_processor_returns(
                 if name == "image_grid_thw"
                 else (
                     each[name]
-                    if session.vision.tower
+                    if session.reader.tower
                     else each[name].reshape(1, *each[name].shape[-3:])
                 )
                 for each in (one, other, third)
@@ -378,8 +378,8 @@ def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) ->
     (request,) = chat_requests(session, chat(data))
     expected = session.request("<image> w3 w4", images=[photo])
     assert request.prompt == expected.prompt
-    assert request.sights is not None
-    assert request.sights.pictures[0].digest == expected.sights.pictures[0].digest
+    assert request.insets is not None
+    assert request.insets.parts[0].digest == expected.insets.parts[0].digest
     for url in ("http://169.254.169.254/latest", "file:///etc/passwd", "data:image/png,x"):
         with pytest.raises(ApiError, match="does not fetch it"):
             chat_requests(session, chat(url))
@@ -408,16 +408,16 @@ def test_a_server_fetches_pictures_from_hosts_that_its_operator_named(
     assert caught.value.code == "invalid_image_url"
     assert len(seen) == 1
     expected = session.request("<image> w3 w4", images=[photo])
-    assert request.sights is not None
-    assert request.sights.pictures[0].digest == expected.sights.pictures[0].digest
+    assert request.insets is not None
+    assert request.insets.parts[0].digest == expected.insets.parts[0].digest
 
 
 # --- what needs no package ---------------------------------------------------------------------------------------
 
 
-def seen(tokens: list[int], *rows: int, whole: str = "", prompt: int | None = None) -> Sights:
+def seen(tokens: list[int], *rows: int, whole: str = "", prompt: int | None = None) -> Insets:
     pictures = [
-        Picture(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
+        Encoded(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
         for number, count in enumerate(rows)
     ]
     found = arrange(tokens, 9, pictures, whole=whole, prompt=prompt)
@@ -428,21 +428,21 @@ def seen(tokens: list[int], *rows: int, whole: str = "", prompt: int | None = No
 def test_a_call_does_not_end_within_a_picture_that_must_be_whole() -> None:
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
     assert [seen(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
-    sights = seen(tokens, 3, 2, whole="image")
-    assert [sights.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
-    assert sights.end(1, 3) == 4  # the picture itself, however long
+    insets = seen(tokens, 3, 2, whole="image")
+    assert [insets.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
+    assert insets.end(1, 3) == 4  # the picture itself, however long
 
 
 def test_a_prompt_that_sees_itself_is_one_call_and_nobody_elses_beginning() -> None:
     """States of its first tokens hold what its last ones say: only the same prompt has the same."""
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
-    sights = seen(tokens, 3, 2, whole="prompt", prompt=8)
-    assert [sights.end(0, stop) for stop in range(10)] == [0, *[8] * 8, 9]
-    assert sights.together.tolist() == list(range(8))
+    insets = seen(tokens, 3, 2, whole="prompt", prompt=8)
+    assert [insets.end(0, stop) for stop in range(10)] == [0, *[8] * 8, 9]
+    assert insets.together.tolist() == list(range(8))
     assert seen(tokens, 3, 2, whole="prompt").together.tolist() == list(range(7))
     other = seen([*tokens[:-1], 4], 3, 2, whole="prompt", prompt=8)
-    assert sights.name(0, 1) == sights.name(4, 8) != other.name(0, 1)
-    assert sights.name(8, 9) == b""
+    assert insets.name(0, 1) == insets.name(4, 8) != other.name(0, 1)
+    assert insets.name(8, 9) == b""
 
 
 def test_validation_does_not_cut_what_must_be_whole() -> None:
@@ -456,10 +456,10 @@ def test_validation_does_not_cut_what_must_be_whole() -> None:
 
 
 def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
-    picture = Picture(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
-    sights = arrange([1, *[9] * 6, 2], 9, [picture], axes=3)
-    assert sights is not None
-    assert sights.positions(0, 9).T.tolist() == [
+    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
+    insets = arrange([1, *[9] * 6, 2], 9, [picture], axes=3)
+    assert insets is not None
+    assert insets.positions(0, 9).T.tolist() == [
         [0, 0, 0],
         *([1, 1 + row, 1 + column] for row in range(2) for column in range(3)),
         [4, 4, 4],
@@ -468,9 +468,9 @@ def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
 
 
 def test_pictures_are_told_apart_by_place_and_pixels() -> None:
-    sights = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
-    assert [sights.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
-    assert sights.name(0, 1) == b""
-    index, rows = sights.between(2, 6)
+    insets = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
+    assert [insets.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
+    assert insets.name(0, 1) == b""
+    index, rows = insets.between(2, 6)
     assert index.tolist() == [0, 1, 3]
     assert rows["image_embeds"].shape == (3, 2)

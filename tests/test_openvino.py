@@ -45,6 +45,22 @@ def traced(models: Models, home: Path) -> Store:
     return Store(home)
 
 
+def write_graph(
+    folder: Path,
+    node: onnx.NodeProto,
+    inputs: list[onnx.ValueInfoProto],
+    results: list[onnx.ValueInfoProto],
+    weights: dict[str, Array],
+) -> Path:
+    """Write a model of one node."""
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = onnx.helper.make_graph([node], "graph", inputs, results, initializers)
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)]
+    path = folder / "graph.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
 def test_a_package_is_validated(models: Models, tmp_path: Path) -> None:
     choices = Request(target="openvino", weights="int4", ctx_len=48, prefill_seq_len=16)
     done = pipeline.build(str(models.llama), choices, store=traced(models, tmp_path))
@@ -135,6 +151,61 @@ def test_what_openvino_lacks_is_named(
         pipeline.build(str(checkpoint), choices, validate=False, store=Store(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "turns",
+    [{}, {"pairs": 16}, {"pairs": 8}, {"pairs": 16, "interleaved": True}],
+)
+def test_attention_from_some_tokens_after_others(turns: dict[str, int], tmp_path: Path) -> None:
+    """What ONNX Runtime's kernel says, without a past and behind one; of keys and values what the call adds."""
+    groups, heads, size, context = 2, 6, 32, 12
+    rng, pairs = np.random.default_rng(0), turns.get("pairs", 0)
+    angles = rng.random((context, pairs), np.float32)
+    weights = {"cos": np.cos(angles), "sin": np.sin(angles)} if pairs else {}
+    types = {"float": onnx.TensorProto.FLOAT, "int32": onnx.TensorProto.INT32}
+    widths = {"query": heads * size, "key": groups * size, "value": groups * size}
+    shapes = {name: ("float", [1, "seq", width]) for name, width in widths.items()}
+    pasts = {f"past_{name}": ("float", [1, groups, context, size]) for name in ("key", "value")}
+    shapes |= pasts | {"newest": ("int32", [1]), "total": ("int32", [1])}
+    node = onnx.helper.make_node(
+        "GroupQueryAttention",
+        [*shapes, *weights],
+        ["found", "new_keys", "new_values"],
+        domain="com.microsoft",
+        num_heads=heads,
+        kv_num_heads=groups,
+        scale=0.3,
+        do_rotary=int(bool(pairs)),
+        rotary_interleaved=int(turns.get("interleaved", False)),
+    )
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, types[kind], shape)
+        for name, (kind, shape) in shapes.items()
+    ]
+    results = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        for name in node.output
+    ]
+    path = write_graph(tmp_path, node, inputs, results, weights)
+    kernel, made = onnxruntime.InferenceSession(path), session.compiled(path, Numerics())
+    for start, count in ((0, 5), (3, 1), (5, 4)):
+        given = {
+            name: rng.standard_normal((1, count, width), np.float32)
+            for name, width in widths.items()
+        }
+        given |= {
+            name: rng.standard_normal(shape, np.float32) for name, (_, shape) in pasts.items()
+        }
+        stop = start + count
+        given |= {"newest": np.array([stop - 1], np.int32), "total": np.array([stop], np.int32)}
+        expected, *states = kernel.run(None, given)
+        for got, wanted in zip(
+            made(given).values(),
+            (expected, *(state[:, :, start:stop] for state in states)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(got, wanted, atol=2e-6)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rows_with_an_odd_number_of_blocks_are_looked_up(bits: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -157,11 +228,7 @@ def test_rows_with_an_odd_number_of_blocks_are_looked_up(bits: int, tmp_path: Pa
     )
     indices = onnx.helper.make_tensor_value_info("indices", onnx.TensorProto.INT64, ["a", "b"])
     result = onnx.helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, None)
-    weights = [onnx.numpy_helper.from_array(array, name) for name, array in tables.items()]
-    graph = onnx.helper.make_graph([node], "rows", [indices], [result], weights)
-    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)]
-    path = tmp_path / "graph.onnx"
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    path = write_graph(tmp_path, node, [indices], [result], tables)
     given = {"indices": np.array([[4, 0, 2], [1, 1, 3]])}
     (expected,) = onnxruntime.InferenceSession(path).run(None, given)
     (got,) = session.compiled(path, Numerics())(given).values()

@@ -44,7 +44,7 @@ RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
 KNOWN_TASKS = {
     *("text-generation", "feature-extraction", "image-feature-extraction"),
     *("automatic-speech-recognition", "speech-seq2seq", "image-text-to-text"),
-    "text2text-generation",
+    *("text2text-generation", "audio-text-to-text"),
 }
 
 
@@ -234,7 +234,7 @@ def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
 def test_transforms_touch_what_they_promise(name: str) -> None:
     case = parity.all_cases()[name]
     model = language_model(loader.build_meta(case.config, case.recipe.task))
-    recipe = registry.recipe_for(case.config) if case.recipe.images else case.recipe
+    recipe = registry.recipe_for(case.config) if case.recipe.media else case.recipe
     for transform in recipe.transforms:
         apply(transform, model)  # raises for another count
     promised = [t for t in recipe.transforms if t.name == "rms_norm"]

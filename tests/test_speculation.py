@@ -238,6 +238,7 @@ def test_a_device_that_keeps_its_states_cannot_take_back_a_recurrence(
     program_ = session.decoder.program
     program_.memory = None  # type: ignore[misc]
     program_.states = program(parity.STATES["recurrent"]).states  # type: ignore[misc]
+    session.decoder = Decoder(program_)
     with pytest.raises(GenerationError, match="recurrent states, which its device keeps"):
         opening.speculation_of(session, "lookup")
 

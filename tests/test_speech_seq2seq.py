@@ -32,8 +32,16 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import features
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import SpeechChoices, SpeechSeq2SeqSession, Transcription, languages
+from qeff_zoo.runtime import (
+    FALLBACK,
+    SpeechChoices,
+    SpeechSeq2SeqSession,
+    Transcription,
+    languages,
+    sampling,
+)
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
+from qeff_zoo.runtime.speech_windows import Recording
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks import crossing
@@ -184,6 +192,96 @@ def test_text_and_times_are_those_of_generate(
     (found,) = session.transcribe(sound, **ours)
     assert_same(found, wanted)
     assert len(found.segments) > (3 if length == LONG else 0)
+
+
+# --- falling back to other temperatures -------------------------------------------------------------
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let both draw the likeliest token, so that what was drawn can be compared."""
+    monkeypatch.setattr(torch, "multinomial", lambda shares, **_: shares.argmax(-1, keepdim=True))
+    monkeypatch.setattr(sampling, "_reach", lambda shares, _: int(shares.argmax()))
+
+
+@pytest.fixture
+def judged(theirs: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, ...]]:
+    """Note of each attempt of `generate` its temperature, and what it is judged by."""
+    noted: list[tuple[float, ...]] = []
+    judge = type(theirs)._need_fallback
+
+    def note(self: Any, tokens: Any, outputs: Any, *given: Any) -> Any:
+        *_, detectors, _, _, temperature = given
+        mean = self._retrieve_avg_logprobs(outputs[0]["scores"], tokens, temperature)
+        silence = next(one for one in detectors if hasattr(one, "no_speech_prob")).no_speech_prob
+        noted.append((temperature, float(mean), float(silence[0])))
+        return judge(self, tokens, outputs, *given)
+
+    monkeypatch.setattr(type(theirs), "_need_fallback", note)
+    return noted
+
+
+TEMPERATURES = (0.0, 0.3, 0.6)
+JUDGED: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "doubted": ({}, {}),
+    "repeated": ({"compression_ratio_threshold": 1.45}, {"compression_ratio_threshold": 1.45}),
+    "conditioned": ({"condition_on_previous": True}, {"condition_on_prev_tokens": True}),
+}
+
+
+@pytest.mark.usefixtures("steady")
+@pytest.mark.parametrize("how", JUDGED)
+def test_what_looks_wrong_is_tried_again_or_left_out_as_by_generate(
+    how: str,
+    session: SpeechSeq2SeqSession,
+    theirs: Any,
+    checkpoint: Path,
+    judged: list[tuple[float, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound, (ours, given) = voice(LONG, RATE, LONG), JUDGED[how]
+    limits = {"logprob_threshold": -1.8, "no_speech_threshold": 0.004}
+    tried: list[tuple[float, ...]] = []
+    again = Recording.again
+
+    def note(self: Any, window: Any) -> bool:
+        temperature = TEMPERATURES[window.attempt]
+        tried.append((temperature, window.avg_logprob, window.no_speech_prob))
+        return again(self, window)
+
+    monkeypatch.setattr(Recording, "again", note)
+    (found,) = session.transcribe(
+        sound, language="en", generation_len=12, temperature=TEMPERATURES, **limits, **ours
+    )
+    with torch.no_grad():
+        wanted = copy.deepcopy(theirs).generate(
+            heard(checkpoint, sound),
+            return_segments=True,
+            return_timestamps=True,
+            language="en",
+            max_new_tokens=12,
+            temperature=TEMPERATURES,
+            top_k=0,
+            **limits,
+            **given,
+        )
+    assert_same(found, wanted)
+    assert np.array(tried) == pytest.approx(np.array(judged[: len(tried)]), abs=1e-4)
+    assert {one for one, _, _ in tried} == {*TEMPERATURES}
+    left_out = [one for one in tried if one[1] < -1.8 and one[2] > 0.004]
+    assert 0 < len(left_out) < len(tried)
+
+
+def test_what_is_drawn_again_repeats_with_a_seed(session: SpeechSeq2SeqSession) -> None:
+    sound, choices = (
+        voice(30_000, RATE, 1),
+        {"language": "en", **FALLBACK, "no_speech_threshold": None},
+    )
+    one, same, other = (session.transcribe(sound, seed=seed, **choices)[0] for seed in (1, 1, 2))
+    assert one == same != other
+    assert {part.temperature for part in one.segments} == {
+        1.0
+    }  # of a model that doubts all it says
 
 
 # --- the model, in PyTorch: where this fails, a transform or a seam is wrong, not the trace ---------
@@ -361,6 +459,10 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a task that there is none of": ({"task": "sing"}, "transcribe or translate"),
     "no tokens": ({"generation_len": 0}, "at least 1"),
     "a temperature below 0": ({"temperature": -1.0}, "0 or more"),
+    "no temperature": ({"temperature": ()}, "at least one number"),
+    "temperatures that nothing asks for": ({"temperature": (0.0, 1.0)}, "nothing says when"),
+    "silence that nothing doubts": ({"no_speech_threshold": 0.6}, "without logprob_threshold"),
+    "a threshold that is no number": ({"logprob_threshold": float("nan")}, "expected a number"),
     "a long one without times": ({"timestamps": False}, "at most 1 where no times"),
 }
 
@@ -415,6 +517,12 @@ def test_the_command_writes_text_times_and_json(
     assert capsys.readouterr().out.strip() == wanted.text
     assert main(["run", package, path, "--language", "german", "--timestamps"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(wanted.segments) + 2
+    (again,) = session.transcribe(path, language="de", **FALLBACK, seed=3, generation_len=6)
+    given = ["--language", "de", "--fallback", "--seed", "3", "--generation-len", "6"]
+    assert main(["run", package, path, *given]) == 0
+    assert capsys.readouterr().out.strip() == again.text
+    assert main(["run", package, path, "--fallback", "--temperature", "0.5"]) == 1
+    assert "does not go with --fallback" in capsys.readouterr().err
     assert main(["run", package, path, "--translate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["segments"][0]["tokens"]
@@ -597,7 +705,7 @@ def client(url: str) -> Iterator[openai.OpenAI]:
 @pytest.fixture(scope="module")
 def wave() -> bytes:
     file = BytesIO()
-    soundfile.write(file, voice(40_000, RATE, 3), RATE, format="WAV")
+    soundfile.write(file, voice(18_000, RATE, 3), RATE, format="WAV")
     return file.getvalue()
 
 
@@ -611,15 +719,20 @@ def ask(client: openai.OpenAI, wave: bytes, **choices: Any) -> Any:
 def test_every_form_of_a_transcription(
     client: openai.OpenAI, wave: bytes, session: SpeechSeq2SeqSession
 ) -> None:
-    (wanted,) = session.transcribe(wave, language="en")
-    assert ask(client, wave).text == wanted.text
+    (greedy,) = session.transcribe(wave, language="en", timestamps=True)
+    drawn = {**FALLBACK, "seed": 0}  # as OpenAI does where no temperature is given
+    (wanted,) = session.transcribe(wave, language="en", **drawn)
+    assert wanted.text != greedy.text
+    assert ask(client, wave).text == ask(client, wave, temperature=0).text == wanted.text
     assert ask(client, wave, response_format="text").strip() == wanted.text
     whole = ask(client, wave, response_format="verbose_json")
-    assert (whole.language, whole.duration) == ("english", 2.5)
+    assert (whole.language, whole.duration) == ("english", 1.125)
     assert [(one.start, one.end, one.text) for one in whole.segments] == [
         (one.start, one.end, one.text) for one in wanted.segments
     ]
-    assert whole.segments[0].avg_logprob < 0
+    judged = ("avg_logprob", "compression_ratio", "no_speech_prob", "temperature")
+    for one, same in zip(whole.segments, wanted.segments, strict=True):
+        assert [getattr(one, name) for name in judged] == [getattr(same, name) for name in judged]
     first = wanted.segments[0]
     srt = ask(client, wave, response_format="srt")
     assert srt.startswith(f"1\n00:00:00,{round(first.start * 1000):03} --> 00:00:")
@@ -635,7 +748,7 @@ def test_every_form_of_a_transcription(
     translated = client.audio.translations.create(
         model=MODEL, file=("speech.wav", wave), response_format="verbose_json"
     )
-    (english,) = session.transcribe(wave, task="translate", timestamps=True)
+    (english,) = session.transcribe(wave, task="translate", timestamps=True, **drawn)
     assert (translated.text, translated.language) == (english.text, "english")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from fixtures_builds import Models, kept
@@ -494,6 +495,12 @@ def test_a_mixture_of_ggufs_types_agrees_with_hugging_face(
     assert {*found} == {(4, 32, True), (8, 16, False)}
     assert found.count((8, 16, False)) == 6
     assert ways(package)["weights"] == {"kept": len(found)}
+    inputs = ir.load(package.path / "graph.onnx").graph.inputs
+    unpacked = {value.name for value in inputs if value.is_initializer()}
+    assert unpacked == {
+        f"{one.name}.minima" for one in numerics(package).matrices if one.format.minima
+    }
+    assert not unpacked & {one["name"] for one in package.programs[0].inputs}
 
 
 def test_repeated_heads_answer_the_same(

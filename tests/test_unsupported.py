@@ -31,6 +31,11 @@ OTHERS = {
     "text2text": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     "speech": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     "ctc": auto.MODEL_FOR_CTC_MAPPING_NAMES,
+    "sounds": {
+        name: kind
+        for name, kind in auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.items()
+        if name not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    },
 }
 PICTURES, SEEING = DATA["pictures"], auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 REASONS = [
@@ -122,6 +127,7 @@ def test_every_encoder_has_a_recipe_or_a_reason() -> None:
         ("text2text", "text2text-generation"),
         ("speech", "speech-seq2seq"),
         ("ctc", "automatic-speech-recognition"),
+        ("sounds", "audio-text-to-text"),
     ],
 )
 def test_every_other_type_has_a_recipe_or_a_reason(kind: str, task: str) -> None:

@@ -107,20 +107,32 @@ def _add_acceptance(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_run(commands: Any) -> None:
-    parser = command(commands, "run", "run a package on prompts, texts or recordings")
-    add_package(parser)
+def _add_sound(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sound",
         nargs="*",
         metavar="RECORDING",
-        help="of speech, such as speech.wav, to be written down",
+        help="of speech, such as speech.wav, to be written down; or that --prompt is about",
     )
     parser.add_argument(
         "--timestamps",
         action="store_true",
         help="of a recording, each word, or of some models each segment, with its time",
     )
+    parser.add_argument(
+        "--translate", action="store_true", help="of a recording, what is said in English"
+    )
+    parser.add_argument(
+        "--fallback",
+        action="store_true",
+        help="of a recording, draw again what looks wrong, at rising temperatures, and leave out likely silence",
+    )
+
+
+def _add_run(commands: Any) -> None:
+    parser = command(commands, "run", "run a package on prompts, texts or recordings")
+    add_package(parser)
+    _add_sound(parser)
     parser.add_argument(
         "--language",
         metavar="CODE",
@@ -131,9 +143,6 @@ def _add_run(commands: Any) -> None:
         "--source-language",
         metavar="CODE",
         help="of a text to be translated (default: what its tokenizer takes it for)",
-    )
-    parser.add_argument(
-        "--translate", action="store_true", help="of a recording, what is said in English"
     )
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"

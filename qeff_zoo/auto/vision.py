@@ -12,7 +12,8 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
+    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+    from qeff_zoo.runtime.media_text import Prepared
 
 _GRID = "image_grid_thw"
 
@@ -147,7 +148,7 @@ def _of_processor(
         left, shown = tokens.count(session.placeholder), list["Prepared"]()
         while left > 0 and (picture := next(pictures, None)) is not None:
             shown.append(picture)
-            left -= session.vision.look(picture).rows
+            left -= session.reader.look(picture).rows
         yield tokens, shown
 
 

@@ -22,13 +22,10 @@ _BEST = 5  # labels of a picture that are shown
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts, texts, pictures or recordings."""
-    if arguments.sound:
-        transcribe_all(arguments)
-        return
     prompts = list(arguments.prompt)
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
-    if not prompts and not arguments.image:
+    if not prompts and not arguments.image and not arguments.sound:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
             "reads pictures --image FILE, and name recordings for one that reads those."
@@ -36,6 +33,9 @@ def run_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
 
     package = usable_package(arguments.package)
+    if arguments.sound and not _hears(package.task):
+        transcribe_all(package, arguments)
+        return
     pairs = package.task in NAMES and find(package.task).session().takes_pairs
     if arguments.pair and not pairs:
         raise GenerationError(
@@ -45,7 +45,7 @@ def run_command(arguments: argparse.Namespace) -> None:
         raise GenerationError(
             f"--label does not apply to {package.task}; expected a package for {ZERO_SHOT}. Leave it out."
         )
-    given = _given(package.task, prompts, arguments.image)
+    given = _given(package.task, prompts, arguments)
     if (told := _languages(arguments)) and package.task != TEXT2TEXT:
         raise GenerationError(
             f"--{next(iter(told)).replace('_', '-')} does not apply to {package.task}; expected a package that writes "
@@ -67,13 +67,28 @@ def run_command(arguments: argparse.Namespace) -> None:
     run(session, given, arguments)
 
 
-def _given(task: str, prompts: list[str], images: list[str]) -> list[str]:
+def _hears(task: str) -> bool:
+    """Tell whether prompts may have recordings among their text."""
+    return task in NAMES and "audio" in find(task).parts
+
+
+def _given(task: str, prompts: list[str], arguments: argparse.Namespace) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
-    if task in NAMES and find(task).reads == "text" and "vision" in find(task).parts:
-        if images and len(prompts) != 1:
+    images, shown = arguments.image, arguments.image or arguments.sound
+    sees_text = task in NAMES and find(task).reads == "text" and "vision" in find(task).parts
+    if sees_text or (_hears(task) and not images):
+        if shown and len(prompts) != 1:
+            what = "--image belongs" if images else "recordings belong"
             raise GenerationError(
-                f"There are {len(prompts)} prompts, and --image belongs to one; expected one. Run them one by one."
+                f"There are {len(prompts)} prompts, and {what} to one; expected one. Give --prompt once, and run them "
+                "one by one."
             )
+        for flag in ("timestamps", "translate"):
+            if getattr(arguments, flag):
+                raise GenerationError(
+                    f"--{flag} does not apply to {task}, which answers a prompt; expected a package that writes down "
+                    "speech. Leave it out, and ask for it with --prompt."
+                )
         return prompts
     if task in NAMES and find(task).reads == "sound":
         raise GenerationError(
@@ -147,6 +162,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         grammar=_grammar(arguments),
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
+        **({"sounds": [arguments.sound]} if arguments.sound else {}),
         **_languages(arguments),
         **({"blocks": arguments.block} if arguments.block else {}),
     )

@@ -2,20 +2,20 @@
 """`run` of recordings: what is said in each, as text, with times, or as JSON."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.cli.printing import print_generated, print_json, table
-from qeff_zoo.cli.reading import usable_package
 from qeff_zoo.errors import AdapterError, GenerationError
+from qeff_zoo.package import Package
 from qeff_zoo.tasks import NAMES, SPEECH_SEQ2SEQ, find
 
 
-def transcribe_all(arguments: argparse.Namespace) -> None:
+def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
     """Write down what is said in recordings."""
     from qeff_zoo.runtime import open_session
 
-    package = usable_package(arguments.package)
     if package.task in NAMES and find(package.task).reads != "sound":
         raise GenerationError(
             f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
@@ -45,10 +45,16 @@ def _chosen(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "temperature": arguments.temperature,
         "seed": arguments.seed,
         "generation_len": arguments.generation_len,
+        "fallback": arguments.fallback or None,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if task == SPEECH_SEQ2SEQ:
-        return given | ({"timestamps": True} if arguments.timestamps else {})
+        falls_back = given.pop("fallback", False)
+        return (
+            (_fallback(given) if falls_back else {})
+            | given
+            | ({"timestamps": True} if arguments.timestamps else {})
+        )
     if given:
         name = next(iter(given))
         flag = "--translate" if name == "task" else f"--{name.replace('_', '-')}"
@@ -57,6 +63,18 @@ def _chosen(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
             "token, as of Whisper. Leave it out."
         )
     return {}
+
+
+def _fallback(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what draws again what looks wrong."""
+    from qeff_zoo.runtime import FALLBACK
+
+    if "temperature" in given:
+        raise GenerationError(
+            f"--temperature {given['temperature']} does not go with --fallback, which begins with 0 and tries higher "
+            "ones; expected one of the two. Leave one out."
+        )
+    return dict(FALLBACK)
 
 
 def refuse_adapter(task: str, arguments: argparse.Namespace) -> None:

@@ -169,6 +169,7 @@ def _bindings_of_drafts(
     wanted = [name.removeprefix(inner) for name in needed if name.startswith(inner)]
     if not heads.layer or not wanted:
         return bound
+    from qeff_zoo import registry
     from qeff_zoo.export import loader
     from qeff_zoo.weights import bindings
 
@@ -178,7 +179,9 @@ def _bindings_of_drafts(
         for name, tensor in heads.layer.items()
         if tensor in logical  # scales of others are not
     }
-    found = bindings.bind(loader.build_meta(heads.said["config"], program.task), tensors, wanted)
+    config = heads.said["config"]
+    model = loader.build_meta(config, registry.recipe_for(config).task)
+    found = bindings.bind(model, tensors, wanted)
     named: dict[str, Expression] = {**heads.layer}
     expressions = found.expressions.items()
     return bound | {inner + name: substitute(value, named) for name, value in expressions}

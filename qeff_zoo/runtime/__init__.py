@@ -13,9 +13,9 @@ from qeff_zoo.runtime.metrics import Metrics
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.sessions import Session, open_session
+from qeff_zoo.runtime.speech_choices import FALLBACK, SpeechChoices
 from qeff_zoo.runtime.speech_results import Segment, TimedText, Transcription
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
-from qeff_zoo.runtime.speech_windows import SpeechChoices
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.text_classification import Classification, TextClassificationSession
 from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
@@ -23,6 +23,7 @@ from qeff_zoo.runtime.token_classification import TokenClassificationSession, To
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 
 __all__ = [
+    "FALLBACK",
     "Classification",
     "Delta",
     "EmbeddingSession",

@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.grammar import Grammar, Guide
+from qeff_zoo.runtime.insets import Encoded, Insets
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
-from qeff_zoo.runtime.sights import Picture, Sights
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 from qeff_zoo.runtime.writing_rules import WritingRules
@@ -31,7 +31,7 @@ class Request:
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
-        sights: Its pictures, if it has any.
+        insets: Its pictures or sounds, if it has any.
         source: Token ids of the text that is to be written of, where the prompt is only how the answer begins.
         rules: Which tokens may come next in that.
         blocks: Lengths of the passages that the prompt begins with, each computed by itself.
@@ -45,7 +45,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
     adapter: str | None = None
-    sights: Sights | None = None
+    insets: Insets | None = None
     source: tuple[int, ...] = ()
     rules: WritingRules | None = None
     blocks: tuple[int, ...] = ()
@@ -57,9 +57,9 @@ class Request:
         return len(self.source or self.prompt)
 
     @property
-    def pictures(self) -> tuple[Picture, ...]:
+    def encoded(self) -> tuple[Encoded, ...]:
         """What stands among the tokens."""
-        return self.sights.pictures if self.sights else ()
+        return self.insets.parts if self.insets else ()
 
 
 @dataclass(frozen=True)

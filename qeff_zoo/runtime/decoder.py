@@ -13,8 +13,8 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.runtime.insets import Insets
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
@@ -23,7 +23,9 @@ _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _SOURCE = "encoder_attention_mask"
 #: What drafts read of each token; and what stands for it of a token that was drafted.
 _HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
-_INDEX, _ROWS, _AXES = "image_index", "image_rows", "rope_positions"
+_AXES = "rope_positions"
+#: Of pictures or sounds: each token's row of features, and how many rows there are.
+_INDICES, _ROWS = ("image_index", "audio_index"), ("image_rows", "audio_rows")
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Piece:
     Args:
         tokens: Token ids, at least one.
         start: Position of the first.
-        sights: The pictures of the row's prompt, if it has any.
+        insets: The pictures or sounds of the row's prompt, if it has any.
         slot: Of the row's adapter; 0 for the model as it is.
         source: Tokens of the text that the row writes of.
         hidden: (tokens, size), of a program that drafts from hidden states.
@@ -41,7 +43,7 @@ class Piece:
 
     tokens: Sequence[int]
     start: int
-    sights: Sights | None = None
+    insets: Insets | None = None
     slot: int = 0
     source: int = 0
     hidden: Array | None = None
@@ -70,6 +72,7 @@ class Decoder:
         if not self._says_seen:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self.program, self.sizes = program, sizes
+        self._index = next((name for name in program.inputs if name in _INDICES), "")
         self._types = next((name for name in program.inputs if name.startswith(_TYPES)), "")
         vocab_size = program.outputs["logits"].shape[2]
         assert isinstance(vocab_size, int)
@@ -77,6 +80,8 @@ class Decoder:
         #: By row, of the tokens that it ran last, what heads draft from, (tokens, size); nothing where there are none.
         self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
+        #: Whether to forget a row's newest tokens is to write over them: all states have a row for each position.
+        self.only_grows = len(self._growing) == len(program.states)
 
     @property
     def verifies(self) -> bool:
@@ -160,11 +165,6 @@ class Decoder:
             kept: New tokens of a row at most.
         """
         return self.program.together(starts, prefill=True, kept=kept)
-
-    @property
-    def only_grows(self) -> bool:
-        """Whether to forget a row's newest tokens is to write over them: all states have a row for each position."""
-        return all(state.grows for state in self.program.states)
 
     @property
     def layout(self) -> list[list[int | str]]:
@@ -278,7 +278,7 @@ class Decoder:
         if self._says_kept:
             inputs[_KEPT] = np.zeros(kept, np.int64)
         inputs |= self._adapters.given([pieces[row].slot for row in rows], rows)
-        if _INDEX in self.program.inputs:
+        if self._index:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
             inputs[_AXES] = self._rotary([pieces[row] for row in rows], position_ids)
@@ -289,8 +289,8 @@ class Decoder:
         if self._types:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
-                if (sights := pieces[row].sights) is not None:
-                    inputs[self._types][place, sights.together] = 1
+                if (insets := pieces[row].insets) is not None:
+                    inputs[self._types][place, insets.together] = 1
         if _HIDDEN in self.program.inputs:
             size = int(self.program.inputs[_HIDDEN].shape[2])
             inputs[_HIDDEN] = np.zeros((len(rows), width, size), np.float32)
@@ -311,28 +311,28 @@ class Decoder:
     def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
         """Return each token's row of features, and all rows of a call; one of zeros where it has none."""
         tensors = self.program.inputs
-        names = [name for name, tensor in tensors.items() if tensor.shape[0] == _ROWS]
+        names = [name for name, tensor in tensors.items() if tensor.shape[0] in _ROWS]
         rows: dict[str, list[Array]] = {name: [] for name in names}
         index, count = np.full((len(pieces), width), -1, np.int64), 0
         for place, piece in enumerate(pieces):
-            if piece.sights is None:
+            if piece.insets is None:
                 continue
-            where, found = piece.sights.between(piece.start, piece.stop)
+            where, found = piece.insets.between(piece.start, piece.stop)
             index[place, where] = np.arange(count, count + len(where))
             count += len(where)
             for name in names:
                 rows[name].append(found[name])
         for name in names if not count else ():
             rows[name] = [np.zeros((1, *map(int, tensors[name].shape[1:])), np.float32)]
-        return {_INDEX: index, **{name: np.concatenate(found) for name, found in rows.items()}}
+        return {self._index: index, **{name: np.concatenate(found) for name, found in rows.items()}}
 
     def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
         """Return the rotary positions of a call's tokens, which without pictures are their positions."""
         axes = int(self.program.inputs[_AXES].shape[0])
         positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
         for place, piece in enumerate(pieces):
-            if piece.sights is not None:
-                told = piece.sights.positions(piece.start, piece.stop)
+            if piece.insets is not None:
+                told = piece.insets.positions(piece.start, piece.stop)
                 positions[:, place, : told.shape[1]] = told
         return positions
 

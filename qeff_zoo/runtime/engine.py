@@ -144,6 +144,8 @@ class Stats:
         kept_bytes: Bytes that the prefix cache takes.
         pictures: In requests so far.
         encoded_pictures: Of those, how many the vision program had to read.
+        sounds: As `pictures`.
+        encoded_sounds: As `encoded_pictures`.
     """
 
     rows: int
@@ -160,6 +162,8 @@ class Stats:
     kept_bytes: int = 0
     pictures: int = 0
     encoded_pictures: int = 0
+    sounds: int = 0
+    encoded_sounds: int = 0
 
 
 class Engine:
@@ -261,7 +265,7 @@ class Engine:
         prompts = [
             answer
             for answer in answers
-            if answer.request.sights is None
+            if answer.request.insets is None
             and not answer.adapter.digest
             and not answer.request.blocks
         ]
@@ -289,7 +293,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
-        vision = self.session.vision
+        reader = self.session.reader
         with self._changed:
             running = self._scheduler.running
             return Stats(
@@ -305,8 +309,11 @@ class Engine:
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
                 kept_bytes=self.session.kept_bytes,
-                pictures=vision.asked if vision else 0,
-                encoded_pictures=vision.read if vision else 0,
+                **(
+                    {reader.kind: reader.asked, f"encoded_{reader.kind}": reader.read}
+                    if reader
+                    else {}
+                ),
             )
 
     def close(self, *, drain: bool = False) -> None:

@@ -2,6 +2,7 @@
 """How fast a `generate` went: what its calls took, as figures."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -51,7 +52,9 @@ class Metrics:
         accepted_tokens: Of those, how many the model chose as well.
         pictures: In all prompts.
         encoded_pictures: Of those, how many the vision program had to read; what was read of the others was kept.
-        encoding_s: Seconds that it took, before the others began.
+        sounds: As `pictures`.
+        encoded_sounds: As `encoded_pictures`.
+        encoding_s: Seconds that reading took, before the others began.
     """
 
     prompt_tokens: int
@@ -65,6 +68,8 @@ class Metrics:
     accepted_tokens: int = 0
     pictures: int = 0
     encoded_pictures: int = 0
+    sounds: int = 0
+    encoded_sounds: int = 0
     encoding_s: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
@@ -77,10 +82,14 @@ class Metrics:
             if self.drafted_tokens
             else ""
         )
-        seen = (
-            f"{self.encoded_pictures:,} of {self.pictures:,} pictures encoded in {self.encoding_s:.2f} s; "
-            if self.pictures
-            else ""
+        read = (
+            ("pictures", self.pictures, self.encoded_pictures),
+            ("sounds", self.sounds, self.encoded_sounds),
+        )
+        seen = "".join(
+            f"{encoded:,} of {count:,} {kind} encoded in {self.encoding_s:.2f} s; "
+            for kind, count, encoded in read
+            if count
         )
         return seen + (
             f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
@@ -97,7 +106,9 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
         answers: All of them.
     """
     now = time.perf_counter()
-    pictures = [one for answer in answers for one in answer.request.pictures]
+    every = [one for answer in answers for one in answer.request.encoded]
+    encoded: Counter[str] = Counter(one.kind for one in every if one.seconds)
+    counts: Counter[str] = Counter(one.kind for one in every)
     return Metrics(
         prompt_tokens=sum(answer.request.prompt_tokens for answer in answers),
         reused_tokens=timings.reused_tokens,
@@ -108,9 +119,11 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
         total_s=now - timings.begun,
         drafted_tokens=timings.drafted_tokens,
         accepted_tokens=timings.accepted_tokens,
-        pictures=len(pictures),
-        encoded_pictures=sum(picture.seconds > 0 for picture in pictures),
-        encoding_s=sum(picture.seconds for picture in pictures),
+        pictures=counts["pictures"],
+        encoded_pictures=encoded["pictures"],
+        sounds=counts["sounds"],
+        encoded_sounds=encoded["sounds"],
+        encoding_s=sum(one.seconds for one in every),
     )
 
 

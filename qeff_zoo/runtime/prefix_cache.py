@@ -15,8 +15,8 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.insets import Insets
 from qeff_zoo.runtime.kept_states import KeptStates, StateFiles, check_budget
-from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.versions import installed
 
@@ -120,19 +120,19 @@ class PrefixCache:
     def keys(
         self,
         tokens: Sequence[int],
-        sights: Sights | None = None,
+        insets: Insets | None = None,
         adapter: bytes = b"",
         known: Sequence[bytes] = (),
     ) -> list[bytes]:
-        """Name the blocks of some tokens that can be kept, each by all tokens and all pictures up to its end.
+        """Name the blocks of some tokens that can be kept, each by all tokens, pictures and sounds up to its end.
 
-        Placeholders of all pictures are the same token: without the pictures' names, one's states would be another's.
+        Placeholders of all pictures are the same token: without the names of those, one's states would be another's.
 
         At least one token is left to be computed.
 
         Args:
             tokens: Token ids of a prompt, and perhaps of its answer.
-            sights: Its pictures, if it has any.
+            insets: Its pictures or sounds, if it has any.
             adapter: Digest of the one that they are run with; nothing for the model as it is.
             known: Names of the first blocks.
         """
@@ -143,8 +143,8 @@ class PrefixCache:
             before = keys[-1] if keys else hashlib.blake2b(adapter, digest_size=_KEY).digest()
             digest = hashlib.blake2b(before, digest_size=_KEY)
             digest.update(np.array(tokens[start : start + self.block], np.int64).tobytes())
-            if sights is not None:
-                digest.update(sights.name(start, start + self.block))
+            if insets is not None:
+                digest.update(insets.name(start, start + self.block))
             keys.append(digest.digest())
         return keys
 

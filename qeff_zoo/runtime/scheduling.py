@@ -94,13 +94,13 @@ class _Seat:
             passage = self.placing.next[self.done : self.done + length]
             return Piece(passage, self.done, None, self.answer.adapter.slot)
         if self.prefills:
-            stop, sights = self.done + length, self.answer.request.sights
-            stop = stop if sights is None else sights.end(self.done, stop)
+            stop, insets = self.done + length, self.answer.request.insets
+            stop = stop if insets is None else insets.end(self.done, stop)
             tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
         request, slot = self.answer.request, self.answer.adapter.slot
-        return Piece(tokens, self.done, request.sights, slot, len(request.source))
+        return Piece(tokens, self.done, request.insets, slot, len(request.source))
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
         """Guess what comes after the newest token, which is still to run.
@@ -237,7 +237,7 @@ class Scheduler:
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
             prompt = () if request.blocks else request.prompt
-            keys = self._prefixes.keys(prompt, request.sights, answer.adapter.digest)
+            keys = self._prefixes.keys(prompt, request.insets, answer.adapter.digest)
             drafter = self._speculation.drafter(request) if self._speculation else None
             seat = _Seat(answer, group, row, keys, drafter)
             self._seats.append(seat)
@@ -354,8 +354,14 @@ class Scheduler:
     def _tell(self, seats: Sequence[_Seat], pieces: Mapping[int, Piece]) -> None:
         """Tell drafters that read it what the model made of a call's tokens."""
         for seat in seats:
-            if isinstance(seat.drafter, Reader) and seat.row in self._decoder.hidden:
-                seat.drafter.read(pieces[seat.row].start, self._decoder.hidden[seat.row])
+            # In this order: to ask of a protocol takes longer.
+            if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):
+                start, sights = pieces[seat.row].start, seat.answer.request.sights
+                # What drafts knows nothing of pictures; behind them positions go on as in any text.
+                left = max(0, int(sights.places[-1]) + 1 - start) if sights else 0
+                hidden = self._decoder.hidden[seat.row][left:]
+                if len(hidden):
+                    seat.drafter.read(start + left, hidden)
 
     def _decode(self, decoding: Sequence[_Seat]) -> None:
         """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
@@ -445,7 +451,7 @@ class Scheduler:
             return
         if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
             tokens = [*request.prompt, *answer.token_ids]
-            seat.keys = prefixes.keys(tokens, request.sights, answer.adapter.digest, seat.keys)
+            seat.keys = prefixes.keys(tokens, request.insets, answer.adapter.digest, seat.keys)
         prefixes.save(seat.keys, seat.row, seat.done, since)
 
     def _extend(self, seats: Sequence[_Seat], logits: Mapping[int, Array]) -> None:

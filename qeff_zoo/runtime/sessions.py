@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
+from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.feature_extraction import EmbeddingSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
@@ -29,6 +30,7 @@ from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 Session: TypeAlias = (
     TextGenerationSession
     | ImageTextToTextSession
+    | AudioTextToTextSession
     | Text2TextSession
     | EmbeddingSession
     | TextClassificationSession

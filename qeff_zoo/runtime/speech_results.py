@@ -34,12 +34,14 @@ class Segment(TimedText):
         temperature: That they were drawn at.
         compression_ratio: How many times shorter the window's text gets when it is compressed: what is said over and
             over has a large one. None where it was not computed.
+        no_speech_prob: How likely the model finds it that nothing is said in the window; None where it cannot tell.
     """
 
     tokens: tuple[int, ...] = ()
     avg_logprob: float | None = None
     temperature: float = 0.0
     compression_ratio: float | None = None
+    no_speech_prob: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

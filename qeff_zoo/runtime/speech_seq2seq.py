@@ -19,18 +19,20 @@ from qeff_zoo.media.sound import LIMITS, Sound, SoundLimits, read_sound
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.program import Array, Program, require
-from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest
+from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sources import Sources
+from qeff_zoo.runtime.speech_choices import SpeechChoices
 from qeff_zoo.runtime.speech_results import Segment, Transcription
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
-from qeff_zoo.runtime.speech_windows import Recording, SpeechChoices, Window
+from qeff_zoo.runtime.speech_windows import Recording, Window
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 _USUAL = SpeechChoices()
 _LEAST = 0.1  # seconds of a sound of any length
-#: Its number, the recording, and what chooses its tokens.
-_Waiting: TypeAlias = tuple[int, Recording, Sampler]
+_NOTHING: Mapping[int, int] = {}
+#: Its number, and the recording.
+_Waiting: TypeAlias = tuple[int, Recording]
 
 
 @dataclass
@@ -39,7 +41,6 @@ class _Row:
 
     number: int
     recording: Recording
-    sampler: Sampler
     window: Window
 
 
@@ -238,11 +239,12 @@ class SpeechSeq2SeqSession:
 
     def _prepared(self, choices: SpeechChoices) -> list[int]:
         """Refuse what the model does not do, before anything is read; return the tokens of the prompt."""
-        if choices.generation_len is not None and choices.generation_len < 1:
+        choices.check()
+        if choices.no_speech_threshold is not None and self.tokens.no_times is None:
             raise GenerationError(
-                f"generation_len is {choices.generation_len}, expected at least 1. Leave it out, or give more."
+                f"no_speech_threshold is {choices.no_speech_threshold}, and this model has no token for silence; "
+                "expected one of Whisper's kind. Leave it out."
             )
-        Sampling(temperature=choices.temperature)
         self.tokens.beginning(self._told(choices), choices.task, times=bool(choices.timestamps))
         if self.tokenizer is None:
             raise GenerationError(
@@ -313,7 +315,7 @@ class SpeechSeq2SeqSession:
 
     def _steps(self, recordings: Iterable[Recording]) -> Iterator[tuple[_Row, list[Segment]]]:
         """Write down recordings, as many at a time as the decoder has rows; yield each window that has ended."""
-        waiting = (self._first(*one) for one in enumerate(recordings))
+        waiting = enumerate(recordings)
         begun: deque[_Waiting] = deque()  # those whose next window is to be read; they come first
         rows: dict[int, _Row] = {}
         asked, self.first_token_s = time.perf_counter(), 0.0
@@ -330,19 +332,16 @@ class SpeechSeq2SeqSession:
             ended = self._decode(rows)
             self.first_token_s = self.first_token_s or time.perf_counter() - asked
             for row in ended:
+                if rows[row].recording.again(rows[row].window):
+                    continue  # from its newest token before the answer, whose states are still there
                 one = rows.pop(row)
                 yield one, one.recording.end(one.window)
                 if not one.recording.ended:
-                    begun.append((one.number, one.recording, one.sampler))
-
-    def _first(self, number: int, recording: Recording) -> _Waiting:
-        choices = recording.choices
-        sampling = Sampling(temperature=choices.temperature, seed=choices.seed)
-        return number, recording, Sampler(sampling, ())
+                    begun.append((one.number, one.recording))
 
     def _begin(self, fresh: Mapping[int, _Waiting]) -> dict[int, _Row]:
         """Read the next window of recordings, and run what it is begun with."""
-        self.listen({row: recording.input() for row, (_, recording, _) in fresh.items()})
+        self.listen({row: recording.input() for row, (_, recording) in fresh.items()})
         unknown = {row: one[1] for row, one in fresh.items() if one[1].needs_language}
         if unknown:
             logits = self._prefill(dict.fromkeys(unknown, (self.tokens.start,)))
@@ -352,15 +351,27 @@ class SpeechSeq2SeqSession:
             row: _Row(
                 number=number,
                 recording=recording,
-                sampler=sampler,
                 window=recording.begin(self.decoder.sizes.ctx_len),
             )
-            for row, (number, recording, sampler) in fresh.items()
+            for row, (number, recording) in fresh.items()
         }
-        # All but the newest token, which the next step decodes with those of other rows.
-        earlier = {row: one.window.begun[:-1] for row, one in rows.items()}
-        self._prefill({row: tokens for row, tokens in earlier.items() if tokens})
+        self._prefill_windows({row: one.window for row, one in rows.items()})
         return rows
+
+    def _prefill_windows(self, windows: Mapping[int, Window]) -> None:
+        """Run all but the newest token, which the next step decodes with those of other rows."""
+        start = self.tokens.start
+        earlier = {row: one.begun[:-1] for row, one in windows.items()}
+        # First those up to that after which the model says whether it hears speech.
+        first = {
+            row: tokens[: tokens.index(start) + 1]
+            for row, tokens in earlier.items()
+            if start in tokens
+        }
+        for row, logits in self._prefill(first).items():
+            windows[row].no_speech_prob = self.tokens.silence(logits)
+        past = {row: len(tokens) for row, tokens in first.items()}
+        self._prefill({row: one[past.get(row, 0) :] for row, one in earlier.items()}, past)
 
     def _decode(self, rows: Mapping[int, _Row]) -> list[int]:
         """Give every row one token more; return those that have ended."""
@@ -371,18 +382,23 @@ class SpeechSeq2SeqSession:
             pieces[row] = self._piece(row, [newest], window.length - 1)
         logits = self.decoder.decode(pieces)
         return [
-            row
-            for row, one in rows.items()
-            if not one.recording.extend(one.window, logits[row], one.sampler)
+            row for row, one in rows.items() if not one.recording.extend(one.window, logits[row])
         ]
 
-    def _prefill(self, prompts: Mapping[int, Sequence[int]]) -> dict[int, Array]:
-        """Run prompts in rows from position 0; return the logits after each."""
+    def _prefill(
+        self, prompts: Mapping[int, Sequence[int]], past: Mapping[int, int] = _NOTHING
+    ) -> dict[int, Array]:
+        """Run prompts in rows; return the logits after each.
+
+        Args:
+            prompts: By row; one may have nothing.
+            past: By row, tokens that were run before.
+        """
         width, logits = self.decoder.sizes.prefill_seq_len, dict[int, Array]()
         for start in range(0, max(map(len, prompts.values()), default=0), width):
             logits |= self.decoder.prefill(
                 {
-                    row: self._piece(row, tokens[start : start + width], start)
+                    row: self._piece(row, tokens[start : start + width], past.get(row, 0) + start)
                     for row, tokens in prompts.items()
                     if start < len(tokens)
                 }

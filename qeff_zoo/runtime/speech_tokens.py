@@ -174,6 +174,17 @@ class SpeechTokens:
         every = np.fromiter(self.languages.values(), np.int64)
         return int(every[logits[every].argmax()])
 
+    def silence(self, logits: Array) -> float | None:
+        """Return how likely it is that nothing is said; None of models that know no times.
+
+        Args:
+            logits: (vocab,), after `start`.
+        """
+        if self.no_times is None:
+            return None
+        shares = np.exp(logits - logits.max())
+        return float(shares[self.no_times - 1] / shares.sum())  # that token stands before it
+
     def allowed(self, logits: Array, answer: Sequence[int], *, times: bool) -> Array:
         """Return logits in which tokens that may not come next are lowest.
 

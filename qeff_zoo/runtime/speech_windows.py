@@ -5,7 +5,6 @@ A window begins where the last segment of the one before ended, as in transforme
 What was begun and not ended in a window is heard again in the next.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,36 +12,13 @@ import numpy as np
 
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler
+from qeff_zoo.runtime.speech_choices import SpeechChoices, compression
 from qeff_zoo.runtime.speech_results import Segment
-from qeff_zoo.runtime.speech_tokens import TICK, SpeechTask, SpeechTokens
+from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
 
 #: Token ids -> text.
 Decode = Callable[[Sequence[int]], str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeechChoices:
-    """How a recording is written down.
-
-    Args:
-        language: As "en" or "English"; None to detect it.
-        task: "transcribe", or "translate" into English; None for what the package does without being told.
-        timestamps: Whether times are told; None for where a recording is longer than a window.
-        prompt: Text that might have come before, which shows names and spelling.
-        temperature: 0 for the likeliest token each time.
-        condition_on_previous: Begin each window with what was said before it.
-        generation_len: Tokens of a window at most; None for as many as fit.
-        seed: As of `Sampling`.
-    """
-
-    language: str | None = None
-    task: SpeechTask | None = None
-    timestamps: bool | None = None
-    prompt: str | None = None
-    temperature: float = 0.0
-    condition_on_previous: bool = False
-    generation_len: int | None = None
-    seed: int | None = None
+_HOT = 0.5  # a temperature; what was drawn at that does not begin the next window
 
 
 @dataclass(kw_only=True)
@@ -52,19 +28,31 @@ class Window:
     Args:
         begun: Tokens that it was begun with.
         limit: Tokens to come at most.
+        no_speech_prob: How likely it is that nothing is said in it; None before that is known, or where the model
+            cannot tell.
+        attempt: How often it was tried before.
         answer: Tokens so far.
         logprob: Sum of their natural log-probabilities.
+        vocab: Size of the vocabulary; 0 before the first token.
     """
 
     begun: tuple[int, ...]
     limit: int
+    no_speech_prob: float | None = None
+    attempt: int = 0
     answer: list[int] = field(default_factory=list)
     logprob: float = 0.0
+    vocab: int = 0
 
     @property
     def length(self) -> int:
         """Tokens in all."""
         return len(self.begun) + len(self.answer)
+
+    @property
+    def avg_logprob(self) -> float:
+        """Mean of the tokens' natural log-probabilities."""
+        return self.logprob / len(self.answer)
 
 
 class Recording:
@@ -105,6 +93,8 @@ class Recording:
         self._prompt = tuple(prompt)
         self._earlier = [*prompt]  # tokens that a window may begin with
         self._at = 0  # frames
+        self._conditions = choices.condition_on_previous
+        self._samplers = [Sampler(one, ()) for one in choices.samplings]
 
     def __len__(self) -> int:
         return len(self._features)
@@ -135,7 +125,7 @@ class Recording:
         tokens, choices = self._tokens, self.choices
         begun = tokens.beginning(self.language, choices.task, times=self.tells_times)
         most = min(tokens.positions, ctx_len) // 2 - 1
-        earlier = self._earlier if choices.condition_on_previous else self._prompt
+        earlier = self._earlier if self._conditions else self._prompt
         if earlier and tokens.before is not None:
             begun = (tokens.before, *earlier[-most:], *begun)
         longest = ctx_len
@@ -148,32 +138,62 @@ class Recording:
             limit = min(choices.generation_len, ctx_len - len(begun))
         return Window(begun=begun, limit=limit)
 
-    def extend(self, window: Window, logits: Array, sampler: Sampler) -> bool:
+    def extend(self, window: Window, logits: Array) -> bool:
         """Choose the next token of a window; return whether it goes on.
 
         Args:
             window: Of this recording.
             logits: (vocab,), after its newest token.
-            sampler: Of the recording.
         """
+        if not window.answer and window.no_speech_prob is None:
+            window.no_speech_prob = self._tokens.silence(logits)
         scores = self._tokens.allowed(logits, window.answer, times=self.tells_times)
-        token = sampler.next(scores)
+        token = self._samplers[window.attempt].next(scores)
         top = scores.max()
         window.logprob += float(scores[token] - top - np.log(np.exp(scores - top).sum()))
         window.answer.append(token)
+        window.vocab = len(logits)
         return token != self._tokens.end and len(window.answer) < window.limit
 
+    def again(self, window: Window) -> bool:
+        """Begin a window again where what was said in it looks wrong, and the next temperature is left to try.
+
+        Args:
+            window: That has ended.
+
+        Returns:
+            Whether it was begun again, from what the decoder has of it.
+        """
+        if window.attempt + 1 == len(self._samplers) or self._is_silence(window):
+            return False
+        doubted = self.choices.doubts(
+            window.answer, vocab=window.vocab, avg_logprob=window.avg_logprob
+        )
+        if doubted:
+            window.attempt += 1
+            window.answer, window.logprob = [], 0.0
+        return doubted
+
+    def _is_silence(self, window: Window) -> bool:
+        return self.choices.leaves_out(
+            avg_logprob=window.avg_logprob, no_speech_prob=window.no_speech_prob
+        )
+
     def end(self, window: Window) -> list[Segment]:
-        """Take what was said in a window; return its segments.
+        """Take what was said in a window; return its segments, of what is likely silence none.
 
         Args:
             window: That has ended.
         """
         answer = window.answer
-        mean = window.logprob / len(answer)
+        temperature = self.choices.samplings[window.attempt].temperature
+        self._conditions = self.choices.condition_on_previous and temperature < _HOT
         if answer[-1] == self._tokens.end:
             answer = answer[:-1]
         frames = min(len(self._features) - self._at, self._frames)
+        if self._is_silence(window):
+            self._at += frames
+            return []
         pieces, forward = cut(
             answer,
             first=self._tokens.first_time,
@@ -184,7 +204,7 @@ class Recording:
         if self._tokens.first_time is None:  # all of it, and not to a whole tick
             pieces = [(0, self.seconds / TICK, answer)]
         offset = self._at * self._step
-        ratio = _compression(self._decode(self._texts(answer)))
+        ratio = compression(self._decode(self._texts(answer)).encode())
         found = []
         for start, end, tokens in pieces:
             self.said += self._texts(tokens)
@@ -194,9 +214,10 @@ class Recording:
                 start=min(offset + start * TICK, self.seconds),
                 end=min(offset + end * TICK, self.seconds),
                 tokens=tuple(tokens),
-                avg_logprob=mean,
-                temperature=self.choices.temperature,
+                avg_logprob=window.avg_logprob,
+                temperature=temperature,
                 compression_ratio=ratio,
+                no_speech_prob=window.no_speech_prob,
             )
             found.append(segment)
         self._at += forward
@@ -251,8 +272,3 @@ def _unpaired(tokens: Sequence[int], first: int | None) -> Sequence[int]:
     """Leave out the second of two times at the end of a segment."""
     paired = first is not None and len(tokens) > 2 and tokens[-2] >= first
     return tokens[:-1] if paired else tokens
-
-
-def _compression(text: str) -> float | None:
-    data = text.encode()
-    return len(data) / len(zlib.compress(data)) if data else None

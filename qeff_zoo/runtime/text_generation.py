@@ -18,12 +18,12 @@ from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.passages import Passages
 from qeff_zoo.runtime.prefix_cache import PrefixChoices, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
+from qeff_zoo.runtime.reading import Reader
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
-from qeff_zoo.runtime.vision import Vision
 from qeff_zoo.tasks import TEXT_GENERATION
 
 _HERE = "\ue000\ue001"  # where blocks are in a chat; no text has these characters
@@ -103,8 +103,8 @@ class TextGenerationSession:
         self.sources: Sources | None = None
         #: That hold answers to a request's grammar.
         self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)
-        #: Reads pictures; None where prompts have none.
-        self.vision: Vision | None = None
+        #: Reads pictures or sounds; None where prompts have none.
+        self.reader: Reader | None = None
         #: Of the last `generate`.
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.

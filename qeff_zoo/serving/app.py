@@ -15,6 +15,7 @@ from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.serving import adapters, errors, matching, transcriptions
 from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
@@ -137,7 +138,9 @@ def create_app(
         app.include_router(_embedding(backend, model))
     app.include_router(_models(model))
     app.include_router(_operations(metrics))
-    usual = MAX_SOUND_BYTES if isinstance(backend, SpeechQueue) else MAX_BODY_BYTES
+    talked_to = isinstance(backend, Engine) and isinstance(backend.session, AudioTextToTextSession)
+    hears = talked_to or isinstance(backend, SpeechQueue)
+    usual = MAX_SOUND_BYTES if hears else MAX_BODY_BYTES
     limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)
     guarded = limited if api_key is None else ApiKey(limited, api_key, API)
     return ResponseCount(Framing(guarded), metrics, PATHS)

@@ -116,6 +116,10 @@ def _read(
     said = [message.text for message in body.messages or () if message.text]
     texts = [*(listed(body.input) if body.input else []), *said]
     param = "messages" if body.messages else "input"
+    if any(message.recordings for message in body.messages or ()):
+        raise _refusal(
+            f"Model {body.model!r} reads no recordings; expected none. Leave them out.", param
+        )
     if len(urls) > 1 or bool(urls) == bool(texts) or (body.messages and body.input):
         raise _refusal(
             f"The request has {len(urls)} pictures and {len(texts)} texts; expected one picture in 'messages', or "

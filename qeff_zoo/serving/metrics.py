@@ -106,6 +106,8 @@ class _Live(Collector):
             ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
             ("pictures", "Pictures in requests.", stats.pictures),
             ("encoded_pictures", "Of those, pictures that were encoded.", stats.encoded_pictures),
+            ("sounds", "Sounds in requests.", stats.sounds),
+            ("encoded_sounds", "Of those, sounds that were encoded.", stats.encoded_sounds),
         ):
             yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
         ended = CounterMetricFamily(

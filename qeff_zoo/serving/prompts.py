@@ -12,6 +12,7 @@ from qeff_zoo.media.fetching import fetch_image, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.serving.errors import ApiError, unknown_parameter
@@ -54,23 +55,35 @@ def chat_requests(
             param="messages",
             code="no_chat_template",
         )
-    urls = [url for message in body.messages for url in message.pictures]
-    if urls and not isinstance(session, ImageTextToTextSession):
-        raise ApiError(
-            400,
-            f"Model {body.model!r} reads text alone, and the messages have {len(urls)} pictures; expected none. "
-            "Leave them out, or ask a model that reads pictures.",
-            param="messages",
-            code="invalid_value",
-        )
-    pictures = read_pictures(urls, hosts)
+    brought = _brought(session, body, hosts)
     messages = [message.as_template_input() for message in body.messages]
     with blaming("blocks" if body.blocks else "messages"):
         blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    shown: dict[str, Any] = {"images": pictures} if pictures else {}
-    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, shown, blocks)]
+    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, brought, blocks)]
+
+
+def _brought(
+    session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
+) -> dict[str, Any]:
+    """Return the files of pictures and recordings in messages; refuse those that a model does not read."""
+    urls = [url for message in body.messages for url in message.pictures]
+    recordings = [one for message in body.messages for one in message.recordings]
+    for found, kind, nouns in (
+        (urls, ImageTextToTextSession, "pictures"),
+        (recordings, AudioTextToTextSession, "recordings"),
+    ):
+        if found and not isinstance(session, kind):
+            raise ApiError(
+                400,
+                f"Model {body.model!r} reads no {nouns}, and the messages have {len(found)}; expected none. Leave them "
+                "out, or ask a model that reads those.",
+                param="messages",
+                code="invalid_value",
+            )
+    brought = {"images": read_pictures(urls, hosts), "sounds": [*map(_recording, recordings)]}
+    return {name: files for name, files in brought.items() if files}
 
 
 def read_pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
@@ -110,14 +123,24 @@ def _picture(url: str) -> bytes:
             param="messages",
             code="invalid_image_url",
         )
+    return _decoded(content, "picture", "invalid_base64_image")
+
+
+def _recording(content: str) -> bytes:
+    """Return the file of a recording, which some clients send as a `data:` URL."""
+    content = content.partition(",")[2] if content.startswith("data:") else content
+    return _decoded(content, "recording", "invalid_base64_audio")
+
+
+def _decoded(content: str, what: str, code: str) -> bytes:
     try:
         return base64.b64decode(content, validate=True)
     except ValueError as error:
         raise ApiError(
             400,
-            f"Cannot read a picture of {len(content):,} characters: {error}. Expected base64. Encode it again.",
+            f"Cannot read a {what} of {len(content):,} characters: {error}. Expected base64. Encode it again.",
             param="messages",
-            code="invalid_base64_image",
+            code=code,
         ) from error
 
 

@@ -204,7 +204,27 @@ class ImagePart(BaseModel):
     image_url: ImageUrl
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+class InputAudio(BaseModel):
+    """A recording."""
+
+    model_config = ConfigDict(strict=True)
+
+    data: str
+    format: str | None = None  # the file itself says what it is
+
+
+class AudioPart(BaseModel):
+    """A recording among the text of a message."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+Part = Annotated[TextPart | ImagePart | AudioPart, Field(discriminator="type")]
+#: What chat templates call the parts of a message that are no text.
+_IN_TEMPLATES = {"image_url": "image", "input_audio": "audio"}
 
 
 class ChatMessage(BaseModel):
@@ -222,22 +242,29 @@ class ChatMessage(BaseModel):
         return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
     @property
+    def recordings(self) -> list[str]:
+        """Its recordings in base64, in their order."""
+        parts = self.content if isinstance(self.content, list) else []
+        return [part.input_audio.data for part in parts if isinstance(part, AudioPart)]
+
+    @property
     def text(self) -> str:
-        """What it says beside its pictures."""
+        """What it says beside its pictures and recordings."""
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
         return self.content or ""
 
     def as_template_input(self) -> dict[str, Any]:
-        """Return it as chat templates expect it: text for its content, or parts where it has pictures."""
+        """Return it as chat templates expect it: text for its content, or parts where some are no text."""
         content: Any = self.content
         if isinstance(content, list):
-            texts = [part.text if isinstance(part, TextPart) else None for part in content]
             parts = [
-                {"type": "image"} if text is None else {"type": "text", "text": text}
-                for text in texts
+                {"type": "text", "text": part.text}
+                if isinstance(part, TextPart)
+                else {"type": _IN_TEMPLATES[part.type]}
+                for part in content
             ]
-            content = parts if self.pictures else "\n".join(text or "" for text in texts)
+            content = parts if self.pictures or self.recordings else self.text
         return {"role": self.role, "content": content, **(self.model_extra or {})}
 
 

@@ -15,6 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from qeff_zoo.errors import BusyError, GenerationError, MediaError
 from qeff_zoo.runtime import (
+    FALLBACK,
     LabelledSpeechSession,
     Segment,
     SpeechSeq2SeqSession,
@@ -32,6 +33,7 @@ FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("segment", "word")
 #: Parameters of a request, by what they mean here.
 _CHOICES = ("language", "prompt", "temperature")
+_SEED = 0  # of what is drawn again, so that a recording has one answer
 _KNOWN = {"file", "model", "response_format", "stream", *_CHOICES}
 _TIMES = ("timestamp_granularities[]", "timestamp_granularities")
 _IGNORED = {"user"}
@@ -255,8 +257,9 @@ async def _read(
         raise _invalid("stream", f"is {brief(stream)}; expected true with json or text, or false")
     # A model that tells no times has one segment.
     tells = isinstance(session, SpeechSeq2SeqSession) and session.tokens.first_time is not None
-    asked = tells and form_ not in ("json", "text")
-    choices = _choices(told, task, writes=writes, times=asked)
+    choices = _choices(
+        told, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
+    )
     return _Asked(
         sound=await sound.read(), choices=choices, form=form_, times=times, stream=stream == "true"
     )
@@ -267,9 +270,18 @@ def _choices(
     task: Literal["transcribe", "translate"],
     *,
     writes: bool,
+    tells: bool,
     times: bool,
 ) -> dict[str, Any]:
-    """Return how a recording is to be written down."""
+    """Return how a recording is to be written down.
+
+    Args:
+        told: The fields of the form.
+        task: What is asked for.
+        writes: Whether the model writes token by token.
+        tells: Whether it knows times, and silence.
+        times: Whether those are wanted.
+    """
     given: dict[str, Any] = {name: told[name] for name in _CHOICES if told.get(name)}
     if "temperature" in given:
         try:
@@ -291,8 +303,11 @@ def _choices(
         for name in given:
             raise _invalid(name, "does not apply to this model, which labels frames of sound")
         return {}
+    # OpenAI's rule for temperature 0: what looks wrong is drawn again, at higher ones.
+    fallback = {**FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
     # The model's own rule for a recording that is longer than a window: times are told.
     return {
+        **fallback,
         **given,
         "task": task if task == "translate" else None,
         **({"timestamps": True} if times else {}),
@@ -348,6 +363,7 @@ def _segments(found: Transcription) -> Iterator[dict[str, Any]]:
             "temperature": one.temperature,
             "avg_logprob": one.avg_logprob,
             "compression_ratio": one.compression_ratio,
+            "no_speech_prob": one.no_speech_prob,
         }
         yield {name: value for name, value in known.items() if value is not None}
 

@@ -174,7 +174,7 @@ def with_speculator(checkpoint: "Checkpoint", asked: str | None) -> "Checkpoint"
         return checkpoint
     if asked != mtp.MTP:
         return replace(checkpoint, speculator=open_speculator(asked))
-    found = mtp.find(checkpoint.name, checkpoint.config, checkpoint.tensor_names)
+    found = mtp.find(checkpoint.name, checkpoint.text_config, checkpoint.tensor_names)
     own = Speculator(
         name=asked,
         folder=checkpoint.folder,

@@ -102,12 +102,13 @@ class Mtp(nn.Module):
         super().__init__()
         config, size = said["config"], said["hidden_size"]
         self.inner: Any = load_meta(config, registry.recipe_for(config))
-        norm = self.inner.get_decoder().norm
+        norm = last_norm(self.inner)
         self.token_norm, self.hidden_norm = deepcopy(norm), deepcopy(norm)
         self.join = nn.Linear(2 * size, size, bias=False)
         if "embed" in said["own"]:
             self.embed_tokens = nn.Embedding(said["vocab_size"], size)
         self._normed = bool(said.get("normed"))
+        self._hidden_first = bool(said.get("hidden_first"))
         # Not a part of this one where it is the model's.
         self._head = [(self.inner if "head" in said["own"] else model).get_output_embeddings()]
 
@@ -119,15 +120,24 @@ class Mtp(nn.Module):
     def forward(self, embed: Any, input_ids: Tensor, hidden_states: Tensor, **cache: Any) -> Any:
         """As of `Eagle3`."""
         embeds = getattr(self, "embed_tokens", embed)(input_ids)
-        joined = torch.cat([self.token_norm(embeds), self.hidden_norm(hidden_states)], -1)
+        pair = [self.token_norm(embeds), self.hidden_norm(hidden_states)]
+        joined = torch.cat(pair[::-1] if self._hidden_first else pair, -1)
         decoder, handed = self.inner.get_decoder(), list[Tensor]()
-        watch = decoder.norm.register_forward_pre_hook(lambda _, args: handed.append(args[0]))
+        norm = last_norm(self.inner)
+        watch = norm.register_forward_pre_hook(lambda _, args: handed.append(args[0]))
         try:
             output = decoder(inputs_embeds=self.join(joined), use_cache=True, **cache)
         finally:
             watch.remove()
         state = output.last_hidden_state
         return SimpleNamespace(logits=self.head(state), handed=state if self._normed else handed[0])
+
+
+def last_norm(model: Any) -> nn.Module:
+    """Return the norm of which a model makes logits."""
+    decoder = model.get_decoder()
+    norm: nn.Module = getattr(decoder, "norm", None) or decoder.norm_f
+    return norm
 
 
 _LAYERS: Mapping[str, Any] = MappingProxyType({"eagle3": Eagle3, "mtp": Mtp})

@@ -5,8 +5,9 @@ It is found by the names of its tensors. The layer itself is one of the model's 
 with one layer: what is written here is only how tokens and hidden states come into it, and what comes out of it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qeff_zoo.errors import SpeculatorError
@@ -27,8 +28,14 @@ class Form:
         norm: Norm before logits.
         head: The matrix of logits, of those that have one of their own.
         embed: Likewise the embeddings.
+        hidden_first: Whether the hidden state is the first of both.
         normed: Whether what it hands on is what logits are made of; else what that norm reads.
-        told: What the configuration of the layer says besides.
+        inner: What the names of a model's layer begin with, and its last norm.
+        attention: Kind of its attention where configurations say one of each layer; a window if others have one.
+        told: What else its configuration says.
+        count: Layers that predict it together.
+        called: What other names parts of the layer have, and those of the model's own.
+        unread: Parts of the layer that are the model's own.
     """
 
     layer: str
@@ -38,33 +45,86 @@ class Form:
     norm: str
     head: str = ""
     embed: str = ""
+    hidden_first: bool = False
     normed: bool = False
+    inner: tuple[str, str] = ("model.layers.0.", "model.norm.weight")
+    attention: str = ""
     told: Mapping[str, Any] = field(default_factory=dict)
+    count: int = 1
+    called: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
-#: DeepSeek V3's, which others have taken over, and Qwen3-Next's.
+_DEEPSEEK = Form(  # V3, V3.2; GLM 4.5 to 5
+    layer="model.layers.{count}.",
+    token_norm="model.layers.{count}.enorm.weight",
+    hidden_norm="model.layers.{count}.hnorm.weight",
+    join="model.layers.{count}.eh_proj.weight",
+    norm="model.layers.{count}.shared_head.norm.weight",
+    head="model.layers.{count}.shared_head.head.weight",
+    embed="model.layers.{count}.embed_tokens.weight",
+)
 FORMS = (
-    Form(
-        layer="model.layers.{count}.",
-        token_norm="model.layers.{count}.enorm.weight",
-        hidden_norm="model.layers.{count}.hnorm.weight",
-        join="model.layers.{count}.eh_proj.weight",
-        norm="model.layers.{count}.shared_head.norm.weight",
-        head="model.layers.{count}.shared_head.head.weight",
-        embed="model.layers.{count}.embed_tokens.weight",
+    _DEEPSEEK,
+    replace(  # Hunyuan 3
+        _DEEPSEEK,
+        norm="model.layers.{count}.final_layernorm.weight",
+        head="",
+        embed="",
+        normed=True,
+        unread=("embed_tokens.", "shared_head."),
     ),
-    Form(
+    Form(  # Qwen3-Next, Qwen3.5, K-EXAONE, Mellum 2
         layer="mtp.layers.0.",
         token_norm="mtp.pre_fc_norm_embedding.weight",
         hidden_norm="mtp.pre_fc_norm_hidden.weight",
         join="mtp.fc.weight",
         norm="mtp.norm.weight",
         normed=True,
-        told={"layer_types": ["full_attention"]},
+        attention="full_attention",
+    ),
+    Form(  # MiMo
+        layer="model.mtp_layers.0.",
+        token_norm="model.mtp_layers.0.token_layernorm.weight",
+        hidden_norm="model.mtp_layers.0.hidden_layernorm.weight",
+        join="model.mtp_layers.0.input_proj.weight",
+        norm="model.mtp_layers.0.final_layernorm.weight",
+        hidden_first=True,
+        normed=True,
+    ),
+    Form(  # MiMo-V2-Flash
+        layer="model.mtp.layers.0.",
+        token_norm="model.mtp.layers.0.enorm.weight",
+        hidden_norm="model.mtp.layers.0.hnorm.weight",
+        join="model.mtp.layers.0.eh_proj.weight",
+        norm="model.mtp.layers.0.final_layernorm.weight",
+        normed=True,
+        attention="sliding_attention",
+        called={"pre_mlp_layernorm.": "post_attention_layernorm."},
+    ),
+    Form(  # ERNIE 4.5; its last norm is the model's
+        layer="model.mtp_block.0.",
+        token_norm="model.mtp_emb_norm.0.weight",
+        hidden_norm="model.mtp_hidden_norm.0.weight",
+        join="model.mtp_linear_proj.0.weight",
+        norm="model.norm.weight",
+        normed=True,
+    ),
+    Form(  # Nemotron 3
+        layer="mtp.layers.",
+        token_norm="mtp.layers.0.enorm.weight",
+        hidden_norm="mtp.layers.0.hnorm.weight",
+        join="mtp.layers.0.eh_proj.weight",
+        norm="mtp.layers.1.final_layernorm.weight",
+        normed=True,
+        inner=("backbone.layers.", "backbone.norm_f.weight"),
+        told={"layers_block_type": ["full_attention", "moe"]},
+        count=2,
     ),
 )
-#: What a configuration may say of the first layers of a model; this one is like the last.
-_OF_THE_FIRST: Mapping[str, Any] = {"first_k_dense_replace": 0, "mlp_only_layers": []}
+_FRONT = ("token_norm", "hidden_norm", "join", "norm")
+#: Whatever else predicts tokens: what follows a model's last layer, or says so.
+_OTHER = re.compile(r"(^|[._])mtp[._]|nextn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,71 +147,100 @@ def find(name: str, config: Mapping[str, Any], tensors: Iterable[str]) -> Found:
 
     Args:
         name: Of the model, for messages.
-        config: Of it.
+        config: Of its language model.
         tensors: Their names.
 
     Raises:
         SpeculatorError: There is none, or none of a form that is known.
     """
-    if "text_config" in config:
-        raise SpeculatorError(
-            f"{name!r} is made of several models, as its config's `text_config` says, and --speculator {MTP!r} is for "
-            "one that reads text alone. Expected a config without it. Draft with 'lookup', or with the package of a "
-            "smaller model."
-        )
     every, count = {*tensors}, config.get("num_hidden_layers")
+    begun: list[str] = []
     for form in FORMS:
-        names = {
-            part: str(getattr(form, part)).format(count=count)
-            for part in ("layer", "token_norm", "hidden_norm", "join", "norm", "head", "embed")
-        }
+        parts = ("layer", *_FRONT, "head", "embed")
+        names = {part: str(getattr(form, part)).format(count=count) for part in parts}
+        absent = sorted({names[part] for part in _FRONT} - every)
+        if not absent:
+            return _read(config, form, names, every)
         if names["join"] in every:
-            return _read(name, config, form, names, every)
-    known = " or ".join(repr(form.join.format(count=count)) for form in FORMS)
+            begun += absent
+    if begun:
+        raise SpeculatorError(
+            f"The MTP layer of {name!r} has no tensor {begun[0]!r}. Expected one for each of its parts. Get the "
+            "checkpoint again, from one revision; if it is whole, its layer is of another form: draft with 'lookup'."
+        )
+    behind = f"model.layers.{count}."
+    if other := sorted(one for one in every if _OTHER.search(one) or one.startswith(behind)):
+        raise SpeculatorError(
+            f"{name!r} has an MTP layer of a form that --speculator {MTP!r} does not know: it has a tensor "
+            f"{other[0]!r}. Expected a tensor {_known(count)}. Draft with 'lookup', or with the package of a smaller "
+            "model."
+        )
     raise SpeculatorError(
-        f"{name!r} has no MTP layer, as --speculator {MTP!r} asks for. Expected a checkpoint with a tensor {known}. "
-        "Draft with 'lookup', or give the folder or repository of heads."
+        f"{name!r} has no MTP layer, as --speculator {MTP!r} asks for. Expected a checkpoint with a tensor "
+        f"{_known(count)}. Draft with 'lookup', or give the folder or repository of heads."
     )
 
 
+def _known(count: Any) -> str:
+    return " or ".join(dict.fromkeys(repr(form.join.format(count=count)) for form in FORMS))
+
+
 def _read(
-    name: str, config: Mapping[str, Any], form: Form, names: Mapping[str, str], every: set[str]
+    config: Mapping[str, Any], form: Form, names: Mapping[str, str], every: set[str]
 ) -> Found:
-    front = {part: names[part] for part in ("token_norm", "hidden_norm", "join", "norm")}
-    if absent := sorted({*front.values()} - every):
-        raise SpeculatorError(
-            f"The MTP layer of {name!r} has no tensor {absent[0]!r}. Expected one for each of its parts. Get the "
-            "checkpoint again, from one revision."
-        )
+    front = {part: names[part] for part in _FRONT}
     own = [part for part in ("head", "embed") if names[part] in every]
     apart = {*front.values(), *(names[part] for part in own)}
-    layer = {
-        f"model.layers.0.{tensor.removeprefix(names['layer'])}": tensor
-        for tensor in every - apart
-        if tensor.startswith(names["layer"])
-    }
-    layer["model.norm.weight"] = names["norm"]
+    inner, norm = form.inner
+    layer = {}
+    for tensor in every - apart:
+        part = tensor.removeprefix(names["layer"])
+        if part != tensor and not part.startswith(form.unread):
+            for theirs, ours in form.called.items():
+                part = part.replace(theirs, ours)
+            layer[inner + part] = tensor
+    one = _of_one_layer(config, form, sparse=any(".experts." in tensor for tensor in layer))
+    layer[norm] = names["norm"]
     if "head" in own:
         layer["lm_head.weight"] = names["head"]
-    size, count = config["hidden_size"], config["num_hidden_layers"]
-    lists = {key: one[-1:] for key, one in config.items() if _is_per_layer(one, count)}
-    later = {key: value for key, value in _OF_THE_FIRST.items() if key in config}
-    one = {**config, **lists, **later, **form.told, "num_hidden_layers": 1}
-    for key in ("quantization_config", "tie_word_embeddings"):
-        one.pop(key, None)
     sources = {f"{part}.weight": front[part] for part in ("token_norm", "hidden_norm", "join")}
     if "embed" in own:
         sources["embed_tokens.weight"] = names["embed"]
+    told = {"normed": form.normed, "hidden_first": form.hidden_first}
     said = {
         "kind": MTP,
-        "hidden_size": size,
+        "hidden_size": config["hidden_size"],
         "vocab_size": config["vocab_size"],
         "config": one,
         "own": own,
-        **({"normed": True} if form.normed else {}),
+        **{key: True for key, value in told.items() if value},
     }
     return Found(said=said, sources=sources, layer=layer)
 
 
-def _is_per_layer(value: Any, count: int) -> bool:
-    return isinstance(value, list) and len(value) == count > 1
+def _of_one_layer(config: Mapping[str, Any], form: Form, *, sparse: bool) -> dict[str, Any]:
+    """Return the configuration of a model that is an MTP layer: like the model's last, but for what is said of it."""
+    count = config.get("num_hidden_layers")
+    lists = {key: one[-form.count :] for key, one in config.items() if _is_per_layer(one, count)}
+    whole, none = (0, []) if sparse else (1, [0])
+    mlp: dict[str, Any] = {"mlp_layer_types": ["sparse" if sparse else "dense"]}
+    mlp |= {"first_k_dense_replace": whole, "moe_layer_start_index": whole, "mlp_only_layers": none}
+    mlp["indexer_types"] = ["full"]  # there is none before it to share one with
+    mixed = any("expert" in key for key in config)
+    kinds = {key: mlp[key] for key in mlp if key in config or (key == "mlp_layer_types" and mixed)}
+    if form.attention:
+        windows = "sliding_attention" in (config.get("layer_types") or ())
+        kinds["layer_types"] = ["sliding_attention" if windows else form.attention]
+    own = {
+        key.removeprefix("mtp_"): value[: form.count]
+        for key, value in config.items()
+        if key.startswith("mtp_") and isinstance(value, list | str)
+    }
+    one = {**config, **lists, **kinds, **form.told, **own, "num_hidden_layers": form.count}
+    for key in ("quantization_config", "tie_word_embeddings"):
+        one.pop(key, None)
+    return one
+
+
+def _is_per_layer(value: Any, count: Any) -> bool:
+    return isinstance(value, list) and len(value) == count and count > 1

@@ -24,6 +24,7 @@ NAMES = (
     ZERO_SHOT,
     IMAGE_FEATURE_EXTRACTION,
     IMAGE_TEXT_TO_TEXT,
+    AUDIO_TEXT_TO_TEXT,
     SPEECH_RECOGNITION,
     SPEECH_SEQ2SEQ,
     TEXT2TEXT,
@@ -36,12 +37,13 @@ NAMES = (
     "zero-shot-image-classification",
     "image-feature-extraction",
     "image-text-to-text",
+    "audio-text-to-text",
     "automatic-speech-recognition",
     "speech-seq2seq",
     "text2text-generation",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder", "vision", "heads", "draft"]
+Role: TypeAlias = Literal["decoder", "encoder", "vision", "audio", "heads", "draft"]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]
@@ -109,7 +111,7 @@ class Task(Part):
     Args:
         name: Hub pipeline tag.
         program: What its program is called in a package of several; its role where there is one.
-        before: Parts whose results it reads, as the pictures that a vision tower has read.
+        before: Parts whose results it reads, as the pictures or sounds that a tower has read.
         beside: Parts that a package may have or not: heads that draft for it.
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token, or frame of sound, has an answer of its own.

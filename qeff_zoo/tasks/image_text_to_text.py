@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `image-text-to-text` contract: pictures and tokens in, the last valid position's logits and the states out.
 
-Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens. See
-`qeff_zoo.tasks.vision` and `qeff_zoo.tasks.merging` for inputs and outputs.
+Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens; what drafts is beside
+them. See `qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging` and `qeff_zoo.tasks.drafting` for inputs and outputs.
 """
 
 from collections.abc import Mapping
@@ -91,6 +91,7 @@ TASK = Task(
             specializations=_pictures,
         ),
     ),
+    beside=text_generation.TASK.beside,
     answers="logits",
     auto_classes=("AutoModelForImageTextToText",),
     suffixes=(),

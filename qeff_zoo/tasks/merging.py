@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a language model whose text has pictures in it, as it is traced: program `language`.
+"""One call of a language model whose text has pictures or sounds in it, as it is traced: program `language`.
 
 As in `qeff_zoo.tasks.decoding`, and after the states
 
@@ -8,12 +8,15 @@ IN   image_index (batch_size, seq_len) i64      of each token its row of the fea
      [deepstack.i (image_rows, hidden) f32]     the same, added to the states after layer i
      [of_context.token_type_ids (batch_size, ctx_len) i64]   1 where the context has a token of a picture, of models
                                                 in which those see one another; named after the forward's argument
+     audio_index, audio_embeds (audio_rows, hidden)   of sounds, in place of the first two: what program `audio` made
      [rope_positions (3, batch_size, seq_len) i64]   time, row and column of each token, of models with such a RoPE
 
 The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
-it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch.
+it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch. A forward that does not
+take features that are there already has them in place of the embeddings of its tokens.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +26,7 @@ from torch import Tensor
 from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
-from qeff_zoo.recipe import Images
+from qeff_zoo.recipe import Images, Media, Sounds
 from qeff_zoo.tasks import Tracing, decoding
 from qeff_zoo.tasks.vision import MERGES, swapped
 from qeff_zoo.transforms.retained_state import RetainedState
@@ -31,6 +34,8 @@ from qeff_zoo.transforms.retained_state import RetainedState
 _ROWS = 5  # of the example
 #: Begins the name of what tells which tokens of the context are a picture's; ends with the forward's argument.
 TYPES = "of_context."
+#: The forward's argument for features that are there already.
+_TAKES = "mm_encoder_outputs"
 
 
 class _Merged(TorchFunctionMode):
@@ -67,8 +72,10 @@ def _is_mask(index: Any, values: Tensor) -> bool:
 
 
 class Step(decoding.Step):
-    """One call of a language model whose text has pictures in it."""
+    """One call of a language model whose text has pictures or sounds in it."""
 
+    #: What begins the names of the features, and of their rows.
+    modality = "image"
     #: Whether the forward's argument is 0 of tokens that see one another, and 1 of others.
     turned = False
 
@@ -83,7 +90,7 @@ class Step(decoding.Step):
         told = dict(zip(self.names, more, strict=True))
         if "rope_positions" in told:
             position_ids = torch.cat([position_ids[None], told["rope_positions"]])
-        features = told["image_embeds"]
+        features = told[f"{self.modality}_embeds"]
         deep = [_Either([told[name]]) for name in told if name.startswith("deepstack.")]
         output = SimpleNamespace(
             pooler_output=_Either([features]),
@@ -95,7 +102,7 @@ class Step(decoding.Step):
             for name, value in told.items()
             if name.startswith(TYPES)
         }
-        merged = _Merged(told["image_index"], features)
+        merged = _Merged(told[f"{self.modality}_index"], features)
 
         def add(hidden: Tensor, _: Any, rows: Tensor) -> Tensor:
             return merged.put(hidden, rows, add=True)
@@ -105,15 +112,27 @@ class Step(decoding.Step):
             for module in self.model.modules()
             if hasattr(type(module), "_deepstack_process")
         ]
-        with merged, swapped(*adders):
+        given: dict[str, Any] = {_TAKES: {self.modality: output}}
+        swaps: list[tuple[Any, str, Any]] = [*adders]
+        if _TAKES not in inspect.signature(self.model.forward).parameters:
+            given, embed = {}, self.model.get_input_embeddings()
+            plain = embed.forward
+            swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))
+        with merged, swapped(*swaps):
             return self.model(
                 input_ids=input_ids,
                 position_ids=position_ids,
                 past_key_values=state,
                 use_cache=True,
-                mm_encoder_outputs={"image": output},
+                **given,
                 **types,
             )
+
+
+class SoundStep(Step):
+    """As `Step`, of sounds."""
+
+    modality = "audio"
 
 
 class PromptStep(Step):
@@ -122,23 +141,32 @@ class PromptStep(Step):
     turned = True
 
 
-def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing:
+def tracing(
+    model: Any,
+    *,
+    images: Mapping[str, Any] | None = None,
+    sounds: Mapping[str, Any] | None = None,
+    **variant: Any,
+) -> Tracing:
     """Describe how to trace the language model of `model`.
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        images: As a recipe says of them.
+        images: As a recipe says of them; None of a model that hears.
+        sounds: The same of a model that hears.
         **variant: As of `qeff_zoo.tasks.decoding.tracing`.
     """
-    config, told = model.config, Images(**images)
+    config = model.config
+    told: Media = Sounds(**sounds) if sounds else Images(**(images or {}))
+    step = SoundStep if sounds else PromptStep if told.whole == "prompt" else Step
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
-    rows = {0: Dim("image_rows", min=2)}
+    rows = {0: Dim(f"{step.modality}_rows", min=2)}
     deep = getattr(config.vision_config, told.deepstack) if told.deepstack else ()
 
     def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
         found = {
-            "image_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
-            "image_embeds": (features, rows),
+            f"{step.modality}_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
+            f"{step.modality}_embeds": (features, rows),
             **{f"deepstack.{index}": (features.clone(), rows) for index in range(len(deep))},
         }
         if told.axes > 1:
@@ -151,5 +179,4 @@ def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing
             found[f"{TYPES}{told.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    step = PromptStep if told.whole == "prompt" else Step
     return decoding.tracing(model, step=step, more=more, **variant)

@@ -101,7 +101,7 @@ def _is_open(shape: Any) -> bool:
     return any(isinstance(size, SymInt) for size in shape)
 
 
-class _Noted(TorchFunctionMode):
+class Noted(TorchFunctionMode):
     """Notes the features that a forward merges into its text."""
 
     features: Any = None
@@ -141,7 +141,7 @@ class Picture(nn.Module):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features."""
-        pixels, noted = given[0], _Noted()
+        pixels, noted = given[0], Noted()
         told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
         if self.images.sized and not self.images.mask:
             told["image_sizes"] = [tuple(pixels.shape[2:])]

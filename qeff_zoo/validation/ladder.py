@@ -104,8 +104,8 @@ def _request(
         "types": trial.types,
         "sources": trial.sources,
         "texts": trial.texts,
-        "pictures": [len(found) for found in trial.pictures],
-        "images": trial.images,
+        "media": [len(found) for found in trial.media],
+        "of_media": trial.of_media,
         "told": _told(package),
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
@@ -133,12 +133,12 @@ def _chosen(trial: Trial) -> dict[str, Array]:
 
 
 def _shown(trial: Trial) -> dict[str, Array]:
-    """Return the pictures of the sequences, as `reference` takes them."""
+    """Return the pictures or sounds in the sequences, as `reference` takes them."""
     return {
-        f"picture.{number}.{place}.{name}": array
-        for number, pictures in enumerate(trial.pictures)
-        for place, picture in enumerate(pictures)
-        for name, array in picture.items()
+        f"media.{number}.{place}.{name}": array
+        for number, found in enumerate(trial.media)
+        for place, one in enumerate(found)
+        for name, array in one.items()
     }
 
 

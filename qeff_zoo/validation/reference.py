@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
     with np.load(arguments[2], allow_pickle=False) as found:
         arrays = dict(found)
     answers = answers_of(model, request, arrays)
-    brought = ("picture.", "sound.")
+    brought = ("media.", "sound.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
     greedy = answers.greedy(**request["greedy"]) if request.get("greedy") else []

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from qeff_zoo.validation.cases import LAYER_ANSWERS
@@ -228,8 +228,10 @@ class Mtp(OfLayer):
     def __init__(self, model: Any, told: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
         super().__init__(model, [model.get_output_embeddings()])
         said = told["said"]
-        config = type(model.config).from_dict(said["config"])
-        self._inner, loaded = type(model).from_pretrained(
+        kind = type(model.config.get_text_config())
+        config = kind.from_dict(kind._decode_special_floats(said["config"]))
+        classes: Any = AutoModelForCausalLM._model_mapping  # the model may be one that sees
+        self._inner, loaded = classes[kind].from_pretrained(
             None,
             config=config,
             state_dict={
@@ -239,23 +241,27 @@ class Mtp(OfLayer):
             attn_implementation="eager",
             output_loading_info=True,
         )
-        unread = {"lm_head.weight", "model.embed_tokens.weight"}
-        if missing := {*loaded["missing_keys"]} - unread or {*loaded["unexpected_keys"]}:
+        unread = ("lm_head.weight", "embed_tokens.weight", "embeddings.weight")
+        missing = {one for one in loaded["missing_keys"] if not one.endswith(unread)}
+        if missing := missing or {*loaded["unexpected_keys"]}:
             raise ValueError(f"The layer's tensors are others than {sorted(missing)[:5]}.")
         if hasattr(self._inner, "set_experts_implementation"):
             self._inner.set_experts_implementation("eager")
         model.speculator.inner = self._inner.eval()
+        decoder = self._inner.get_decoder()
+        self._norm = getattr(decoder, "norm", None) or decoder.norm_f
         kinds = {"embed_tokens": nn.Embedding, "join": nn.Linear}
         self._front: dict[str, Any] = {}
         for name, tensor in told["sources"].items():
             part = name.partition(".")[0]
-            norm = deepcopy(self._inner.get_decoder().norm)
+            norm = deepcopy(self._norm)
             module = self._front[part] = kinds[part](1, 1) if part in kinds else norm
             module.weight = nn.Parameter(stored[tensor], requires_grad=False)
             if part == "join":
                 module.bias = None
             model.speculator.add_module(part, module)
         self._own_head, self._normed = "head" in said["own"], bool(said.get("normed"))
+        self._hidden_first = bool(said.get("hidden_first"))
 
     def joined(self, read: Tensor) -> Tensor:
         """Return what logits are made of, as it is."""
@@ -267,17 +273,17 @@ class Mtp(OfLayer):
         """Run the model of one layer on all that it has read; the cache is that."""
         embed = self._front.get("embed_tokens") or self.model.get_input_embeddings()
         pair = self._front["token_norm"](embed(tokens)), self._front["hidden_norm"](states)
-        read = self._front["join"](torch.cat(pair, -1))
+        read = self._front["join"](torch.cat(pair[::-1] if self._hidden_first else pair, -1))
         read = torch.cat([*(cache or ()), read])
         decoder, before = self._inner.get_decoder(), list[Tensor]()
-        watch = decoder.norm.register_forward_pre_hook(lambda _, args: before.append(args[0]))
+        watch = self._norm.register_forward_pre_hook(lambda _, args: before.append(args[0]))
         after = decoder(inputs_embeds=read[None], use_cache=False).last_hidden_state
         watch.remove()
         return (after if self._normed else before[0])[0, start:], [read]
 
     def head(self, state: Tensor) -> Tensor:
         """Return logits, of a state of the one or the other side of the last norm."""
-        state = state if self._normed else self._inner.get_decoder().norm(state[None])[0]
+        state = state if self._normed else self._norm(state[None])[0]
         head = (self._inner if self._own_head else self.model).get_output_embeddings()
         logits: Tensor = head(state)
         return logits

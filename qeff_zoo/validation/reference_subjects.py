@@ -26,7 +26,7 @@ from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
 from qeff_zoo.validation.drawings import draw
 from qeff_zoo.validation.reference_choices import Watching
 from qeff_zoo.validation.reference_layers import OfLayer
-from qeff_zoo.validation.reference_pictures import Pictures
+from qeff_zoo.validation.reference_media import Media
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,14 +41,14 @@ def answers_of(
     Args:
         model: Hugging Face's, for the request's task.
         request: With `task`, and what that takes.
-        arrays: What the request has besides JSON: `sound.sequence`, and pictures, see `Pictures`.
+        arrays: What the request has besides JSON: `sound.sequence`, and pictures or sounds among text, see `Media`.
     """
-    task, pictures = tasks.find(request["task"]), Pictures(request, arrays, model)
+    task, media = tasks.find(request["task"]), Media(request, arrays, model)
     sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
     if request.get("sources"):
         return _OfTexts(model, request)
     if task.answers == "logits":
-        return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, pictures)
+        return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, media)
     if sounds:
         return _Sounds(model, sounds)
     return (_Pictures if task.reads == "image" else _Whole)(model, request)
@@ -113,12 +113,12 @@ class _Logits(Answers):
     Args:
         model: Hugging Face's.
         request: With `sequences` and `positions`.
-        pictures: Of the sequences.
+        media: Pictures or sounds in the sequences.
     """
 
-    def __init__(self, model: Any, request: Mapping[str, Any], pictures: Pictures) -> None:
+    def __init__(self, model: Any, request: Mapping[str, Any], media: Media) -> None:
         super().__init__(request["sequences"], model)
-        self._model, self._pictures = model, pictures
+        self._model, self._media = model, media
         self._heads, self._drafted = reference_heads.attach(model, request.get("speculator"))
         # A position is there once for its own logits, and once for each head's.
         self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
@@ -157,7 +157,7 @@ class _Logits(Answers):
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         """Run the forward on tokens of sequences from their beginning."""
-        shown = self._pictures.of(numbers, inputs["input_ids"], self._model.dtype)
+        shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
         return self._model(**inputs, **shown, **more)
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
@@ -192,7 +192,7 @@ class _OfTexts(_Logits):
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(model, request, Pictures(request, {}, model))
+        super().__init__(model, request, Media(request, {}, model))
         self._sources: list[list[int]] = request["sources"]
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:

@@ -20,10 +20,10 @@ config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 architectures.register(config["model_type"])
 config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
 torch.manual_seed(0)
-sees = tasks.find(task).reads == "image" or task == tasks.IMAGE_TEXT_TO_TEXT
+sees = tasks.find(task).reads == "image" or {"vision", "audio"} & tasks.find(task).parts.keys()
 model = tasks.auto_class(task, config).from_config(config, dtype=torch.float32)
 for parameter in model.parameters():
-    # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads pictures.
+    # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads pictures or sounds.
     if parameter.dim() == 1 or (sees and not parameter.any()):
         parameter.data += 0.1 * torch.randn_like(parameter)
 model.save_pretrained(folder)

@@ -12,12 +12,12 @@ from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
 from qeff_zoo.runtime.images import ImageSession
+from qeff_zoo.runtime.insets import Insets
 from qeff_zoo.runtime.matching import ZeroShotSession
+from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sessions import Opening, open_heads
-from qeff_zoo.runtime.sights import Sights
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.heads import Heads
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
@@ -25,7 +25,7 @@ from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import Task, find
-from qeff_zoo.validation import cases, drawings, sample_pictures, sample_sounds, sample_texts
+from qeff_zoo.validation import cases, drawings, sample_media, sample_sounds, sample_texts
 from qeff_zoo.validation.choices import Run, read_choices
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -50,8 +50,8 @@ class Trial:
         answers: By stage, (answers, vocab, hidden or labels).
         runs: Every time that a row began a sequence, with what was chosen there.
         types: Token types of the sequences, where the package takes them.
-        pictures: Of each sequence, as a processor would prepare them; nothing where the package takes none.
-        images: What the recipe says of pictures, and the placeholder's token.
+        media: Pictures or sounds in each sequence, as a processor would prepare them; nothing where it takes none.
+        of_media: What the recipe says of those, and the placeholder's token.
         greedy: Prompt and continuation.
         sources: Token ids of the text that each sequence is written of.
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
@@ -65,8 +65,8 @@ class Trial:
     answers: Mapping[str, Array]
     runs: list[Run]
     types: list[list[int]] | None = None
-    pictures: Sequence[Sequence[Prepared]] = ()
-    images: Mapping[str, Any] = field(default_factory=dict)
+    media: Sequence[Sequence[Prepared]] = ()
+    of_media: Mapping[str, Any] = field(default_factory=dict)
     greedy: tuple[list[int], list[int]] | None = None
     sources: Sequence[Sequence[int]] = ()
     sounds: Sequence[Array] = ()
@@ -174,16 +174,16 @@ class _Drawn:
     Args:
         stages: Its calls; an image may have to be in one of them.
         sequences: Token ids.
-        sights: The pictures of each as places in it, and `pictures` themselves; `images` says how they were prepared.
+        insets: The pictures or sounds of each as places in it, and `media` themselves; `of_media` says what they are.
         windows: The sound of each, prepared.
         sources: The text that each is written after.
     """
 
     stages: Sequence[cases.Stage]
     sequences: list[list[int]]
-    sights: list[Sights | None]
-    pictures: list[list[Prepared]]
-    images: dict[str, Any]
+    insets: list[Insets | None]
+    media: list[list[Prepared]]
+    of_media: dict[str, Any]
     windows: list[Array]
     sources: list[list[int]]
 
@@ -192,27 +192,27 @@ class _Drawn:
         """Draw what a session reads."""
         lengths = cases.sequence_lengths(stages)
         sequences = sample_texts.draw(lengths, session.tokenizer, session.decoder.vocab_size)
-        sights: list[Sights | None] = [None] * len(sequences)
+        insets: list[Insets | None] = [None] * len(sequences)
         windows: list[Array] = []
         if isinstance(session, SpeechSeq2SeqSession):
             windows = sample_sounds.draw(_sound_lengths(session, len(sequences)), session)
         sources: list[list[int]] = []
         if isinstance(session, Text2TextSession):
             sequences, sources = sample_texts.with_sources(sequences, session)
-        pictures: list[list[Prepared]] = []
-        images: dict[str, Any] = {}
-        if isinstance(session, ImageTextToTextSession):
-            sequences, pictures = sample_pictures.insert(session, sequences)
-            images = {**session.images, "placeholder": session.placeholder}
-            sights = [session.sights(*pair) for pair in zip(sequences, pictures, strict=True)]
-            if session.images.get("whole"):
-                stages = cases.uncut(stages, [one.stretches if one else () for one in sights])
+        media: list[list[Prepared]] = []
+        of_media: dict[str, Any] = {}
+        if isinstance(session, MediaTextSession):
+            sequences, media = sample_media.insert(session, sequences)
+            of_media = {**session.told, "placeholder": session.placeholder}
+            insets = [session.insets(*pair) for pair in zip(sequences, media, strict=True)]
+            if session.told.get("whole"):
+                stages = cases.uncut(stages, [one.stretches if one else () for one in insets])
         return cls(
             stages=stages,
             sequences=sequences,
-            sights=sights,
-            pictures=pictures,
-            images=images,
+            insets=insets,
+            media=media,
+            of_media=of_media,
             windows=windows,
             sources=sources,
         )
@@ -230,22 +230,22 @@ class _Drawn:
         return Piece(
             self.sequences[span.sequence][span.start : span.stop],
             span.start,
-            self.sights[span.sequence],
+            self.insets[span.sequence],
             source=session.sources.lengths[span.row] if reads else 0,
         )
 
     def greedy(self, session: Any) -> tuple[list[int], list[int]]:
         """Return the beginning of the first sequence, and how a session goes on with it."""
-        sizes, sights = session.decoder.sizes, self.sights[0]
+        sizes, insets = session.decoder.sizes, self.insets[0]
         prompt = self.sequences[0][: min(_GREEDY_PROMPT, sizes.ctx_len - 1)]
-        if sights is not None:  # to the end of its last picture
-            prompt = self.sequences[0][: int(sights.places[-1]) + 1]
+        if insets is not None:  # to the end of its last one
+            prompt = self.sequences[0][: int(insets.places[-1]) + 1]
         length = _GREEDY_LENGTH if sizes.decodes else 1
         if self.windows:
             return prompt, session.generate(self.windows[0], prompt, length)
         request = TextGenerationSession.request(session, prompt, generation_len=length)
-        if sights is not None:
-            request = replace(request, sights=session.sights(prompt, self.pictures[0]))
+        if insets is not None:
+            request = replace(request, insets=session.insets(prompt, self.media[0]))
         if self.sources:
             request = replace(request, source=tuple(self.sources[0]))
         return prompt, session.generate([request])[0].token_ids
@@ -291,8 +291,8 @@ def _try_decoder(
         keys=keys,
         answers=answers,
         runs=rows.runs,
-        pictures=drawn.pictures,
-        images=drawn.images,
+        media=drawn.media,
+        of_media=drawn.of_media,
         greedy=drawn.greedy(session),
         sources=drawn.sources,
         sounds=[session.as_given(window) for window in drawn.windows],

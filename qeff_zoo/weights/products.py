@@ -44,7 +44,7 @@ class Products(Matrices):
             x = self._in_order(tape, x, slot, columns)
         y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
         if format.minima:
-            minima = self.tensor(slot, [rows, blocks], f"{slot.name}.minima")
+            minima = self._unpacked(self.tensor(slot, [rows, blocks], f"{slot.name}.minima"))
             sums = self._block_sums(tape, x, blocks, format.block)
             less = tape.op("FusedMatMul", [sums, minima], {"transB": 1}, domain=CONTRIB)
             tape.op("Sub", [y, less])
@@ -57,6 +57,12 @@ class Products(Matrices):
             order = self.tensor(slot, [columns], f"{slot.name}.order", "I32")
             self._made[key] = tape.op("Gather", [x, order], {"axis": -1})
         return self._made[key]
+
+    def _unpacked(self, weight: ir.Value) -> ir.Value:
+        """Keep a matrix of floats as it lies in the file: packed for the kernel, one row takes it twice as long."""
+        if weight not in self.graph.inputs:  # one that a caller could replace is never packed
+            self.graph.inputs.append(weight)
+        return weight
 
     def _block_sums(self, tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
         """Sum each block of columns."""

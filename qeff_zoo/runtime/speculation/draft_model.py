@@ -11,6 +11,7 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, token_of
 from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.rows import Rows
 
 _CHANCE, _BELIEF = 0.7, 8.0  # of a token to be accepted, until a request has shown its own
 _MEMORY, _FADING = 64.0, 0.75
@@ -24,21 +25,19 @@ class _Row:
 
     Args:
         number: Of the decoder.
-        user: Whose tokens it has.
         tokens: That it has run.
         held: States that do not grow with the context, after `sure` tokens.
         sure: Tokens that were known when they ran, and not guessed.
     """
 
     number: int
-    user: object = None
     tokens: list[int] = field(default_factory=list)
     held: dict[str, Array] = field(default_factory=dict)
     sure: int = 0
 
 
 class DraftModel:
-    """A package that drafts for any number of requests: one that finds no row takes the one that was used longest ago.
+    """A package that drafts for any number of requests, as its `Rows` are given.
 
     Args:
         decoder: Of the draft package.
@@ -47,7 +46,8 @@ class DraftModel:
 
     def __init__(self, decoder: Decoder, vocab_size: int) -> None:
         self.decoder, self._vocab_size = decoder, vocab_size
-        self._rows = [_Row(number) for number in range(decoder.sizes.rows)]
+        self._rows = Rows(decoder.sizes.rows)
+        self._known: dict[int, _Row] = {}
 
     def measure(self) -> float:
         """Return the seconds of a token; what rows retain is lost."""
@@ -87,13 +87,11 @@ class DraftModel:
         return found
 
     def _row_of(self, user: object) -> _Row:
-        """Find a user's row, or the one that was used longest ago; used now."""
-        row = next((one for one in self._rows if one.user is user), self._rows[0])
-        self._rows.remove(row)
-        self._rows.append(row)
-        if row.user is not user:
-            row.user, row.tokens, row.held, row.sure = user, [], {}, 0
-        return row
+        """Return a user's row, empty if it is no longer the user's."""
+        number, is_own = self._rows.of(user)
+        if not is_own:
+            self._known[number] = _Row(number)
+        return self._known[number]
 
     def _catch_up(self, row: _Row, tokens: Sequence[int]) -> Array:
         """Run what a row has not run; return the logits (vocab,) after it."""

@@ -3,12 +3,11 @@
 
 It runs each token with the hidden state that the model had of the one before. A token that it drafts it runs with what
 it made of that one itself; once the model has checked the draft, tokens that count run again with the model's states,
-over what was written for the guesses. So nothing has to be put back.
+over what was written for the guesses. So nothing has to be put back, but a window, which forgets for each guess.
 """
 
 import time
-from collections.abc import Sequence
-from weakref import ref
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sampling import Drawn
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.draft_model import Guessing
+from qeff_zoo.runtime.speculation.rows import Rows
 
 _ROUNDS = 3
 
@@ -31,20 +31,7 @@ class Layer:
     def __init__(self, program: Program) -> None:
         self.decoder = Decoder(program)
         self.size = int(program.inputs["hidden_states"].shape[2])
-        #: By row, whoever used it, those longest ago first; nobody is kept here, so that a drafter's end frees its row.
-        self._users: dict[int, ref[object]] = {}
-
-    def row_of(self, user: object) -> tuple[int, bool]:
-        """Return a user's row, and whether it is still the user's: if not, nothing in it is of use."""
-        known = next((row for row, one in self._users.items() if one() is user), None)
-        free = (row for row in range(self.decoder.sizes.rows) if row not in self._users)
-        gone = (row for row, one in self._users.items() if one() is None)
-        row = next((one for one in (known, *free, *gone) if one is not None), None)
-        if row is None:
-            row = next(iter(self._users))
-        self._users.pop(row, None)
-        self._users[row] = ref(user)
-        return row, row == known
+        self.rows = Rows(self.decoder.sizes.rows)
 
     def run(
         self, row: int, tokens: Sequence[int], start: int, hidden: Array
@@ -85,6 +72,7 @@ class LayerDrafter(Guessing):
             Array
         ] = []  # hidden states of that one and those after it, to before `_end`
         self._end = 0
+        self._held: Mapping[str, Array] = {}  # of a window before the last guesses
 
     def read(self, start: int, hidden: Array) -> None:
         """Keep what is drafted from; of tokens that have run it is known, even if the model runs them again."""
@@ -123,19 +111,22 @@ class LayerDrafter(Guessing):
         Returns:
             Logits (vocab,) of each.
         """
-        row, is_own = self._layer.row_of(self)
+        row, is_own = self._layer.rows.of(self)
+        decoder = self._layer.decoder
         if not is_own:
             self._first = self._at
+        elif self._held:
+            decoder.restore(row, self._at - self._first, self._held, latest=True)
         known, stop = np.concatenate(self._told), len(tokens) - 1 - self._at
         logits, state = self._layer.run(
             row, tokens[self._at + 1 :], self._at - self._first, known[:stop]
         )
         self._at, self._told = self._at + stop, [known[stop:]]
-        found = [logits]
+        at, found = self._at - self._first, [logits]
+        self._held = {} if count == 1 or decoder.only_grows else decoder.save(row, at, at)
         while len(found) < count:
             place = len(found) - 1
             token = told[place] if place < len(told) else int(logits.argmax())
-            at = self._at - self._first + place
-            logits, state = self._layer.run(row, [token], at, state)
+            logits, state = self._layer.run(row, [token], at + place, state)
             found.append(logits)
         return found

@@ -17,6 +17,8 @@ _CHANCES = {2: 0.3, 3: 0.45, 4: 0.6, 5: 0.7, 6: 0.75, 7: 0.8, 8: 0.8, 16: 0.9}
 _BELIEF = 4.0  # tokens that such a chance counts for
 _MEMORY = 24.0  # tokens after which those of before count less
 _FADING = 0.75
+_LEAST, _LONGEST = min(_CHANCES), max(_CHANCES)
+_PLACES = 64  # the newest that are looked at
 
 
 @dataclass
@@ -50,8 +52,9 @@ class PromptLookup:
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
         self._tokens: list[int] = []
-        #: By length: where what followed a run of tokens begins, when it came last; by hash, since runs are many.
-        self._after: dict[int, dict[int, int]] = {length: {} for length in _CHANCES}
+        #: By the tokens of a shortest match: where what followed them begins, when they came last; 0 for nowhere.
+        self._last: dict[tuple[int, ...], int] = {}
+        self._before: list[int] = []  # of each such place, where it was the time before
         self._records = {
             length: _Record(_BELIEF * chance, _BELIEF) for length, chance in _CHANCES.items()
         }
@@ -90,21 +93,35 @@ class PromptLookup:
         self._records[self._matched].note(right, right + (right < told))
 
     def _add(self, token: int) -> None:
-        """Note where what follows each run that ended before this token begins: here."""
-        end = len(self._tokens)
-        for length, after in self._after.items():
-            if end >= length:
-                after[self._run(length)] = end
+        """Note where what follows the newest tokens begins: here."""
+        newest, place = self._newest(), len(self._tokens)
+        self._before.append(self._last.get(newest, 0) if place >= _LEAST else 0)
+        if place >= _LEAST:
+            self._last[newest] = place
         self._tokens.append(token)
 
     def _match(self) -> tuple[int, int]:
-        """Return the length of the longest run of newest tokens that came before, 0 for none, and what follows it."""
-        for length in reversed(self._after):
-            if len(self._tokens) > length:
-                start = self._after[length].get(self._run(length))
-                if start is not None:
-                    return length, start
-        return 0, 0
+        """Return the length of the longest run of newest tokens that came before, 0 for none, and what follows it.
 
-    def _run(self, length: int) -> int:
-        return hash(tuple(self._tokens[-length:]))
+        The length is one that chances are known of.
+        """
+        longest, start = 0, 0
+        place = self._last.get(self._newest(), 0)
+        for _ in range(_PLACES):
+            if not place or longest == _LONGEST:
+                break
+            if (length := self._same(place)) > longest:
+                longest, start = length, place
+            place = self._before[place]
+        return max((one for one in _CHANCES if one <= longest), default=0), start
+
+    def _same(self, place: int) -> int:
+        """Return how many tokens before a place are the newest ones, of which the shortest match is known to be."""
+        tokens, length = self._tokens, _LEAST
+        most = min(_LONGEST, place)
+        while length < most and tokens[place - length - 1] == tokens[-length - 1]:
+            length += 1
+        return length
+
+    def _newest(self) -> tuple[int, ...]:
+        return tuple(self._tokens[-_LEAST:])

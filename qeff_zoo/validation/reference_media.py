@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of the sequences that the reference answers, as transformers' forward takes them.
+"""The pictures or sounds in the sequences that the reference answers, as transformers' forward takes them.
 
 Only the reference process imports this.
 """
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 
-class Pictures:
+class Media:
     """Arguments of a forward besides its tokens.
 
     Args:
-        request: With `pictures`, how many each sequence has, and `images`, what the recipe says of them.
-        arrays: `picture.sequence.number.name`, as a processor prepares a picture.
+        request: With `media`, how many each sequence has, and `of_media`, what the recipe says of them.
+        arrays: `media.sequence.number.name`, as a processor prepares each.
         model: Hugging Face's, which takes some of what a processor says, and has no use for the rest.
     """
 
@@ -29,18 +29,18 @@ class Pictures:
         model: Any,
     ) -> None:
         self._taken = inspect.signature(model.forward).parameters.keys()
-        self._counts: list[int] = request.get("pictures") or []
-        self._images = request.get("images") or {}
+        self._counts: list[int] = request.get("media") or []
+        self._told = request.get("of_media") or {}
         self._arrays = {
             name: torch.from_numpy(array)
             for name, array in arrays.items()
-            if name.startswith("picture.")
+            if name.startswith("media.")
         }
 
     def of(
         self, numbers: Sequence[int], input_ids: Tensor, dtype: torch.dtype
     ) -> dict[str, Tensor]:
-        """Return the pictures of some sequences, and which of their tokens belong to pictures.
+        """Return the pictures or sounds of some sequences, and which of their tokens belong to those.
 
         Args:
             numbers: Of the sequences, a row each.
@@ -52,20 +52,20 @@ class Pictures:
         found: dict[str, list[Tensor]] = {}
         for number in numbers:
             for place in range(self._counts[number]):
-                prefix = f"picture.{number}.{place}."
+                prefix = f"media.{number}.{place}."
                 for name in self._arrays:
                     plain = name.removeprefix(prefix)
                     if plain != name and plain in self._taken:
                         found.setdefault(plain, []).append(self._arrays[name])
         shown = {name: torch.cat(_alike(parts)) for name, parts in found.items()}
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
-        if (types := self._images.get("types")) and shown:
-            shown[types] = self._types(input_ids == self._images["placeholder"])
+        if (types := self._told.get("types")) and shown:
+            shown[types] = self._types(input_ids == self._told["placeholder"])
         return shown
 
     def _types(self, of_pictures: Tensor) -> Tensor:
         """Tell the tokens of pictures, by 1; or those of prompts, which end with their last picture, by 0."""
-        if self._images.get("whole") != "prompt":
+        if self._told.get("whole") != "prompt":
             return of_pictures.long()
         before = of_pictures.flip(1).cumsum(1).flip(1)  # placeholders from here on
         return (before == 0).long()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures for the token sequences that packages are validated on: of noise, several sizes, always the same ones."""
+"""Pictures or sounds for the token sequences that packages are validated on: noise, several sizes, always the same."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
@@ -9,30 +10,36 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession, Prepared
+from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+from qeff_zoo.runtime.hearing import FEATURES
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.vision import GRID
 
-#: Of each sequence, after how many of its tokens pictures begin: two, one, none, and again.
+#: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
 #: Height and width in rows of features, of towers that take any size.
 _SIZES = ((2, 3), (3, 1), (1, 4), (2, 2))
 #: Height and width in pixels, of pictures whose own processor has to cut them into tiles or lines.
 _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
 
+#: Of sounds, in windows of an encoder.
+_WINDOWS = (0.7, 1.6, 1.0, 0.4)
+
 
 def insert(
-    session: ImageTextToTextSession, sequences: Sequence[Sequence[int]]
+    session: MediaTextSession, sequences: Sequence[Sequence[int]]
 ) -> tuple[list[list[int]], list[list[Prepared]]]:
-    """Put pictures into sequences, as far as the context has room for them.
+    """Put pictures or sounds into sequences, as far as the context has room for them.
 
     Args:
         session: Of the package.
-        sequences: Token ids; they stay as long as they are, or end with a picture and one more token.
+        sequences: Token ids; they stay as long as they are, or end with one of them and one more token.
 
     Returns:
-        The sequences, and the pictures of each.
+        The sequences, and what was put into each.
     """
-    every = _pictures(session)
+    every = sounds(session) if isinstance(session, AudioTextToTextSession) else _pictures(session)
     reserved = set(_tokens(session.config))
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
     filled: list[list[int]] = []
@@ -43,13 +50,13 @@ def insert(
         found: list[Prepared] = []
         done = 0
         for place in _PLACES[number % len(_PLACES)]:
-            picture = next(every)
-            run = session.run_of(session.vision.look(picture))
+            one = next(every)
+            run = session.run_of(session.reader.look(one))
             between = (text + [plain] * place)[done:place]
             if len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
                 break
             whole += [*between, *run]
-            found.append(picture)
+            found.append(one)
             done = place
         least = len(whole) + 1
         filled.append([*whole, *(text[done:] or [plain])][: max(len(text), least)])
@@ -57,15 +64,33 @@ def insert(
     return filled, shown
 
 
-def _pictures(session: ImageTextToTextSession) -> Iterator[Prepared]:
+def _pictures(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
-    if session.images.get("layout"):
+    if session.told.get("layout"):
         # Without settings of a processor there is one tile of each, as below.
         with suppress(CheckpointError):
             for size in cycle(_PIXELS):
                 yield session.prepare(random.integers(0, 256, (*size, 3), np.uint8))
     for size in cycle(_SIZES):
         yield noise(session, size, random)
+
+
+def sounds(session: AudioTextToTextSession) -> Iterator[Prepared]:
+    """Draw what a processor could have prepared of sounds, without end.
+
+    Args:
+        session: Of the package.
+    """
+    random = np.random.default_rng(0)
+    bins, frames = session.reader.shape
+    name, most = session.told.get("mask"), session.told.get("windows", 0) or max(_WINDOWS)
+    for length in cycle(_WINDOWS):
+        count = math.ceil(min(length, most))
+        found = {FEATURES: random.standard_normal((count, bins, frames), np.float32)}
+        if name:
+            real = np.arange(count * frames) < int(min(length, most) * frames)
+            found[name] = real.reshape(count, frames).astype(np.int64)
+        yield found
 
 
 def noise(
@@ -78,15 +103,15 @@ def noise(
         size: Height and width in rows of features, where the tower takes any.
         random: Draws.
     """
-    tower, found = session.vision.tower, dict[str, Any]()
-    tensor = session.vision.program.inputs["pixel_values"]
+    tower, found = session.reader.tower, dict[str, Any]()
+    tensor = session.reader.program.inputs["pixel_values"]
     shape = [one for one in tensor.shape if isinstance(one, int)]
-    if session.images.get("sized"):
+    if session.told.get("sized"):
         patch = int(session.config["vision_config"]["patch_size"])
         shape += [(one + 1) * patch for one in size]
-    if session.images.get("nested"):
+    if session.told.get("nested"):
         shape = [1, *shape]
-    if name := session.images.get("mask"):
+    if name := session.told.get("mask"):
         found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
     if tower is not None:
         height, width = (one * tower.merge for one in size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every recipe of what reads pictures: its two programs in PyTorch, run as a package's are, against Hugging Face.
+"""Every recipe of what reads pictures or sounds: its two programs in PyTorch, run as a package's, against Hugging Face.
 
 `test_images` compares graphs of representatives; where this fails, a recipe or a seam is wrong, not the trace.
 """
@@ -8,6 +8,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,16 +26,18 @@ from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.recipe import Shape
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.layouts import LAYOUTS
+from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.program import Array, Tensor
-from qeff_zoo.runtime.sights import Picture
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import Tracing, image_text_to_text, merging, vision
+from qeff_zoo.tasks import Tracing, find
 from qeff_zoo.validation.parity import relative_errors
-from qeff_zoo.validation.reference_pictures import Pictures
-from qeff_zoo.validation.sample_pictures import noise
+from qeff_zoo.validation.reference_media import Media
+from qeff_zoo.validation.sample_media import noise, sounds
 
 CHUNK, CTX_LEN = 8, 128
 CASES = [
@@ -42,7 +45,7 @@ CASES = [
         f"{recipe.model_type}-{tiny.name}", marks=pytest.mark.xdist_group(recipe.model_type)
     )
     for recipe in list_recipes()
-    if recipe.images
+    if recipe.media
     for tiny in recipe.tiny
 ]
 
@@ -115,27 +118,32 @@ class Eager:
         return {"logits": logits.numpy()}
 
 
-def session_of(case: parity.Case, subject: parity.Subject) -> ImageTextToTextSession:
+def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     """Open what a package of the case would have, with PyTorch in place of a runtime."""
-    assert case.recipe.images is not None
-    told = {name: value for name, value in asdict(case.recipe.images).items() if value}
-    model = subject.transformed
+    assert case.recipe.media is not None
+    told = {name: value for name, value in asdict(case.recipe.media).items() if value}
+    task, model = find(case.recipe.task), subject.transformed
     shape = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2)
-    sizes = image_text_to_text.TASK.specializations(shape)
-    session = ImageTextToTextSession(
+    (before,) = task.before
+    chosen = {"images" if case.recipe.images else "sounds": told}
+    session: MediaTextSession = task.session()(
         subject.folder / "checkpoint",
-        Eager(merging.tracing(model, images=told), sizes),
-        vision=Eager(vision.tracing(model, images=told)),
-        chosen={"images": told},
+        Eager(task.tracing(model, **chosen), task.specializations(shape)),
+        **{before.role: Eager(before.tracing(model, **chosen))},
+        chosen=chosen,
     )
     if case.tiny.image_processor:
+        assert isinstance(session, ImageTextToTextSession)
         session._processor = image_processor(case.tiny.image_processor)
     return session
 
 
-def pictures_of(session: ImageTextToTextSession) -> list[Any]:
-    """Prepare three pictures, wide, high and square where the model tells them apart."""
+def shown_to(session: MediaTextSession) -> list[Any]:
+    """Prepare three pictures, wide, high and square where the model tells them apart; or sounds of three lengths."""
     random = np.random.default_rng(0)
+    if isinstance(session, AudioTextToTextSession):
+        return list(islice(sounds(session), 3))
+    assert isinstance(session, ImageTextToTextSession)
     if session._processor is not None:
         sizes = (24, 40), (41, 23), (30, 30)
         return [session.prepare(random.integers(0, 256, (*size, 3), np.uint8)) for size in sizes]
@@ -143,8 +151,8 @@ def pictures_of(session: ImageTextToTextSession) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_pictures_and_text_agree_with_hugging_face(name: str) -> None:
-    """Two rows, of two pictures and one, in chunks that cut them, and one token at a time."""
+def test_media_and_text_agree_with_hugging_face(name: str) -> None:
+    """Two rows, of two pictures or sounds and one, in chunks that cut them, and one token at a time."""
     case = parity.all_cases()[name]
     subject = parity.Subject(case.config, recipe_for(case.config))
     check(session_of(case, subject), subject)
@@ -160,23 +168,24 @@ def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
     check(package_of(case, subject, tmp_path), subject)
 
 
-def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> ImageTextToTextSession:
+def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> MediaTextSession:
     """Build a package of the case, and open it."""
     asked = Request(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2)
     done = pipeline.build(
         str(subject.folder / "checkpoint"), asked, validate=False, store=Store(folder / "store")
     )
     session = open_session(done.package, threads=1)
-    assert isinstance(session, ImageTextToTextSession)
+    assert isinstance(session, MediaTextSession)
     if case.tiny.image_processor:
+        assert isinstance(session, ImageTextToTextSession)
         session._processor = image_processor(case.tiny.image_processor)
     return session
 
 
-def check(session: ImageTextToTextSession, subject: parity.Subject) -> None:
+def check(session: MediaTextSession, subject: parity.Subject) -> None:
     """Compare every call's logits with those of one plain forward."""
-    shown = pictures_of(session)
-    runs = [session.run_of(session.vision.look(one)) for one in shown]
+    shown = shown_to(session)
+    runs = [session.run_of(session.reader.look(one)) for one in shown]
     rows = [[3, *runs[0], 4, 5, *runs[1], 6, 7, 8, 9], [10, 11, *runs[2], 12, 13, 14]]
     seen = [shown[:2], shown[2:]]
     right, wrong = (
@@ -184,14 +193,16 @@ def check(session: ImageTextToTextSession, subject: parity.Subject) -> None:
             expected(subject, session, tokens, [look(one) for one in pictures])
             for tokens, pictures in zip(rows, seen, strict=True)
         ]
-        for look in (dict, dark)
+        for look in (dict, other)
     )
-    assert relative_errors(right[0][-1:], wrong[0][-1:]).max() > 1e-3, "pictures do not show"
-    sights = [session.sights(*pair) for pair in zip(rows, seen, strict=True)]
+    assert relative_errors(right[0][-1:], wrong[0][-1:]).max() > 1e-3, (
+        "what it is shown does not show"
+    )
+    insets = [session.insets(*pair) for pair in zip(rows, seen, strict=True)]
     done, errors = [0, 0], []
     while any(at < len(row) for at, row in zip(done, rows, strict=True)):
         pieces = {}
-        for number, (at, row, shown_) in enumerate(zip(done, rows, sights, strict=True)):
+        for number, (at, row, shown_) in enumerate(zip(done, rows, insets, strict=True)):
             if at < len(row):
                 assert shown_ is not None
                 length = 1 if at >= len(row) - 2 else min(CHUNK, len(row) - 2 - at)
@@ -204,28 +215,30 @@ def check(session: ImageTextToTextSession, subject: parity.Subject) -> None:
     assert max(errors) < 5e-5, max(errors)
 
 
-def dark(picture: Mapping[str, Any]) -> dict[str, Any]:
-    return {**picture, "pixel_values": -picture["pixel_values"]}
+def other(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the negative of a picture or a sound."""
+    floats = {name: -array for name, array in shown.items() if array.dtype.kind == "f"}
+    return {**shown, **floats}
 
 
 def expected(
     subject: parity.Subject,
-    session: ImageTextToTextSession,
+    session: MediaTextSession,
     tokens: Sequence[int],
     pictures: Sequence[Mapping[str, Any]],
 ) -> Array:
     """Compute Hugging Face's logits of every position."""
     arrays = {
-        f"picture.0.{place}.{name}": array
+        f"media.0.{place}.{name}": array
         for place, one in enumerate(pictures)
         for name, array in one.items()
     }
     told = {
-        "pictures": [len(pictures)],
-        "images": {**session.images, "placeholder": session.placeholder},
+        "media": [len(pictures)],
+        "of_media": {**session.told, "placeholder": session.placeholder},
     }
     ids = torch.tensor([tokens])
-    shown = Pictures(told, arrays, subject.hf).of([0], ids, torch.float32)
+    shown = Media(told, arrays, subject.hf).of([0], ids, torch.float32)
     with torch.no_grad():
         logits: Array = subject.hf(input_ids=ids, use_cache=False, **shown).logits[0].numpy()
     return logits
@@ -287,7 +300,7 @@ def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> 
             np.testing.assert_array_equal(array, np.asarray(theirs[key]), err_msg=key)
 
 
-def mentioned(layout: str, picture: Picture) -> str:
+def mentioned(layout: str, picture: Encoded) -> str:
     """Write a picture as text, with `P` for each placeholder."""
     parts = LAYOUTS[layout].write(picture.grid, picture.rows)
     return "".join("P" * part if isinstance(part, int) else part for part in parts)
@@ -369,7 +382,7 @@ def test_pictures_are_written_as_transformers_processors_write_them(
     module, _, name = f"transformers.models.{path}".rpartition(".")
     kind = getattr(importlib.import_module(module), name)
     expected = kind.replace_image_token(SimpleNamespace(**attributes), said, 0)
-    picture = Picture(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
+    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
     assert mentioned(layout, picture) == expected
 
 
@@ -379,5 +392,5 @@ def test_llama_4_separates_its_tiles(grid: tuple[int, int, int]) -> None:
     expected = module.Llama4Processor._prompt_split_image(None, grid[1:], 2).replace(
         "<|patch|>", "P"
     )
-    picture = Picture(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
+    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
     assert mentioned("separated_tiles", picture) == expected

@@ -1,30 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pictures of a prompt are to a language model: rows of features in place of tokens, and where they lie."""
+"""What the pictures or sounds of a prompt are to a language model: rows of features in place of tokens, and where."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from qeff_zoo.runtime.program import Array
 
+Kind: TypeAlias = Literal["pictures", "sounds"]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Picture:
-    """A picture as a vision program has read it.
+class Encoded:
+    """A picture or a sound as a program has read it.
 
     Args:
-        digest: Of its pixels and its geometry.
+        digest: Of all that was read of it.
         features: By input of the language program, (rows, width).
         grid: Time, height and width in rows of features; or tiles, and the rows and columns in which they lie.
         seconds: That it took to read it; 0 where it was known.
+        kind: What it is counted with.
     """
 
     digest: bytes
     features: Mapping[str, Array]
     grid: tuple[int, int, int] = (1, 1, 1)
     seconds: float = 0.0
+    kind: Kind = "pictures"
 
     @property
     def rows(self) -> int:
@@ -38,11 +43,11 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sights:
-    """The pictures of one prompt.
+class Insets:
+    """The pictures or sounds of one prompt.
 
     Args:
-        pictures: In the order of the prompt.
+        parts: In the order of the prompt.
         starts: Position of the first placeholder of each.
         places: (rows,), positions of all placeholders, ascending.
         features: By input of the language program, (rows, width).
@@ -51,7 +56,7 @@ class Sights:
         prompt: Names the tokens of a prompt that is such a stretch; nothing of others.
     """
 
-    pictures: tuple[Picture, ...]
+    parts: tuple[Encoded, ...]
     starts: tuple[int, ...]
     places: Array
     features: Mapping[str, Array]
@@ -88,50 +93,50 @@ class Sights:
         return np.concatenate([known, behind], axis=1)
 
     def name(self, start: int, stop: int) -> bytes:
-        """Tell what tokens at some positions see from all else: the pictures among them, or their whole prompt."""
+        """Tell what tokens at some positions see from all else: the parts among them, or their whole prompt."""
         if self.prompt and start < self.stretches[0][1]:
-            return b"".join((self.prompt, *(picture.digest for picture in self.pictures)))
+            return b"".join((self.prompt, *(part.digest for part in self.parts)))
         return b"".join(
-            picture.digest
-            for picture, begun in zip(self.pictures, self.starts, strict=True)
-            if begun < stop and start < begun + picture.rows
+            part.digest
+            for part, begun in zip(self.parts, self.starts, strict=True)
+            if begun < stop and start < begun + part.rows
         )
 
 
 def arrange(
     tokens: Sequence[int],
     placeholder: int,
-    pictures: Sequence[Picture],
+    parts: Sequence[Encoded],
     *,
     axes: int = 1,
     whole: str = "",
     prompt: int | None = None,
-) -> Sights | None:
-    """Give the placeholders of a prompt, in their order, the rows of its pictures; None without any.
+) -> Insets | None:
+    """Give the placeholders of a prompt, in their order, the rows of its parts; None without any.
 
     Args:
-        tokens: Of the prompt: as many placeholders as the pictures have rows.
+        tokens: Of the prompt: as many placeholders as the parts have rows.
         placeholder: Token id.
-        pictures: In the order of the prompt.
+        parts: In the order of the prompt.
         axes: Of rotary positions.
         whole: What must be in one call, as a recipe says.
         prompt: Tokens that the prompt has; as many as end with its last picture, where it is not told.
     """
-    if not pictures:
+    if not parts:
         return None
     places = np.flatnonzero(np.asarray(tokens) == placeholder)
-    begins = np.cumsum([0, *(picture.rows for picture in pictures)])
+    begins = np.cumsum([0, *(part.rows for part in parts)])
     assert begins[-1] == len(places), f"{begins[-1]} rows for {len(places)} placeholders."
     starts = tuple(int(places[begun]) for begun in begins[:-1])
-    names = pictures[0].features
-    stretches = [(start, start + one.rows) for start, one in zip(starts, pictures, strict=True)]
+    names = parts[0].features
+    stretches = [(start, start + one.rows) for start, one in zip(starts, parts, strict=True)]
     ended = stretches[-1][1] if prompt is None else prompt
-    return Sights(
-        pictures=tuple(pictures),
+    return Insets(
+        parts=tuple(parts),
         starts=starts,
         places=places,
-        features={name: np.concatenate([one.features[name] for one in pictures]) for name in names},
-        axes=_axes(len(tokens), pictures, starts) if axes > 1 else None,
+        features={name: np.concatenate([one.features[name] for one in parts]) for name in names},
+        axes=_axes(len(tokens), parts, starts) if axes > 1 else None,
         stretches={"image": tuple(stretches), "prompt": ((0, ended),)}.get(whole, ()),
         prompt=_digest(tokens[:ended]) if whole == "prompt" else b"",
     )
@@ -141,7 +146,7 @@ def _digest(tokens: Sequence[int]) -> bytes:
     return hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=32).digest()
 
 
-def _axes(length: int, pictures: Sequence[Picture], starts: Sequence[int]) -> Array:
+def _axes(length: int, pictures: Sequence[Encoded], starts: Sequence[int]) -> Array:
     """Count text by one; a picture's tokens by time, row and column, and on from the larger of its sides."""
     axes = np.zeros((3, length), np.int64)
     at = done = 0

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MiMo 7B of Xiaomi: transformers' Qwen2 under a name of its own, as XiaomiMiMo's `modeling_mimo.py` has it.
+
+Checkpoints also have a layer that predicts one token more, which `--speculator mtp` drafts with.
+"""
+
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+
+class MiMoConfig(Qwen2Config):
+    """Qwen2's, and how many layers predict more tokens.
+
+    Args:
+        num_nextn_predict_layers: Such layers; they are not part of the model.
+    """
+
+    model_type = "mimo"
+    num_nextn_predict_layers: int = 0
+
+
+class MiMoForCausalLM(Qwen2ForCausalLM):
+    """Qwen2's."""
+
+    config: MiMoConfig
+    _keys_to_ignore_on_load_unexpected = [r"^model\.mtp_layers\."]  # noqa: RUF012
+
+
+def register() -> None:
+    """Let transformers' automatic classes know it."""
+    AutoConfig.register("mimo", MiMoConfig, exist_ok=True)
+    AutoModelForCausalLM.register(MiMoConfig, MiMoForCausalLM, exist_ok=True)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples in, and out what a model takes that reads sounds among text, as transformers' processors prepare it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.features import Features
+from qeff_zoo.media.sound import Samples
+
+
+@dataclass(frozen=True)
+class SoundProcessor:
+    """Cuts a sound into windows, of which the last is filled up with silence.
+
+    Args:
+        features: How frames of a window are computed.
+        shape: Bins and frames of a window.
+        told: What the recipe says of sounds.
+    """
+
+    features: Features
+    shape: tuple[int, ...]
+    told: Mapping[str, Any]
+
+    @property
+    def rate(self) -> int:
+        """Samples a second."""
+        return self.features.rate
+
+    def __call__(self, samples: Samples) -> dict[str, Any]:
+        """Prepare a sound.
+
+        Args:
+            samples: Of one channel.
+
+        Raises:
+            MediaError: It is too long.
+        """
+        frames = self.shape[1]
+        width = frames * self.features.step
+        windows, most = -(-len(samples) // width), int(self.told.get("windows", 0))
+        if most and windows > most:
+            raise MediaError(
+                f"The sound has {len(samples) / self.rate:,.1f} seconds; expected at most "
+                f"{most * width / self.rate:,.0f}, which is what the model hears. Cut it."
+            )
+        whole = np.zeros(windows * width, np.float32)
+        whole[: len(samples)] = samples
+        parts = [whole] if self.told.get("together") else np.split(whole, windows)
+        logs = np.concatenate([self.features.compute(part) for part in parts])
+        found = {
+            self.features.name: np.ascontiguousarray(
+                logs.reshape(windows, frames, -1).transpose(0, 2, 1), np.float32
+            )
+        }
+        if name := self.told.get("mask"):
+            real = np.arange(windows * frames) * self.features.step < len(samples)
+            found[name] = real.reshape(windows, frames).astype(np.int64)
+        return found

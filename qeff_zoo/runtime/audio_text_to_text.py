@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An audio-text-to-text package as a session: sounds and prompts in, generated text and metrics out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.media.features import load_features
+from qeff_zoo.media.sound import read_sound
+from qeff_zoo.media.sound_processor import SoundProcessor
+from qeff_zoo.runtime.chat_template import Message
+from qeff_zoo.runtime.hearing import Hearing
+from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.tokenizer import read_json
+
+
+class AudioTextToTextSession(MediaTextSession):
+    """An opened package of the task `audio-text-to-text`.
+
+    Args:
+        folder: The package.
+        program: Its language model, opened.
+        audio: Its encoder of sounds, opened.
+        chosen: What the package's recipe says of sounds: `sounds` of the manifest's `spec.task`.
+        prefixes: As of `TextGenerationSession`.
+        feature_cache_bytes: Memory for what was read of sounds, so that a second question costs no reading.
+
+    Raises:
+        GenerationError: Another task's package, or the KV cache does not fit into memory.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/qwen2-audio")  # doctest: +SKIP
+        >>> session.generate("What is said?", sounds=["speech.wav"], chat=True)  # doctest: +SKIP
+    """
+
+    part, argument = "audio", "sounds"
+    reader: Hearing
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        audio: Program,
+        chosen: Mapping[str, Any],
+        prefixes: PrefixChoices = USUAL,
+        feature_cache_bytes: int = FEATURE_CACHE_BYTES,
+    ) -> None:
+        told = chosen["sounds"]
+        reader = Hearing(audio, read_json(folder / "config.json"), feature_cache_bytes, told)
+        super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
+        self._processor: SoundProcessor | None = None
+
+    def prepare(self, given: Any) -> Prepared:
+        """Make the arrays of a sound that the encoder takes.
+
+        Args:
+            given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared.
+
+        Raises:
+            MediaError: It cannot be read, or is too long.
+            PackageError: The package does not say how sounds are prepared.
+        """
+        if isinstance(given, Mapping):
+            return given
+        if self._processor is None:
+            features = load_features(self.folder)
+            self._processor = SoundProcessor(features, self.reader.shape, self.told)
+        return self._processor(read_sound(given, self._processor.rate))
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """As of `TextGenerationSession`; of a template that takes text alone, sounds are markers in it."""
+        if not self.told.get("inline"):
+            return super().encode_chat(messages)
+        return super().encode_chat([self._inlined(message) for message in messages])
+
+    def _inlined(self, message: Message) -> Message:
+        content = message.get("content")
+        if not isinstance(content, list) or self.tokenizer is None:
+            return message
+        marker = self.tokenizer.name(self.marker)
+        texts = (one["text"] if one["type"] == "text" else marker for one in content)
+        return {**message, "content": "".join(texts)}

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that reads pictures or sounds among text as a session: those and prompts in, generated text out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.insets import Encoded, Insets, arrange
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.reading import Reader
+from qeff_zoo.runtime.text_generation import (
+    Generation,
+    Prompt,
+    Stream,
+    TextGenerationSession,
+)
+from qeff_zoo.runtime.tokenizer import read_json
+
+#: One picture or sound as a processor prepares it: what the model's forward takes of it.
+Prepared: TypeAlias = Mapping[str, Array]
+#: Bytes that features may take, unless a session is told otherwise.
+FEATURE_CACHE_BYTES = 64 << 20
+USUAL = PrefixChoices()
+
+
+class MediaTextSession(TextGenerationSession):
+    """What the sessions have in common whose prompts have pictures or sounds in them.
+
+    Args:
+        folder: The package.
+        program: Its language model, opened.
+        reader: What reads the pictures or sounds.
+        told: What the package's recipe says of those.
+        prefixes: As of `TextGenerationSession`.
+
+    Raises:
+        GenerationError: Another task's package, or the KV cache does not fit into memory.
+    """
+
+    #: What prompts have: the type of a part of a message, and the argument of a request.
+    part: ClassVar[str]
+    argument: ClassVar[str]
+
+    reader: Any
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        reader: Reader,
+        told: Mapping[str, Any],
+        prefixes: PrefixChoices = USUAL,
+    ) -> None:
+        super().__init__(folder, program, prefixes=prefixes)
+        self.config = read_json(folder / "config.json")
+        self.told, self.reader = told, reader
+        #: The token that stands for a row of features.
+        self.placeholder = self._id(told["token"])
+        #: The token that stands for a whole picture or sound in a prompt that is not written out.
+        self.marker = self._id(told.get("marker") or told["token"])
+
+    def prepare(self, given: Any) -> Prepared:
+        """Make the arrays of a picture or sound that the program takes which reads it."""
+        raise NotImplementedError
+
+    def request(self, prompt: Prompt, *, chat: bool = False, **choices: Any) -> Request:
+        """Check what is asked, and put it into one value. Any thread may do this at any time.
+
+        Args:
+            prompt: As for `generate`; the token for pictures or sounds stands where each of them belongs.
+            chat: The prompt is a user's message: pictures or sounds come before its text, as the chat template writes.
+            **choices: As of `TextGenerationSession.request`, and `argument`: pictures or sounds in the prompt's order.
+
+        Raises:
+            GenerationError: It cannot be served.
+            MediaError: A picture or sound cannot be read.
+        """
+        given: Sequence[Any] = choices.pop(self.argument, ())
+        if chat and isinstance(prompt, str):
+            content = [*[{"type": self.part}] * len(given), {"type": "text", "text": prompt}]
+            message = {"role": "user", "content": content if given else prompt}
+            tokens = self.encode_chat([message])
+            made = self.request(tokens, **{**choices, self.argument: given})
+            return replace(made, text=prompt)
+        made = self.request_of(self._read(prompt), [self.prepare(one) for one in given], **choices)
+        return replace(made, text=prompt) if isinstance(prompt, str) else made
+
+    def _read(self, prompt: Prompt) -> Sequence[int]:
+        """Encode a prompt, whose text may have to be written otherwise than its user does."""
+        form = self.told.get("text")
+        if not form or not isinstance(prompt, str) or self.tokenizer is None:
+            return self.encode(prompt)
+        before, marker, text = prompt.rpartition(self.tokenizer.piece(self.placeholder).strip())
+        written = before + marker + form.format(text)
+        return self.tokenizer.encode(written, special_tokens=False)
+
+    def request_of(
+        self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
+    ) -> Request:
+        """Return a request of token ids with one token for each picture or sound, and of those, prepared."""
+        parts = [self.reader.look(one) for one in prepared]
+        if not parts and self.told.get("whole") == "prompt":
+            raise GenerationError(
+                f"The prompt has no {self.argument}; expected one at least, since this model answers about those "
+                f"alone. Give one (--{self.part})."
+            )
+        if not parts:  # which may be a request that was written out before
+            self._check_count(tokens, self.placeholder, 0)
+            return super().request(tokens, **choices)
+        whole = self._written_out(tokens, parts)
+        return replace(
+            super().request(whole, **choices), insets=self._arranged(whole, parts, len(whole))
+        )
+
+    def request_written_out(
+        self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
+    ) -> Request:
+        """Return a request of token ids with one for each row of features, as processors write them."""
+        parts = [self.reader.look(one) for one in prepared]
+        rows = sum(part.rows for part in parts)
+        found = sum(token == self.placeholder for token in tokens)
+        if found != rows:
+            raise GenerationError(
+                f"The prompt has {found} tokens for {self._nouns}, and its {len(parts)} {self._nouns} have {rows} "
+                "rows; expected as many of both. Call the checkpoint's own processor with all of the prompt's."
+            )
+        made = super().request(tokens, **choices)
+        made = replace(made, text=self.tokenizer.decode(tokens)) if self.tokenizer else made
+        return replace(made, insets=self._arranged(tokens, parts, len(tokens))) if parts else made
+
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt | Request],
+        *,
+        stream: Stream | None = None,
+        **choices: Any,
+    ) -> list[Generation]:
+        """Generate for prompts with pictures or sounds.
+
+        Args:
+            prompts: As for `TextGenerationSession.generate`.
+            stream: Told of text as it comes.
+            **choices: As of `TextGenerationSession.generate`, and `argument`: pictures or sounds of the prompt; of
+                several prompts, a list of those for each.
+        """
+        given: Sequence[Any] = choices.pop(self.argument, ())
+        every = [prompts] if isinstance(prompts, str) else [*prompts]
+        shown = [given] if isinstance(prompts, str) else given or [()] * len(every)
+        if len(shown) != len(every):
+            raise GenerationError(
+                f"There are {self._nouns} for {len(shown)} prompts, and {len(every)} prompts; expected a list of "
+                f"{self._nouns} for each. Give an empty list where a prompt has none."
+            )
+        requests = [
+            one
+            if isinstance(one, Request)
+            else self.request(one, **{**choices, self.argument: of_one})
+            for one, of_one in zip(every, shown, strict=True)
+        ]
+        return super().generate(requests, stream=stream)
+
+    @property
+    def _nouns(self) -> str:
+        return str(self.reader.kind)
+
+    def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
+        """Replace the token of each picture or sound by those of its rows, and what stands around them."""
+        self._check_count(tokens, self.marker, len(parts))
+        left, whole = iter(parts), list[int]()
+        for token in tokens:
+            whole += self.run_of(next(left)) if token == self.marker else [token]
+        return whole
+
+    def _check_count(self, tokens: Sequence[int], marker: int, parts: int) -> None:
+        count = sum(token == marker for token in tokens)
+        if count != parts:
+            shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
+            raise GenerationError(
+                f"The prompt has {count} places for {self._nouns}, and there are {parts} {self._nouns}; expected as "
+                f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."
+            )
+
+    def run_of(self, encoded: Encoded) -> list[int]:
+        """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""
+        whole = [token for one in self.told.get("before", ()) for token in self._named(one)]
+        for part in self.reader.layout.write(encoded.grid, encoded.rows):
+            whole += [self.placeholder] * part if isinstance(part, int) else self._named(part)
+        return whole + [token for one in self.told.get("after", ()) for token in self._named(one)]
+
+    def _named(self, one: int | str) -> list[int]:
+        """Return what a recipe names: an id, a field of the config, or a text."""
+        if isinstance(one, int):
+            return [one]
+        if one.endswith(("_id", "_index")):
+            return [self._id(one)]
+        return self.tokenizer.encode(one, special_tokens=False) if self.tokenizer else []
+
+    def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> Insets | None:
+        """Read the pictures or sounds of a prompt.
+
+        Args:
+            tokens: With one placeholder for each row of features; where a prompt is to be whole, it ends with the last
+                of them.
+            prepared: In the order of the prompt.
+        """
+        return self._arranged(tokens, [self.reader.look(one) for one in prepared])
+
+    def _arranged(
+        self, tokens: Sequence[int], parts: Sequence[Encoded], prompt: int | None = None
+    ) -> Insets | None:
+        axes, whole = int(self.told.get("axes", 1)), self.told.get("whole", "")
+        return arrange(tokens, self.placeholder, parts, axes=axes, whole=whole, prompt=prompt)
+
+    def _id(self, name: str) -> int:
+        """Return a token that the config names; older ones call it an index."""
+        older = name.replace("_id", "_index")
+        found = self.config.get(name, self.config.get(older))
+        if found is None:
+            raise GenerationError(
+                f"config.json of the package has no {name!r}; expected the id of the token that stands for "
+                f"{self._nouns}. Add it to the checkpoint's config.json, and build again."
+            )
+        return int(found)

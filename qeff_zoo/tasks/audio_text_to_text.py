@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `audio-text-to-text` contract: sounds and tokens in, the last valid position's logits and the states out.
+
+Two programs: `audio` reads a window of a sound once, `language` reads what came of it among its tokens. See
+`qeff_zoo.tasks.hearing` and `qeff_zoo.tasks.merging` for inputs and outputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import (
+    AUDIO_TEXT_TO_TEXT,
+    Part,
+    Tracing,
+    image_text_to_text,
+    named,
+    text_generation,
+)
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+
+def _read_window(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import hearing
+
+    return hearing.tracing(model, **variant)
+
+
+def _sounds(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    assert recipe.sounds is not None
+    return {"sounds": {name: value for name, value in asdict(recipe.sounds).items() if value}}
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        **text_generation.TASK.variant(checkpoint, recipe, shape, chosen),
+        **_sounds(checkpoint, recipe, shape, chosen),
+    }
+
+
+def _windows(shape: Shape) -> list[dict[str, Any]]:
+    return named("Window", [{"batch_size": 1}])
+
+
+def _specializations(shape: Shape) -> list[dict[str, Any]]:
+    """As for text; a call is given as many rows of features as it has tokens."""
+    found = text_generation.TASK.specializations(shape)
+    for one in found:
+        symbols = one["symbols"]
+        symbols["audio_rows"] = str(int(symbols["batch_size"]) * int(symbols["seq_len"]))
+    return found
+
+
+def _session() -> Any:
+    from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+
+    return AudioTextToTextSession
+
+
+TASK = replace(
+    image_text_to_text.TASK,
+    name=AUDIO_TEXT_TO_TEXT,
+    before=(
+        Part(
+            role="audio",
+            probe=None,
+            tracing=_read_window,
+            variant=_sounds,
+            specializations=_windows,
+        ),
+    ),
+    auto_classes=("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM"),
+    variant=_variant,
+    specializations=_specializations,
+    session=_session,
+)

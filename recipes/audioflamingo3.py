@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audio Flamingo 3, `transformers.models.audioflamingo3`: Qwen2-Audio with two matrices, and windows one by one."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Sounds
+
+from .qwen2_audio import RECIPE as QWEN2_AUDIO
+
+RECIPE = replace(
+    QWEN2_AUDIO,
+    model_type="audioflamingo3",
+    architectures=("AudioFlamingo3ForConditionalGeneration",),
+    special="Ten minutes of sound at most, in windows of 30 seconds that do not hear one another; 25 rows a second.",
+    sounds=Sounds(mask="input_features_mask", windows=20),
+)

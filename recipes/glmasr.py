@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GLM-ASR, `transformers.models.glmasr`: Whisper's encoder with RoPE, four of its states to a row, and Llama."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Sounds, Tiny
+
+from .voxtral import AUDIO, TEXT
+from .voxtral import RECIPE as VOXTRAL
+
+_AUDIO = {name: value for name, value in AUDIO.items() if name != "max_source_positions"}
+_CONFIG = {
+    "text_config": TEXT,
+    "audio_config": {**_AUDIO, "max_position_embeddings": 20},
+    "audio_token_id": 200,
+}
+
+RECIPE = replace(
+    VOXTRAL,
+    model_type="glmasr",
+    architectures=("GlmAsrForConditionalGeneration",),
+    special="Windows of 30 seconds that do not hear one another, 21 at most; an encoder with RoPE in half of a head.",
+    sounds=Sounds(mask="input_features_mask", windows=21),
+    tiny=(Tiny(config=_CONFIG),),
+)

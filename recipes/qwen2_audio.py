@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen2-Audio, `transformers.models.qwen2_audio`: Whisper's encoder, pooled by two, one matrix, and Qwen2."""
+
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
+
+from .qwen2 import RECIPE as QWEN2
+
+TEXT = {**QWEN2.tiny[0].config, "model_type": "qwen2"}
+AUDIO = {
+    "num_mel_bins": 8,
+    "encoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 96,
+    "d_model": 32,
+    "max_source_positions": 20,
+    "initializer_range": 0.2,
+}
+
+RECIPE = Recipe(
+    model_type="qwen2_audio",
+    architectures=("Qwen2AudioForConditionalGeneration",),
+    task="audio-text-to-text",
+    special="A window of 30 seconds of sound at most, 25 rows a second, in place of placeholder tokens.",
+    sounds=Sounds(mask="feature_attention_mask", windows=1),
+    shapes=DECODER_SHAPES,
+    tiny=(Tiny(config={"text_config": TEXT, "audio_config": AUDIO, "audio_token_id": 200}),),
+)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Voxtral, `transformers.models.voxtral`: Whisper's encoder, four of its states to a row, two matrices, and Llama."""
+
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
+
+from .llama import RECIPE as LLAMA
+
+TEXT = {**LLAMA.tiny[0].config, "model_type": "llama"}
+AUDIO = {
+    "num_mel_bins": 8,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "hidden_size": 32,
+    "max_source_positions": 20,
+    "initializer_range": 0.2,
+}
+_BEGIN = 25  # [BEGIN_AUDIO], which Mistral's tokenizer writes and no config names
+
+RECIPE = Recipe(
+    model_type="voxtral",
+    architectures=("VoxtralForConditionalGeneration",),
+    task="audio-text-to-text",
+    special="Sound in whole windows of 30 seconds, 375 rows each, silence included; one scale for all of a sound.",
+    sounds=Sounds(together=True, before=(_BEGIN,)),
+    shapes=DECODER_SHAPES,
+    tiny=(Tiny(config={"text_config": TEXT, "audio_config": AUDIO, "audio_token_id": 24}),),
+)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that hears, from recordings to answers, against transformers' own processor and `generate`.
+
+`test_media_recipes` compares the programs of every recipe; what is here is of one.
+"""
+
+import base64
+import json
+import shutil
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures_builds import Models
+from fixtures_serving import MODEL, connect, figures, running
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from transformers import AutoModelForMultimodalLM, WhisperFeatureExtractor
+
+from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.media.features import find
+from qeff_zoo.media.sound_processor import SoundProcessor
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import Engine, open_session
+from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.prompts import chat_requests
+from qeff_zoo.serving.schemas import ChatRequest
+
+Array = np.ndarray[Any, Any]
+
+RATE = 16_000
+#: A window of one second, in as many frames as the tiny encoder takes.
+EXTRACTOR = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "feature_size": 8,
+    "chunk_length": 1,
+    "hop_length": 400,
+    "n_fft": 400,
+}
+SIZES = {"ctx_len": 64, "prefill_seq_len": 8, "batch_size": 2}
+pytestmark = pytest.mark.xdist_group("audio_text")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a Qwen2-Audio with a tokenizer, a chat template and settings of features."""
+    folder: Path = tmp_path_factory.mktemp("audio") / "tiny-audio"
+    shutil.copytree(models.checkpoint("audio", "qwen2_audio"), folder)
+    words = {f"w{number}": number for number in range(257)}
+    words["<|AUDIO|>"] = words.pop("w200")
+    tokenizer = Tokenizer(tokenizer_models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(
+        "{% for part in messages[0].content %}"
+        "{{ '<|AUDIO|> ' if part.type == 'audio' else part.text }}{% endfor %}"
+    )
+    (folder / "preprocessor_config.json").write_text(json.dumps(EXTRACTOR))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def package(models: Models, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return models.build(checkpoint, tmp_path_factory.mktemp("home"), **SIZES)
+
+
+@pytest.fixture
+def session(package: Package) -> AudioTextToTextSession:
+    found = open_session(package, threads=1)
+    assert isinstance(found, AudioTextToTextSession)
+    return found
+
+
+def sound(seed: int, seconds: float = 0.7) -> Array:
+    """Draw a recording: a tone and noise."""
+    random, times = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
+    tone = np.sin(2 * np.pi * random.uniform(100, 4000) * times)
+    return (0.3 * tone + 0.1 * random.standard_normal(len(times))).astype(np.float32)
+
+
+def recorded(path: Path, samples: Array) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return path
+
+
+def theirs(checkpoint: Path, prompt: list[int], sounds: list[Array], length: int) -> list[int]:
+    """Answer by transformers' feature extractor, model and `generate`."""
+    made = WhisperFeatureExtractor(**{k: v for k, v in EXTRACTOR.items() if "type" not in k})(
+        sounds, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt"
+    )
+    model = AutoModelForMultimodalLM.from_pretrained(checkpoint)
+    frames = made["attention_mask"].sum(1).tolist()
+    rows = iter([(((one - 1) // 2 + 1) - 2) // 2 + 1 for one in frames])  # Qwen2AudioProcessor
+    tokens = [new for one in prompt for new in ([200] * next(rows) if one == 200 else [one])]
+    found = model.generate(
+        input_ids=torch.tensor([tokens]),
+        attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
+        input_features=made["input_features"],
+        feature_attention_mask=made["attention_mask"],
+        max_new_tokens=length,
+        do_sample=False,
+        eos_token_id=None,
+    )
+    answer: list[int] = found[0, len(tokens) :].tolist()
+    return answer
+
+
+def test_answers_are_those_of_transformers_generate(
+    session: AudioTextToTextSession, checkpoint: Path
+) -> None:
+    """Of two sounds, one, and none, in one batch; in chunks that cut them."""
+    first, second, third = sound(1, 0.7), sound(2, 1.0), sound(3, 0.31)
+    prompts = [[3, 200, 4, 200, 5, 6], [7, 8, 200, 9], [10, 11, 12]]
+    shown = [[first, second], [third], []]
+    answers = session.generate(prompts, sounds=shown, generation_len=8, ignore_eos=True)
+    for prompt, sounds, answer in zip(prompts[:2], shown[:2], answers[:2], strict=True):
+        assert answer.token_ids == theirs(checkpoint, prompt, sounds, 8)
+    model = AutoModelForMultimodalLM.from_pretrained(checkpoint)
+    alone = model.generate(
+        input_ids=torch.tensor([prompts[2]]), max_new_tokens=8, do_sample=False, eos_token_id=None
+    )
+    assert answers[2].token_ids == alone[0, 3:].tolist()
+
+
+def test_a_second_question_encodes_nothing_and_nobody_gets_a_strangers_sound(
+    session: AudioTextToTextSession, package: Package
+) -> None:
+    prompt = [200, *range(10, 30)]
+    answers, counts = [], []
+    for number in (1, 1, 2):
+        answers += session.generate([prompt], sounds=[[sound(number)]], generation_len=8)
+        assert session.metrics is not None
+        counts.append((session.metrics.encoded_sounds, session.metrics.reused_tokens > 0))
+    assert counts == [(1, False), (0, True), (1, False)]
+    assert answers[0].token_ids == answers[1].token_ids
+    fresh: Any = open_session(package, threads=1)
+    (alone,) = fresh.generate([prompt], sounds=[[sound(2)]], generation_len=8)
+    assert answers[2].token_ids == alone.token_ids
+
+
+def test_run_answers_about_a_recording(
+    package: Package,
+    session: AudioTextToTextSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = recorded(tmp_path / "speech.wav", sound(4))
+    command = ["run", str(package.path), str(path), "--generation-len", "4", "--json"]
+    assert main([*command, "--chat", "--prompt", "w3 w4"]) == 0
+    shown = json.loads(capsys.readouterr().out)["outputs"][0]
+    (expected,) = session.generate("<|AUDIO|> w3 w4", sounds=[path], generation_len=4)
+    assert shown["token_ids"] == expected.token_ids
+    for wrong, message in (
+        ([], "There are 0 prompts"),
+        (["--prompt", "w3", "--prompt", "w4"], "There are 2 prompts"),
+        (["--prompt", "w3", "--timestamps"], "--timestamps does not apply"),
+        (["--prompt", "w3", "--image", "a.png"], "--image does not apply"),
+        (["--prompt", "w3"], r"places for sounds, and there are 1 sounds"),
+    ):
+        assert main([*command, *wrong]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_server_hears_content_parts(
+    package: Package, session: AudioTextToTextSession, tmp_path: Path
+) -> None:
+    path = recorded(tmp_path / "speech.wav", sound(5))
+    data = base64.b64encode(path.read_bytes()).decode()
+    parts = [
+        {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}},
+        {"type": "text", "text": "w3 w4"},
+    ]
+    (expected,) = session.generate("<|AUDIO|> w3 w4", sounds=[path], generation_len=4)
+    opened: Any = open_session(package, threads=1)
+    with Engine(opened) as engine, running(engine) as url, connect(url) as client:
+        for _ in range(2):
+            answer = client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": parts}],  # type: ignore[list-item, misc]
+                max_tokens=4,
+                temperature=0,
+            )
+            assert answer.choices[0].message.content == expected.text
+        counted = figures(url)
+    assert (counted["sounds_total"], counted["encoded_sounds_total"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "input_audio", "input_audio": {"data": "!!"}}, "Expected base64"),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA"}}, "recording"),
+        ({"type": "image_url", "image_url": {"url": "data:x"}}, "reads no pictures"),
+    ],
+)
+def test_a_server_refuses_what_it_cannot_hear(
+    session: AudioTextToTextSession, part: dict[str, Any], message: str
+) -> None:
+    body = ChatRequest(model="m", messages=[{"role": "user", "content": [part]}])  # type: ignore[list-item]
+    with pytest.raises(ApiError, match=message):
+        chat_requests(session, body)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros(0, np.float32), "0 samples"),
+        (np.zeros(RATE + 1, np.float32), r"1\.0 seconds; expected at most 1"),
+        (np.zeros(300, np.float32), "too short"),
+        (np.full(9000, np.nan, np.float32), "no numbers"),
+        ({"input_features": np.zeros((1, 8, 39))}, "expected windows of"),
+    ],
+)
+def test_sounds_that_cannot_be_heard_are_refused(
+    session: AudioTextToTextSession, given: Any, message: str
+) -> None:
+    with pytest.raises(GenerationError, match=message):
+        session.request([200, 3], sounds=[given])
+
+
+def test_silence_and_two_channels_are_heard(session: AudioTextToTextSession) -> None:
+    silent, stereo = np.zeros(9000, np.float32), np.stack([sound(1), sound(1)], 1)
+    assert session.generate([[200, 3]], sounds=[[silent]], generation_len=2)
+    one, other = (session.request([200, 3], sounds=[given]) for given in (stereo, sound(1)))
+    assert one.encoded[0].digest == other.encoded[0].digest
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("seconds", [0.4, 1.0, 2.3])
+def test_windows_are_prepared_as_transformers_processors_prepare_them(
+    together: bool, seconds: float
+) -> None:
+    """As Voxtral's, of all windows at once, or as Audio Flamingo's, of each by itself."""
+    samples = sound(6, seconds)
+    told = {"mask": "real", "together": together}
+    made = SoundProcessor(find(EXTRACTOR), (8, 40), told)(samples)
+    extractor = WhisperFeatureExtractor(**{k: v for k, v in EXTRACTOR.items() if "type" not in k})
+    common = {"sampling_rate": RATE, "return_tensors": "np", "return_attention_mask": True}
+    if together:
+        found = extractor(
+            samples, truncation=False, padding=True, pad_to_multiple_of=RATE, **common
+        )
+        features = found["input_features"].reshape(8, -1, 40).transpose(1, 0, 2)
+    else:
+        parts = [samples[start : start + RATE] for start in range(0, len(samples), RATE)]
+        found = extractor(parts, **common)
+        features = found["input_features"]
+    np.testing.assert_allclose(made["input_features"], features, atol=2e-4)
+    np.testing.assert_array_equal(made["real"].reshape(-1), found["attention_mask"].reshape(-1))
+
+
+def test_a_sound_that_is_too_long_is_refused_before_features_are_computed() -> None:
+    processor = SoundProcessor(find(EXTRACTOR), (8, 40), {"windows": 2})
+    with pytest.raises(MediaError, match=r"2\.5 seconds; expected at most 2"):
+        processor(sound(1, 2.5))
