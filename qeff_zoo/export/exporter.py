@@ -75,10 +75,8 @@ def _attempt(
         repeated, uses = None, list[int]()
         if part.probe or part.half:
             half = part.half(model) if part.half else None
-            if part.probe:
-                run = partial(part.probe, model)
-            else:
-                run = partial(_run_once, part.tracing(model, **variant))
+            alone = part.probe and partial(part.probe, model)
+            run = alone or partial(_run_once, part.tracing(model, **variant))
             repeated, uses = layers.reduce(model, run, half=half, everything=everything)
         tracing = part.tracing(model, **variant)
         if slots is not None:
