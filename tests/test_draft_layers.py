@@ -283,7 +283,7 @@ def test_what_sees_pictures_drafts_behind_them(made: Any) -> None:
     package, answers = made("qwen3_5").package, []
     for speculate in (None, "heads"):
         session: Any = opened(package, speculate)
-        shape = session.vision.program.inputs["pixel_values"].shape
+        shape = session.reader.program.inputs["pixel_values"].shape
         pixels = np.random.default_rng(1).standard_normal((24, *shape[1:]), np.float32)
         picture = {"pixel_values": pixels, "image_grid_thw": np.array([[1, 4, 6]])}
         told: list[tuple[int, int]] = []
