@@ -294,20 +294,25 @@ def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     wide = 8 * next(one for name, one in stored.items() if "word_embeddings" in name).element_size()
     bits = (inside * (4 + 36 / 32) + (weights - inside) * wide) / weights
     yield row("layers in int4, blocks of 32, as build --weights int4", bits, layers)
-    budget = 6.0
+    budget = 7.291  # as llama.cpp's Q4_K_M
     if asked.ggml:
         bits, values = by_ggml(asked.ggml, "Q4_K_M", plain)
         budget = math.ceil(bits * 1000) / 1000
         yield row("llama.cpp Q4_K_M", bits, values)
+    chosen: list[dict[str, Any]] = [
+        {"embeddings": True, "budget": budget},
+        {"embeddings": True, "budget": budget, "zero_points": True},
+        {"embeddings": True, "budget": budget, "zero_points": True, "group_size": 64},
+        {},
+        {"zero_points": True},
+        {"method": "nearest"},
+        {"method": "awq+gptq"},
+    ]
     with tempfile.TemporaryDirectory() as name:
-        for number, wishes in enumerate(
-            (
-                Wishes(tokens=8192, embeddings=True, budget=budget),
-                Wishes(tokens=8192),
-                Wishes(method="nearest", tokens=8192),
-                Wishes(method="awq+gptq", tokens=8192),
-            )
-        ):
+        for number, choices in enumerate(chosen):
+            wishes = Wishes(tokens=8192, **choices)
+            if asked.flags not in told(wishes):
+                continue
             made = quantize(str(folder), Path(name, str(number)), wishes, text="\n".join(lines))
             yield row(f"quantize {told(wishes)}", made.bits_per_weight, floats_of(made.path))
 

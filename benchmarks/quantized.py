@@ -70,7 +70,7 @@ def compare(arguments: argparse.Namespace, size: str) -> dict[str, Any]:
     """Build and run every format of one size."""
     cache = arguments.cache
     source = make(cache / f"llama-{size}-0", SIZES[size], 0)
-    head = ("--format", f"{'*embed*' if SIZES[size].tied else 'lm_head'}=int4")
+    head = ("--format", "lm_head=int4")
     models: dict[str, tuple[Path, tuple[str, ...]]] = {"int4": (source, ("--weights", "int4"))}
     for name, pack in (("awq", awq), ("gptq", gptq)):
         models[name] = quantized(source, cache / f"llama-{size}-{name}", name, pack), head

@@ -8,7 +8,7 @@ With --rows several texts are written beside each other, and the tokens of all a
 Judged is CPU time on one thread, since others on the machine disturb it less. Prints JSON.
 
     python benchmarks/speculation.py [--size 160m|1.2b] [--weights int4] [--target ort] [--tokens 600]
-        [--repeat 1] [--rows 4] [--kinds prose]
+        [--repeat 1] [--rows 4] [--kinds prose] [--peer PYTHON GGUF]
 """
 
 import argparse
@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from measuring import machine
 from random_llama import SIZES, make
+from run import Contender, Engine
 
 import qeff_zoo
 from qeff_zoo.runtime import Sampling, TextGenerationSession
@@ -97,6 +98,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="turns of each")
     parser.add_argument("--rows", type=int, default=1, metavar="N", help="texts beside each other")
     parser.add_argument("--kinds", nargs="+", choices=[*_LEAST], default=[*_LEAST], help="of texts")
+    parser.add_argument(
+        "--peer", nargs=2, metavar=("PYTHON", "GGUF"), help="llama.cpp, and the same model for it"
+    )
     default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
@@ -124,7 +128,9 @@ def main() -> None:
         costs = replace(costs, drafting=model.measure())
         ways["draft model"] = model
     found = _compare(session, ways, arguments)
-    _print({**answer, "texts": found, "limits": _judge(found, costs)})
+    peer = _peer(arguments) if arguments.peer else {}
+    limits = _judge(found, peer, costs)
+    _print({**answer, "texts": found, "llama.cpp_cpu_s": peer, "limits": limits})
 
 
 def _print(answer: dict[str, Any]) -> None:
@@ -170,6 +176,19 @@ def _compare(
     return {
         kind: {name: _sum(every) for name, every in ways_.items()} for kind, ways_ in found.items()
     }
+
+
+def _peer(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return, by kind of text and way, the seconds in which llama.cpp writes the same texts."""
+    python, model = arguments.peer
+    name = "llama.cpp lookup"
+    engine = Engine(Contender(name=name, engine=name, model=model, python=python), 1)
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for kind, prompt, text in _texts(arguments.kinds, arguments.tokens):
+        for way, seconds in engine.turn([prompt, text], len(text))["decode_cpu_s"].items():
+            found[kind][way] += seconds
+    engine.close()
+    return found
 
 
 def _beside(
@@ -248,7 +267,9 @@ def _sum(every: list[dict[str, float]]) -> dict[str, Any]:
     return {**total, "each_cpu_s": [round(one["cpu_s"], 3) for one in every]}
 
 
-def _judge(found: dict[str, Any], costs: Costs) -> dict[str, Any]:
+def _judge(
+    found: dict[str, Any], peer: dict[str, dict[str, float]], costs: Costs
+) -> dict[str, Any]:
     """Compare speeds with what is asked for."""
     limits: dict[str, Any] = {}
 
@@ -267,6 +288,9 @@ def _judge(found: dict[str, Any], costs: Costs) -> dict[str, Any]:
             a / b for a, b in zip(plain["each_cpu_s"], ways["lookup"]["each_cpu_s"], strict=True)
         ]
         limit(f"{kind}, the worst text", min(each), 0.97)
+        if kind in peer:
+            least = min(seconds for way, seconds in peer[kind].items() if way != "plain")
+            limit(f"{kind}, to llama.cpp's lookup", least / ways["lookup"]["cpu_s"], 1.0)
         if "draft model" in ways:
             drafted = ways["draft model"]
             calls = drafted["drafted"] / _DRAFTED

@@ -299,9 +299,14 @@ def _check_programs(
             f"{recipe.task}. Leave it out."
         )
     if len(roles) > target.programs:
+        other = (
+            "; or give --num-speculative-tokens in place of --speculator, and draft with 'lookup' or the package of a "
+            "smaller model"
+        )
+        fits_without = checkpoint.speculator and len(roles) - 1 <= target.programs
         choices.problems.append(
             f"A package for {recipe.task} has programs {' and '.join(roles)}, but --target {target.name} runs "
-            f"{target.programs} of a package. Choose --target {targets.NAMES[0]}."
+            f"{target.programs} of a package. Choose --target {targets.NAMES[0]}{other if fits_without else ''}."
         )
 
 

@@ -154,13 +154,11 @@ class Sounds(Media):
     Args:
         windows: How many a sound may have at most; 0 for as many as fit into a prompt.
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
-        inline: Whether the chat template takes messages of text alone, in which a marker stands for each sound.
     """
 
     token: str = "audio_token_id"
     windows: int = 0
     together: bool = False
-    inline: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,8 @@
 
 import base64
 import json
+import re
+import shlex
 import shutil
 import wave
 from pathlib import Path
@@ -33,6 +35,7 @@ from qeff_zoo.serving.schemas import ChatRequest
 
 Array = np.ndarray[Any, Any]
 
+ROOT = Path(__file__).parent.parent
 RATE = 16_000
 #: A window of one second, in as many frames as the tiny encoder takes.
 EXTRACTOR = {
@@ -163,6 +166,7 @@ def test_run_answers_about_a_recording(
         ([], "There are 0 prompts"),
         (["--prompt", "w3", "--prompt", "w4"], "There are 2 prompts"),
         (["--prompt", "w3", "--timestamps"], "--timestamps does not apply"),
+        (["--prompt", "w3", "--fallback"], "--fallback does not apply"),
         (["--prompt", "w3", "--image", "a.png"], "--image does not apply"),
         (["--prompt", "w3"], r"places for sounds, and there are 1 sounds"),
     ):
@@ -192,6 +196,28 @@ def test_a_server_hears_content_parts(
             assert answer.choices[0].message.content == expected.text
         counted = figures(url)
     assert (counted["sounds_total"], counted["encoded_sounds_total"]) == (2, 1)
+
+
+def test_the_guide_runs(
+    package: Package,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its `run` commands and its session, on this package, whose tokenizer knows few words."""
+    guide = (ROOT / "docs" / "audio.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("my-listener").symlink_to(package.path)
+    for seed, name in enumerate(("a.wav", "b.wav", "speech.wav")):
+        recorded(Path(name), sound(seed))
+    commands = re.findall(r"^\$ qeff-zoo (run .*)$", guide, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert main([*shlex.split(command), "--generation-len", "2"]) == 0
+    assert "2 of 2 sounds encoded" in capsys.readouterr().err
+    code = re.findall(r"```python\n(import.*?)```", guide, re.DOTALL)
+    exec(code[0], {})
+    assert "1 of 1 sounds encoded" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

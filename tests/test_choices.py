@@ -19,11 +19,11 @@ from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.by_token import as_it_was, by_token
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.validation import ladder, reference_answers, sample_texts, tiny_models, trials
+from qeff_zoo.validation import ladder, sample_texts, tiny_models, trials
 from qeff_zoo.validation.choices import members, read_choices
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.records import Record
-from qeff_zoo.validation.reference_answers import Answers
+from qeff_zoo.validation.reference_answers import Answers, Reference
 from qeff_zoo.validation.reference_choices import Choices, follow
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 24}
@@ -172,9 +172,10 @@ def held(
 ) -> Iterator[Callable[[str], tuple[Record, Answers, Package]]]:
     """Give a function that holds the package of one checkpoint against the right one."""
     asked: list[Answers] = []
+    ask = Reference.ask
 
-    def ask(*request: Any, **arrays: Any) -> Answers:
-        asked.append(reference_answers.ask(*request, **arrays))
+    def note(*request: Any) -> Answers:
+        asked.append(ask(*request))
         return asked[-1]
 
     def hold(name: str) -> tuple[Record, Answers, Package]:
@@ -184,7 +185,7 @@ def held(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("choices")))
-        patch.setattr(ladder, "ask", ask)
+        patch.setattr(Reference, "ask", note)
         yield hold
 
 

@@ -32,8 +32,8 @@ from qeff_zoo.validation.reference_subjects import answers_of
 from qeff_zoo.validation.trials import try_package
 
 FREE = Costs(seconds={1: 1.0, 2: 1.0}, together={2: 1e9})
-#: Of MTP one of each way in which it is computed; see CONTRIBUTING.md.
-MTP = ("deepseek_v3", "mimo", "mimo_v2_flash")
+#: Of MTP one that goes on before its last norm, one with a window, one of a model with windows; see CONTRIBUTING.md.
+MTP = ("deepseek_v3", "mimo_v2_flash", "exaone_moe")
 KINDS = (
     *speculators.LAYERS,
     *(published_mtp.KINDS if parity.EVERY else MTP),
@@ -283,7 +283,7 @@ def test_what_sees_pictures_drafts_behind_them(made: Any) -> None:
     package, answers = made("qwen3_5").package, []
     for speculate in (None, "heads"):
         session: Any = opened(package, speculate)
-        shape = session.vision.program.inputs["pixel_values"].shape
+        shape = session.reader.program.inputs["pixel_values"].shape
         pixels = np.random.default_rng(1).standard_normal((24, *shape[1:]), np.float32)
         picture = {"pixel_values": pixels, "image_grid_thw": np.array([[1, 4, 6]])}
         told: list[tuple[int, int]] = []

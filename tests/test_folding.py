@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folded layers: one function a kind, and a graph extended from a few layers is the graph of all layers."""
 
+import copy
+import hashlib
 import re
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,11 @@ import parity
 import pytest
 from parity import Subject
 
-from qeff_zoo.export import folding
+from qeff_zoo.export import exporter, folding
+from qeff_zoo.export.layers import RepeatedLayers
+from qeff_zoo.registry import find_recipe
 from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.tasks import find
 from qeff_zoo.weights import external_data
 
 #: Deeper than the tiny configs, so that most layers are extended: by name, changes and traced layers.
@@ -103,6 +109,57 @@ def test_extended_graph_computes_what_all_layers_do(name: str, tmp_path: Path) -
     np.testing.assert_array_equal(logits[0], logits[1])
     away = np.abs(logits[0] - expected[:, -1]).max()
     assert away <= parity.TOLERANCE["portable"] * noise
+
+
+#: Models that pick layers of their towers by number; deep enough for others between those.
+SEEING: dict[str, tuple[str, dict[str, Any]]] = {
+    "last but one": ("llava", {"num_hidden_layers": 5}),
+    "deepstack": ("qwen3_vl", {"depth": 5, "deepstack_visual_indexes": [0, 3]}),
+}
+
+
+def graph_text(model: ir.Model) -> tuple[list[str], ...]:
+    """Write a graph without the names of values that it computes; weights by name."""
+    texts: dict[ir.Value | None, str] = {None: ""}
+    for value in [*model.graph.inputs, *model.graph.initializers.values()]:
+        known = None if external_data.is_placeholder(value) else value.const_value
+        texts[value] = value.name or "" if known is None else str(known.numpy().tolist())
+    for node in model.graph:
+        items = sorted((name, attribute_text(item)) for name, item in node.attributes.items())
+        read = ",".join(texts[value] for value in node.inputs)
+        whole = hashlib.sha256(f"{node.domain}.{node.op_type}({read}){items}".encode()).hexdigest()
+        texts.update({value: f"{i} of {whole}" for i, value in enumerate(node.outputs)})
+    calls = [node.name or "" for node in calls_of(model)]
+    return calls, [texts[value] for value in model.graph.outputs], *map(text_of, layers_of(model))
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_layers_that_are_picked_by_number_are_extended_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_type, changes = SEEING[name]
+    recipe = find_recipe(model_type)
+    assert recipe.images
+    config = {"model_type": model_type, **copy.deepcopy(recipe.tiny[0].config)}
+    config["vision_config"].update(changes)
+    variant = {"images": {key: one for key, one in asdict(recipe.images).items() if one}}
+    traced = []
+    fold = folding.fold
+
+    def noted(graph: ir.Model, repeated: RepeatedLayers) -> bool:
+        traced.append(len([*graph.graph]))
+        return fold(graph, repeated)
+
+    monkeypatch.setattr(folding, "fold", noted)
+    part = find(recipe.task).parts["vision"]
+    extended, whole = (
+        exporter._attempt(config, recipe, part, everything=everything, **variant)
+        for everything in (False, True)
+    )
+    assert extended
+    assert whole
+    assert traced[0] < traced[1]
+    assert graph_text(extended) == graph_text(whole)
 
 
 def test_kinds_that_differ_in_their_mask_alone_share_a_function() -> None:

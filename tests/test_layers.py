@@ -22,7 +22,7 @@ from qeff_zoo.export import exporter, folding, layers, loader
 from qeff_zoo.export.layers import WatchedIndex, plain
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.tasks import decoding
+from qeff_zoo.tasks import decoding, encoders
 from qeff_zoo.weights import external_data
 
 # --- kinds ---------------------------------------------------------------------------------------
@@ -30,7 +30,12 @@ from qeff_zoo.weights import external_data
 
 def meta(name: str, **changes: Any) -> Any:
     case = parity.all_cases()[name]
-    return loader.build_meta({**case.config, **changes}, case.recipe.task)
+    return loader.load_meta({**case.config, **changes}, case.recipe)
+
+
+def reduce(model: Any, **more: Any) -> Any:
+    run: Any = decoding.probe if model.can_generate() else encoders.run_once
+    return layers.reduce(model, lambda: run(model), **more)
 
 
 KINDS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
@@ -70,25 +75,23 @@ KINDS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] =
 def test_kinds_and_what_is_traced_of_them(name: str) -> None:
     case, changes, kinds, traced = KINDS[name]
     model = meta(case, **changes)
-    repeated, uses = layers.reduce(model)
+    repeated, uses = reduce(model)
     assert repeated is not None
     assert (repeated.kinds, repeated.traced) == (kinds, traced)
-    path, kept = layers.find(model, len(traced)) or ("", [])
-    assert path == repeated.path
-    assert len(kept) == len(traced)
     assert not uses
-    config = model.config.get_text_config()
-    for value in vars(config).values():
-        assert not (isinstance(value, list) and len(value) == len(kinds) > len(traced))
-    if getattr(config, "layer_types", None):
-        types = meta(case, **changes).config.get_text_config().layer_types
-        assert config.layer_types == [types[index] for index in traced]
+    listed = model.get_submodule(repeated.path)
+    assert len(listed) == len(kinds)
+    computing = tuple(index for index, layer in enumerate(listed) if [*layer.parameters()])
+    assert computing == traced
 
 
 def test_everything_is_kept_on_request() -> None:
     model = meta("llama-base")
-    repeated, _ = layers.reduce(model, everything=True)
-    assert repeated == layers.RepeatedLayers("model.layers", (0,) * 4, (0, 1, 2, 3))
+    repeated, _ = reduce(model, everything=True)
+    assert repeated is not None
+    assert (repeated.path, repeated.kinds) == ("model.layers", (0,) * 4)
+    assert repeated.traced == (0, 1, 2, 3)
+    assert (repeated.read, repeated.apart) == ({3}, set())
     assert len(model.model.layers) == 4
     assert type(model.model.layers[0].self_attn.layer_idx) is int
 
@@ -96,7 +99,7 @@ def test_everything_is_kept_on_request() -> None:
 def test_a_model_without_layers_has_none() -> None:
     model = meta("llama-base")
     model.model.layers = nn.Sequential(*model.model.layers)
-    assert layers.reduce(model) == (None, [])
+    assert reduce(model) == (None, [])
 
 
 def test_outermost_list_is_found() -> None:
@@ -111,8 +114,10 @@ def test_outermost_list_is_found() -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "class": lambda layer: setattr(layer, "mlp", nn.Identity()),
-    "shape": lambda layer: setattr(layer.mlp, "up_proj", nn.Linear(64, 97, device="meta")),
-    "bias": lambda layer: setattr(layer.mlp, "up_proj", nn.Linear(64, 96, device="meta")),
+    "shape": lambda layer: vars(layer).update(
+        _modules={**layer._modules, "mlp": nn.Linear(64, 64)}
+    ),
+    "bias": lambda layer: setattr(layer.mlp, "up_proj", nn.Linear(64, 96)),
     "number": lambda layer: setattr(layer.self_attn, "scaling", 0.5),
     "private number": lambda layer: setattr(layer.self_attn, "_scaling", 0.5),
     "list": lambda layer: setattr(layer.self_attn, "windows", [1, 2]),
@@ -132,7 +137,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 def test_a_layer_that_differs_has_a_kind_of_its_own(name: str) -> None:
     model = meta("llama-base", num_hidden_layers=5)
     CHANGES[name](model.model.layers[2])
-    repeated, _ = layers.reduce(model)
+    repeated, _ = reduce(model)
     assert repeated is not None
     assert repeated.kinds == (0, 0, 1, 0, 0)
     assert repeated.traced == (0, 2, 4)
@@ -156,7 +161,7 @@ def test_values_of_one_class_are_told_apart(one: Any, other: Any) -> None:
     model = meta("llama-base", num_hidden_layers=3)
     for layer, value in zip(model.model.layers, (one, other, one), strict=True):
         layer.extra = value
-    repeated, _ = layers.reduce(model)
+    repeated, _ = reduce(model)
     assert repeated is not None
     assert repeated.kinds in ((0, 1, 0), (0, 1, 2))  # the second traces more than it must
 

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from fixtures_builds import Models
+from gguf_files import write as write_gguf
 from runnable_package import opened
 
 from qeff_zoo import load, pipeline
@@ -85,6 +86,17 @@ def test_integers_of_a_checkpoint_stay(ordered: bool, models: Models, tmp_path: 
     (program,) = done.package.programs
     found = {(one.format.bits, one.format.block) for one in program.numerics.matrices if one.kept}
     assert found == set(kinds.values())
+
+
+def test_minima_are_subtracted(models: Models, tmp_path: Path) -> None:
+    """Attention reads what is left as it reads products, else OpenVINO does not know the number of heads."""
+    source = write_gguf(tmp_path / "m.gguf", models.llama, {"": "Q4_1"})
+    choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
+    store = traced(models, tmp_path / "store")
+    origin = {"config_from": str(models.llama)}
+    done = pipeline.build(str(source), choices, validate=False, store=store, **origin)
+    (program,) = done.package.programs
+    assert any(one.format.minima for one in program.numerics.matrices)
 
 
 def test_left_sides_are_rounded_in_the_smallest_blocks(models: Models, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
-from qeff_zoo.tasks import find
+from qeff_zoo.tasks import decoding, find
 from qeff_zoo.transforms import apply
 from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.recurrence import kernels_of
@@ -152,7 +152,8 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
 def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
     case = parity.all_cases()[name]
     model = loader.load_meta(case.config, case.recipe)
-    repeated, _ = layers.reduce(model, everything=True)
+    probe = find(case.recipe.task).probe or decoding.probe
+    repeated, _ = layers.reduce(model, lambda: probe(model), everything=True)
     if repeated is None:  # layers that share their weights
         assert model.config.num_hidden_layers >= 4
         deeper = loader.build_meta({**case.config, "num_hidden_layers": 8}, case.recipe.task)

@@ -495,12 +495,15 @@ def test_a_mixture_of_ggufs_types_agrees_with_hugging_face(
     assert {*found} == {(4, 32, True), (8, 16, False)}
     assert found.count((8, 16, False)) == 6
     assert ways(package)["weights"] == {"kept": len(found)}
-    inputs = ir.load(package.path / "graph.onnx").graph.inputs
-    unpacked = {value.name for value in inputs if value.is_initializer()}
+    graph = ir.load(package.path / "graph.onnx").graph
+    unpacked = {value.name for value in graph.inputs if value.is_initializer()}
     assert unpacked == {
         f"{one.name}.minima" for one in numerics(package).matrices if one.format.minima
     }
     assert not unpacked & {one["name"] for one in package.programs[0].inputs}
+    queries = [node.inputs[0] for node in graph if node.op_type == "GroupQueryAttention"]
+    # Attention reads products less their minima as it reads products: nothing is reshaped in between.
+    assert {query.producer().op_type for query in queries if query} == {"Sub"}
 
 
 def test_repeated_heads_answer_the_same(

@@ -45,7 +45,7 @@ from qeff_zoo.validation.parity import (
     relative_errors,
 )
 from qeff_zoo.validation.records import Record
-from qeff_zoo.validation.reference_answers import Answers
+from qeff_zoo.validation.reference_answers import Answers, Reference
 from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
 from qeff_zoo.weights.quantization import round_trip
 
@@ -76,6 +76,7 @@ STAGES = {
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
 }
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
+ASK = Reference.ask
 
 
 @pytest.fixture(scope="session")
@@ -99,14 +100,14 @@ def once() -> Iterator[None]:
     """Ask the reference each question once: of a damaged package it is the same."""
     answers: dict[str, Answers] = {}
 
-    def remember(request: Mapping[str, Any], *others: Any, **arrays: Any) -> Answers:
+    def remember(reference: Reference, request: Mapping[str, Any], *others: Any) -> Answers:
         question = json.dumps({**request, "greedy": None})
         if question not in answers:
-            answers[question] = reference_answers.ask(request, *others, **arrays)
+            answers[question] = ASK(reference, request, *others)
         return answers[question]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "ask", remember)
+        patch.setattr(Reference, "ask", remember)
         yield
 
 
@@ -330,7 +331,7 @@ def test_a_reference_that_does_not_run_is_an_error(
     built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference_answers.sys, "executable", shutil.which("false"))
-    monkeypatch.setattr(validation, "ask", reference_answers.ask)
+    monkeypatch.setattr(Reference, "ask", ASK)
     with pytest.raises(ParityError, match=r"does not run: it was killed.*--no-validate"):
         validation.validate(built["rows"], models.llama, threads=1)
 
@@ -581,7 +582,7 @@ def test_a_gate_that_cannot_fail_does_not_pass(
     built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary's answers become the right ones: as if two heads did not matter."""
-    ask = validation.ask
+    ask = Reference.ask
 
     def tame(*arguments: Any, **arrays: Any) -> Answers:
         found = ask(*arguments, **arrays)
@@ -592,7 +593,7 @@ def test_a_gate_that_cannot_fail_does_not_pass(
         }
         return Answers(about=found.about, arrays={**found.arrays, **same})
 
-    monkeypatch.setattr(validation, "ask", tame)
+    monkeypatch.setattr(Reference, "ask", tame)
     record = validation.validate(built["rows"], models.llama, threads=1)
     assert {check["metric"] for check in record.checks if not check["passed"]} == {
         "canary_relative_error"

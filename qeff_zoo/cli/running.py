@@ -83,7 +83,7 @@ def _given(task: str, prompts: list[str], arguments: argparse.Namespace) -> list
                 f"There are {len(prompts)} prompts, and {what} to one; expected one. Give --prompt once, and run them "
                 "one by one."
             )
-        for flag in ("timestamps", "translate"):
+        for flag in ("timestamps", "translate", "fallback"):
             if getattr(arguments, flag):
                 raise GenerationError(
                     f"--{flag} does not apply to {task}, which answers a prompt; expected a package that writes down "

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from qeff_zoo.export.folding import Call
 
 
-def is_chain(calls: "list[Call]") -> bool:
-    """Return whether what a layer passes on is read by the next traced layer alone; of neighbours by no other layer."""
+def is_chain(calls: "list[Call]", repeated: RepeatedLayers) -> bool:
+    """Return whether what a layer passes on is read by no other layer than the next traced one.
+
+    What else reads it must read that layer's, not that of one behind it which was not traced.
+    """
     nodes = {call.node for call in calls}
     for call, following in pairwise(calls):
         readers = {user for value in _carried(call) for user in value.consumers()}
         others = readers - {following.node}
-        if others & nodes or (others and following.layer > call.layer + 1):
+        known = following.layer == call.layer + 1 or call.layer in repeated.read
+        if others & nodes or (others and not known):
             return False
     return True
 
@@ -74,7 +78,7 @@ class _Chain:
             operands = {
                 i: results.index(value) for i, value in enumerate(call.inputs) if value in results
             }
-            if not operands and call.layer == before.layer + 1:
+            if before.layer in repeated.apart:
                 continue  # something lies between them, and no layer has to be called there
             known = self.carried.setdefault(call.node.op_type, operands)
             if known != operands or not operands:

@@ -6,12 +6,16 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map_only
 
 from qeff_zoo import tasks
 from qeff_zoo.adapters import Slots
@@ -21,6 +25,7 @@ from qeff_zoo.recipe import Recipe
 from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import mark, mark_layer
 from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks.images import nothing_kept
 from qeff_zoo.transforms import lora
 from qeff_zoo.weights.external_data import is_placeholder, placeholder
 from qeff_zoo.weights.kv_heads import widened
@@ -68,11 +73,11 @@ def _attempt(
     with _quiet():
         model = loader.load_meta(widened(config, kv_heads), recipe, rope_factors=rope_factors)
         repeated, uses = None, list[int]()
-        if probe := part.probe:
+        if part.probe or part.half:
             half = part.half(model) if part.half else None
-            repeated, uses = layers.reduce(
-                model, lambda: probe(model), half=half, everything=everything
-            )
+            alone = part.probe and partial(part.probe, model)
+            run = alone or partial(_run_once, part.tracing(model, **variant))
+            repeated, uses = layers.reduce(model, run, half=half, everything=everything)
         tracing = part.tracing(model, **variant)
         if slots is not None:
             tracing = lora.apply(tracing, model, repeated, slots)
@@ -84,6 +89,18 @@ def _attempt(
     if tracing.then:
         tracing.then(graph)
     return _finish(graph)
+
+
+def _run_once(tracing: Tracing) -> Any:
+    """Run a module as it will be traced, without computing anything."""
+    fake = FakeTensorMode(
+        allow_non_fake_inputs=True,
+        shape_env=ShapeEnv(),
+        static_shapes=True,  # values are symbols
+    )
+    with nothing_kept(), fake as mode, torch.no_grad():
+        given = tree_map_only(torch.Tensor, mode.from_tensor, tracing.inputs)
+        return tracing.module(**given)
 
 
 def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:

@@ -7,7 +7,8 @@ the traced one of its kind, with its own weights and states.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -40,7 +41,7 @@ def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
     """Fold the traced layers of `model` in place and extend it to all layers.
 
     Args:
-        model: Graph of the traced layers: weights are numbered by place among the traced, states by layer.
+        model: Graph of the traced layers, without those at the end that nothing reads.
         repeated: What was found in the module.
 
     Returns:
@@ -49,8 +50,7 @@ def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
     Raises:
         ExportError: The layers are not a chain.
     """
-    regions = _cut(model.graph, repeated)
-    _number_by_layer(model.graph, repeated)
+    regions, repeated = _needed(_cut(model.graph, repeated), repeated)
     functions: dict[str, ir.Function] = {}
     calls = [
         _call(model, layer, nodes, repeated.path, functions)
@@ -62,10 +62,21 @@ def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
     by_kind: dict[int, set[str]] = {}
     for call in calls:
         by_kind.setdefault(repeated.kinds[call.layer], set()).add(call.node.op_type)
-    if any(len(names) > 1 for names in by_kind.values()) or not chaining.is_chain(calls):
+    if any(len(names) > 1 for names in by_kind.values()) or not chaining.is_chain(calls, repeated):
         return False
     chaining.extend(model.graph, calls, repeated)
     return True
+
+
+def _needed(
+    regions: list[list[ir.Node]], repeated: RepeatedLayers
+) -> tuple[list[list[ir.Node]], RepeatedLayers]:
+    """Forget layers at the end that nothing reads, as those behind the one whose states a model takes."""
+    count = max(place for place, nodes in enumerate(regions, 1) if nodes)
+    traced = repeated.traced[:count]
+    if count < len(regions):
+        repeated = replace(repeated, kinds=repeated.kinds[: traced[-1] + 1], traced=traced)
+    return regions[:count], repeated
 
 
 def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
@@ -74,19 +85,21 @@ def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
     regions: list[list[ir.Node]] = [[] for _ in repeated.traced]
     place_of: dict[ir.Node, int] = {}
     for node in graph:
-        place = _place(node, pattern, place_of)
+        place = _place(node, pattern, repeated.traced, place_of)
         if place is not None and node.op_type != "Constant":
             place_of[node] = place
             regions[place].append(node)
     return [_with_shared(graph, nodes, place, place_of) for place, nodes in enumerate(regions)]
 
 
-def _place(node: ir.Node, pattern: re.Pattern[str], place_of: dict[ir.Node, int]) -> int | None:
-    """Return the layer of a node: by its module path, or by what it reads if a rewriting left it without one."""
+def _place(
+    node: ir.Node, pattern: re.Pattern[str], traced: Sequence[int], place_of: dict[ir.Node, int]
+) -> int | None:
+    """Return a node's layer's place: by its module path, or by what it reads if a rewriting left it without one."""
     namespace = node.metadata_props.get("namespace")
     if namespace is not None:
         match = pattern.search(namespace)
-        return int(match[1]) if match else None
+        return traced.index(int(match[1])) if match else None
     producers = [value.producer() for value in node.inputs if value is not None]
     return max((place_of[node] for node in producers if node in place_of), default=None)
 
@@ -148,18 +161,6 @@ def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
     if producer not in place_of:
         return producer.op_type == "Constant" or producer.domain == ""
     return all(_is_invariant(item, place_of) for item in producer.inputs if item is not None)
-
-
-def _number_by_layer(graph: ir.Graph, repeated: RepeatedLayers) -> None:
-    """Number the traced layers' weights by layer, no longer by place among the traced."""
-    prefix = f"{repeated.path}."
-    found = {name: value for name, value in graph.initializers.items() if name.startswith(prefix)}
-    for name in found:
-        del graph.initializers[name]
-    for name, value in found.items():
-        place, _, rest = name.removeprefix(prefix).partition(".")
-        value.name = f"{prefix}{repeated.traced[int(place)]}.{rest}"
-        graph.initializers[value.name] = value
 
 
 def _call(

@@ -5,8 +5,10 @@ A cached graph needs neither torch nor transformers: which checkpoint tensors ma
 is kept beside it.
 """
 
+import gc
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +94,8 @@ def obtain(
     cached = folder is not None
     if folder is None:
         with store.stage("graph") as staged:
-            _trace_and_bind(staged, plan, program, checkpoint)
+            with _uncollected():
+                _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
     return _read(folder, checkpoint, store, changes or {}, cached=cached)
 
@@ -114,6 +117,18 @@ def trace(
     model = exporter.export_graph(checkpoint.config, recipe, role, **program.variant)
     ir.save(model, folder / name)
     return model
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave garbage of cycles where it is: to look for it takes a sixth of importing torch and tracing, for little."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> None:

@@ -2,13 +2,14 @@
 """Repeated layers: find them in a model, tell their kinds apart, and keep only as many as prove the rest.
 
 Two layers are of one kind when their module trees agree in classes, parameter shapes, buffers and attributes, and the
-config's per-layer lists say the same of both. Of each kind the first and the last are traced. What a signature cannot
-show is code that computes with the layer's index; the index is therefore watched while tracing.
+config's per-layer lists say the same of both, and when the model gives them the same. Of each kind the first and the
+last are traced; the others hand on what they are given. What a signature cannot show is code that computes with the
+layer's index; the index is therefore watched while tracing.
 """
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from types import MethodType
@@ -17,12 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch._subclasses import FakeTensor
 from transformers import PreTrainedConfig
 
+from qeff_zoo.export import calls
 from qeff_zoo.transforms.modules import language_model
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_HOOKS = frozenset({"_forward_hooks", "_forward_pre_hooks"})
 _INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
 
@@ -110,12 +113,16 @@ class RepeatedLayers:
     Args:
         path: Of the module list, e.g. `model.layers`.
         kinds: For every layer of the full model, the number of its kind.
-        traced: Indices of the layers that stay, ascending.
+        traced: Indices of the layers that compute, ascending.
+        read: Those whose results something else reads than the next layer.
+        apart: Those whose results the next layer is not given straight; both are traced.
     """
 
     path: str
     kinds: tuple[int, ...]
     traced: tuple[int, ...]
+    read: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
 
 
 def find(model: nn.Module, count: int) -> tuple[str, nn.ModuleList] | None:
@@ -149,19 +156,15 @@ def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | No
 
 
 def reduce(
-    model: Any,
-    run: Callable[[], Any] | None = None,
-    *,
-    half: nn.Module | None = None,
-    everything: bool = False,
+    model: Any, run: Callable[[], Any], *, half: nn.Module | None = None, everything: bool = False
 ) -> tuple[RepeatedLayers | None, list[int]]:
-    """Keep of every kind of repeated layer the first and the last, in place.
+    """Let of every kind of repeated layer only the first and the last compute, in place.
 
     Args:
-        model: A meta-device model; its config's per-layer lists are cut along.
-        run: Calls the model once, on meta, to see how it calls its layers; None if they are known to be a chain.
+        model: A meta-device model.
+        run: Calls the model once, without computing anything, as it will be traced.
         half: The module of it whose layers these are; None for that which reads embedded text.
-        everything: Keep all layers.
+        everything: Let all layers compute.
 
     Returns:
         What was found (None for a model without a list of `num_hidden_layers`, or one that does not call them one
@@ -174,120 +177,56 @@ def reduce(
     if found is None:
         return None, uses
     path, layers = found
+    kinds, seen = _kinds(config, layers, run)
+    if seen is None:
+        return None, uses
     count = len(layers)
-    per_layer = _per_layer(config, count)
+    chosen = {
+        *(kinds.index(kind) for kind in set(kinds)),
+        *(count - 1 - kinds[::-1].index(kind) for kind in set(kinds)),
+        *seen.read,
+        *(index + more for index in seen.apart for more in (0, 1)),
+    }
+    traced = tuple(range(count)) if everything else tuple(sorted(chosen))
+    if len(traced) < count:
+        for index, layer in enumerate(layers):
+            if index in chosen:
+                _watch(layer, index, uses)
+            else:
+                seen.skip(index, layer)
+    return RepeatedLayers(path, kinds, traced, seen.read, seen.apart), uses
+
+
+def _kinds(
+    config: Any, layers: nn.ModuleList, run: Callable[[], Any]
+) -> tuple[tuple[int, ...], calls.Calls | None]:
+    """Number the kinds of layers, and see how they are called."""
+    lists = _per_layer(config, len(layers))
+    before = [_signature(layer, i, config, hooks=True) for i, layer in enumerate(layers)]
+    seen = calls.watch(layers, run)
+    if seen is None:
+        return (), None
     signatures = [
-        (_signature(layer, i, config), *(repr(values[i]) for values in per_layer.values()))
+        (
+            before[i],
+            _signature(
+                layer, i, config
+            ),  # what the model itself wrote on it; its hooks only record
+            *(repr(values[i]) for values in lists),
+            *(id(one) if isinstance(one, torch.Tensor) else _value(one) for one in seen.given[i]),
+        )
         for i, layer in enumerate(layers)
     ]
     numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
-    kinds = tuple(numbers[signature] for signature in signatures)
-    ends = {
-        index
-        for kind in set(kinds)
-        for index in (kinds.index(kind), count - 1 - kinds[::-1].index(kind))
-    }
-    if run is not None and not _is_chain(layers, kinds, ends, run):
-        return None, uses
-    traced = tuple(range(count)) if everything else tuple(sorted(ends))
-    if len(traced) < count:
-        kept = [layers[index] for index in traced]
-        for index, layer in zip(traced, kept, strict=True):
-            _watch(layer, index, uses)
-        model.get_submodule(path.rpartition(".")[0])._modules[path.rpartition(".")[2]] = (
-            nn.ModuleList(kept)
-        )
-        _cut(config, {key: [values[i] for i in traced] for key, values in per_layer.items()})
-    return RepeatedLayers(path, kinds, traced), uses
+    return tuple(numbers[signature] for signature in signatures), seen
 
 
-def _per_layer(config: Any, count: int) -> dict[str, list[Any]]:
+def _per_layer(config: Any, count: int) -> list[list[Any]]:
     """Return the config's lists of one item for each layer, also those that it computes from other fields."""
     own = [vars(kind) for kind in type(config).__mro__ if not issubclass(PreTrainedConfig, kind)]
     computed = {name for members in own for name in members if isinstance(members[name], property)}
-    values = {**vars(config), **{name: getattr(config, name) for name in sorted(computed)}}
-    return {
-        key: value
-        for key, value in values.items()
-        if isinstance(value, list) and len(value) == count
-    }
-
-
-def _cut(config: Any, lists: dict[str, list[Any]]) -> None:
-    """Replace per-layer lists; what the class computes is hidden by a class of this config's own."""
-    kind = type(config)
-    computed = {key: values for key, values in lists.items() if key not in vars(config)}
-    config.__dict__.update({key: lists[key] for key in lists if key not in computed})
-    if computed:
-        config.__class__ = type(kind.__name__, (kind,), {**computed, "__module__": kind.__module__})
-
-
-def _is_chain(
-    layers: nn.ModuleList, kinds: Sequence[int], ends: Set[int], run: Callable[[], Any]
-) -> bool:
-    """Tell whether a model, at full depth, calls each layer once and in order, handing results straight on.
-
-    All else that a layer is given must be what the others of its kind are given. Then a layer that is not traced is
-    called like the one of its kind that is. Between two neighbours that both are traced, a model may do anything.
-    """
-    owners = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
-    if sum(map(len, owners)) != len(set().union(*owners)):  # a weight of several layers
-        return False
-    calls: list[tuple[int, list[Any]]] = []
-    results: list[list[Any]] = []
-    hooks = []
-    for index, layer in enumerate(layers):
-
-        def before(_: Any, args: Any, kwargs: Any, index: int = index) -> None:
-            calls.append((index, tree_leaves((args, kwargs))))
-
-        def after(_: Any, __: Any, ___: Any, output: Any) -> None:
-            results.append(tree_leaves(output))
-
-        hooks.append(layer.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(layer.register_forward_hook(after, with_kwargs=True))
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [index for index, _ in calls] == list(range(len(layers))) and _hand_on(
-        [given for _, given in calls], results, kinds, ends
-    )
-
-
-def _hand_on(
-    calls: list[list[Any]], results: list[list[Any]], kinds: Sequence[int], ends: Set[int]
-) -> bool:
-    """Tell whether each call is given the results of the one before at the same places, and shared things elsewhere."""
-    carried = [
-        {
-            place: next(i for i, result in enumerate(before) if result is item)
-            for place, item in enumerate(given)
-            if isinstance(item, torch.Tensor) and any(result is item for result in before)
-        }
-        for before, given in zip(results, calls[1:], strict=False)
-    ]
-    linked = [
-        places for last, places in enumerate(carried) if places or not {last, last + 1} <= ends
-    ]
-    if any(places != linked[0] or not places for places in linked):
-        return False
-    places = linked[0] if linked else {}
-    for kind, given in zip(kinds, calls, strict=True):
-        like = calls[kinds.index(kind)]
-        if len(given) != len(like) or not all(
-            place in places or _same(item, other)
-            for place, (item, other) in enumerate(zip(given, like, strict=True))
-        ):
-            return False
-    return True
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return one is other
-    return one is other or bool(one == other)
+    values = [*vars(config).values(), *(getattr(config, name) for name in sorted(computed))]
+    return [value for value in values if isinstance(value, list) and len(value) == count]
 
 
 def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:
@@ -297,14 +236,14 @@ def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:
                 module.__dict__[name] = WatchedIndex(index, uses)
 
 
-def _signature(layer: nn.Module, index: int, config: Any) -> str:
+def _signature(layer: nn.Module, index: int, config: Any, *, hooks: bool = False) -> str:
     digest = hashlib.sha256()
-    for line in _describe(layer, index, config):
+    for line in _describe(layer, index, config, _HOOKS if hooks else frozenset()):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
 
 
-def _describe(layer: nn.Module, index: int, config: Any) -> Iterator[str]:
+def _describe(layer: nn.Module, index: int, config: Any, hooks: frozenset[str]) -> Iterator[str]:
     for path, module in layer.named_modules():
         yield f"{path}: {type(module).__module__}.{type(module).__qualname__}"
         for name, parameter in module.named_parameters(recurse=False):
@@ -315,7 +254,7 @@ def _describe(layer: nn.Module, index: int, config: Any) -> Iterator[str]:
             yield f"  {name} {tuple(buffer.shape) if stored else _value(buffer)}"
         for name, value in sorted(vars(module).items()):
             is_index = name in _INDEX_NAMES and value == index
-            if name not in _OF_EVERY_MODULE and not is_index:
+            if name not in _OF_EVERY_MODULE - hooks and not is_index:
                 yield f"  {name}={'shared' if value is config else _value(value)}"
 
 
@@ -328,7 +267,7 @@ def _value(value: Any) -> str:
         return f"{type(value).__name__}[{', '.join(items if isinstance(value, list | tuple) else sorted(items))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_value(item)}' for key, item in value.items())}}}"
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
         data = b"meta" if value.is_meta else value.reshape(-1).view(torch.uint8).numpy().tobytes()
         return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()}"
     if isinstance(value, np.ndarray | np.generic):

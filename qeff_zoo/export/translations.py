@@ -68,6 +68,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     ours = torch.ops.qeff_zoo
     return {
         torch.ops.aten.linear.default: linear,
+        torch.ops.aten.argsort.default: _argsort,
         torch.ops.aten.gelu.default: _gelu,
         torch.ops.aten.square.default: lambda x: standard.Mul(x, x),
         torch.ops.aten.reshape_as.default: lambda x, like: standard.Reshape(
@@ -105,6 +106,14 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     else:
         inner = op.Erf(op.Div(x, math.sqrt(2)))
     return op.Mul(op.Mul(x, 0.5), op.Add(inner, 1.0))
+
+
+def _argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+    from onnxscript import opset18 as op
+
+    axis: Any = op.Constant(value_ints=[dim])
+    size = op.Gather(op.Shape(x), axis)
+    return op.TopK(x, size, axis=dim, largest=int(descending))[1]
 
 
 def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:

@@ -36,7 +36,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.targets.ort.session import OrtProgram, open_graph
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.validation.perplexity import Scoring
-from qeff_zoo.validation.reference_answers import ask
+from qeff_zoo.validation.reference_answers import Reference
 from qeff_zoo.validation.sample_texts import draw
 from qeff_zoo.weights import external_data, writing
 from qeff_zoo.weights.layout import plan_file
@@ -159,7 +159,8 @@ class Subject:
             "device": None if numerics is None else asdict(numerics),
             "numerics": rounded.as_dict(),
         }
-        answers = ask(request, None, step, _REFERENCE).arrays
+        with Reference(None, _REFERENCE) as reference:
+            answers = reference.ask(request, step).arrays
         return [answers[f"reference.{number}"] for number in range(len(self.texts.sequences))]
 
     def matrices(self, numerics: DeviceNumerics) -> tuple[RoundedMatrix, ...]:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An audio-text-to-text package as a session: sounds and prompts in, generated text and metrics out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.media.features import load_features
 from qeff_zoo.media.sound import read_sound
 from qeff_zoo.media.sound_processor import SoundProcessor
-from qeff_zoo.runtime.chat_template import Message
 from qeff_zoo.runtime.hearing import Hearing
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
@@ -69,17 +68,3 @@ class AudioTextToTextSession(MediaTextSession):
             features = load_features(self.folder)
             self._processor = SoundProcessor(features, self.reader.shape, self.told)
         return self._processor(read_sound(given, self._processor.rate))
-
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """As of `TextGenerationSession`; of a template that takes text alone, sounds are markers in it."""
-        if not self.told.get("inline"):
-            return super().encode_chat(messages)
-        return super().encode_chat([self._inlined(message) for message in messages])
-
-    def _inlined(self, message: Message) -> Message:
-        content = message.get("content")
-        if not isinstance(content, list) or self.tokenizer is None:
-            return message
-        marker = self.tokenizer.name(self.marker)
-        texts = (one["text"] if one["type"] == "text" else marker for one in content)
-        return {**message, "content": "".join(texts)}

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph that reads whole texts at once: texts or pairs to token ids, rows to calls, padding to the specialization."""
+"""A graph that reads whole texts at once: rows to calls, padding to the specialization."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeAlias, TypeGuard
+from typing import ClassVar
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
+from qeff_zoo.runtime.texts import TextReader, Texts
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer, read_json
-
-#: Text, or token ids.
-Text: TypeAlias = str | Sequence[int]
-#: Text, token ids, or two texts that are read together.
-Texts: TypeAlias = Text | tuple[str, str]
 
 
 class _Calls:
@@ -51,11 +46,20 @@ class EncoderSession:
         self.sizes = EncoderSizes.read(program.specializations)
         self.tokenizer = Tokenizer.find(folder)
         settings = read_json(folder / "sentence_bert_config.json")
-        self._lowercase = bool(settings.get("do_lower_case"))
         #: Longer texts are cut to that many tokens.
         self.max_length = min(_max_seq_length(folder), self.sizes.seq_lens[-1])
         self.config = read_json(folder / "config.json")
         self.vocab_size = int(self.config.get("vocab_size", 0))
+        self._reader = TextReader(
+            folder=folder,
+            task=self.task,
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            longest=self.sizes.seq_lens[-1],
+            vocab_size=self.vocab_size,
+            takes_pairs=self.takes_pairs,
+            lowercase=bool(settings.get("do_lower_case")),
+        )
 
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
         """Turn texts into token ids, as every request does; `read` says more."""
@@ -128,57 +132,7 @@ class EncoderSession:
             GenerationError: A list of token ids is empty, too long, or not of this vocabulary; or there is a pair,
                 and the task knows none.
         """
-        if not texts:
-            raise GenerationError(
-                "There is nothing to read in []; expected at least one text. Give one."
-            )
-        words = [text for text in texts if _is_text(text)]
-        if words and self.tokenizer is None:
-            raise GenerationError(
-                f"Package {str(self.folder)!r} has no tokenizer.json and cannot take the text "
-                f"{str(words[0])[:40]!r}; expected token ids. Give a list of them."
-            )
-        read = iter(self._tokenize(words))
-        encoded = [
-            next(read) if _is_text(text) else Encoded.of_ids([int(token) for token in text])
-            for text in texts
-        ]
-        for one in encoded:
-            self._check(one.ids)
-        return encoded
-
-    def _tokenize(self, texts: Sequence[str | tuple[str, str]]) -> list[Encoded]:
-        for pair in (text for text in texts if not isinstance(text, str)):
-            if not self.takes_pairs or len(pair) != 2:
-                taken = "one text or two" if self.takes_pairs else "one text"
-                raise GenerationError(
-                    f"The texts {pair!r} cannot be read together; expected {taken} at a time, as {self.task} takes "
-                    f"them. Give the others by themselves."
-                )
-        if self.tokenizer is None or not texts:
-            return []
-        plain = [
-            text.lower() if self._lowercase and isinstance(text, str) else text for text in texts
-        ]
-        return self.tokenizer.encode_all(plain, self.max_length)
-
-    def _check(self, tokens: Sequence[int]) -> None:
-        longest = self.sizes.seq_lens[-1]
-        if not 0 < len(tokens) <= longest:
-            raise GenerationError(
-                f"A text has {len(tokens):,} tokens; expected 1 to {longest:,}, the package's "
-                "longest sequence. Change it, or build the package with a longer one."
-            )
-        foreign = next((token for token in tokens if not 0 <= token < self.vocab_size), None)
-        if foreign is not None:
-            raise GenerationError(
-                f"Token id {foreign!r} is not of this model; expected 0 to {self.vocab_size - 1:,}."
-                " Encode the text with the package's own tokenizer."
-            )
-
-
-def _is_text(text: Texts) -> TypeGuard[str | tuple[str, str]]:
-    return isinstance(text, str) or any(isinstance(part, str) for part in text)
+        return self._reader.read(texts)
 
 
 def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]]:

@@ -5,9 +5,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qeff_zoo.runtime.encoder import EncoderSession, Text
+from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.texts import Text
 from qeff_zoo.tasks import FEATURE_EXTRACTION
+
+
+def cosines(embeddings: Array, others: Array | None = None) -> Array:
+    """Compute the cosine of every embedding with every other.
+
+    Args:
+        embeddings: (n, hidden).
+        others: (m, hidden); None for `embeddings` themselves.
+
+    Returns:
+        float32, (n, m).
+    """
+    left = _normalized(embeddings)
+    right = left if others is None else _normalized(others)
+    found: Array = left @ right.T
+    return found
+
+
+def _normalized(embeddings: Array) -> Array:
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    scaled: Array = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return scaled
 
 
 class EmbeddingSession(EncoderSession):
@@ -37,28 +60,4 @@ class EmbeddingSession(EncoderSession):
         encoded = self.read([texts] if isinstance(texts, str) else texts)
         return np.stack(self._answer(encoded, adapter))
 
-    def similarity(self, embeddings: Array, others: Array | None = None) -> Array:
-        """Compute the cosine of every embedding with every other.
-
-        Args:
-            embeddings: (n, hidden).
-            others: (m, hidden); None for `embeddings` themselves.
-
-        Returns:
-            float32, (n, m).
-        """
-        return cosines(embeddings, others)
-
-
-def cosines(embeddings: Array, others: Array | None = None) -> Array:
-    """Compute the cosine of every embedding with every other; see `EmbeddingSession.similarity`."""
-    left = _normalized(embeddings)
-    right = left if others is None else _normalized(others)
-    found: Array = left @ right.T
-    return found
-
-
-def _normalized(embeddings: Array) -> Array:
-    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    scaled: Array = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return scaled
+    similarity = staticmethod(cosines)

@@ -120,17 +120,7 @@ class ImageEmbeddingSession(ImageSession):
         """
         return self._answer(pictures, limits)
 
-    def similarity(self, embeddings: Array, others: Array | None = None) -> Array:
-        """Compute the cosine of every embedding with every other.
-
-        Args:
-            embeddings: (n, hidden).
-            others: (m, hidden); None for `embeddings` themselves.
-
-        Returns:
-            float32, (n, m).
-        """
-        return cosines(embeddings, others)
+    similarity = staticmethod(cosines)
 
 
 class ImageClassificationSession(ImageSession):

@@ -9,10 +9,10 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
-from qeff_zoo.runtime.encoder import Text
 from qeff_zoo.runtime.images import ImageEmbeddingSession
 from qeff_zoo.runtime.labels import Score, best_first, sigmoid, softmax
 from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.texts import Text, TextReader
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 from qeff_zoo.tasks import ZERO_SHOT
 
@@ -47,6 +47,14 @@ class ZeroShotSession(ImageEmbeddingSession):
         told = self.config.get("text_config") or {}
         self.vocab_size = int(told.get("vocab_size", 0))
         self._padding = int(told.get("pad_token_id", _PADDING))
+        self._reader = TextReader(
+            folder=folder,
+            task=self.task,
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            longest=self.max_length,
+            vocab_size=self.vocab_size,
+        )
 
     def classify(
         self,
@@ -92,23 +100,7 @@ class ZeroShotSession(ImageEmbeddingSession):
 
     def read(self, texts: Sequence[Text]) -> list[Encoded]:
         """Turn texts into tokens. Any thread may do this at any time."""
-        if self.tokenizer is None and any(isinstance(one, str) for one in texts):
-            raise GenerationError(
-                f"Package {str(self.folder)!r} has no tokenizer.json and cannot read {list(texts)!r}; expected token "
-                "ids. Give lists of them, or build it from a checkpoint with a tokenizer."
-            )
-        found = []
-        for one in texts:
-            if isinstance(one, str):
-                assert self.tokenizer is not None
-                found += self.tokenizer.encode_all([one], self.max_length)
-            else:
-                found.append(Encoded.of_ids(one))
-            if not 0 < len(found[-1].ids) <= self.max_length:
-                raise GenerationError(
-                    f"A text has {len(found[-1].ids):,} tokens; expected 1 to {self.max_length:,}. Change it."
-                )
-        return found
+        return self._reader.read(texts)
 
     def run_texts(self, rows: Sequence[Sequence[int]]) -> dict[str, Array]:
         """Run one call of texts, as many as a specialization has rows; return all that the graph does."""

@@ -356,9 +356,9 @@ class Scheduler:
         for seat in seats:
             # In this order: to ask of a protocol takes longer.
             if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):
-                start, sights = pieces[seat.row].start, seat.answer.request.sights
+                start, insets = pieces[seat.row].start, seat.answer.request.insets
                 # What drafts knows nothing of pictures; behind them positions go on as in any text.
-                left = max(0, int(sights.places[-1]) + 1 - start) if sights else 0
+                left = max(0, int(insets.places[-1]) + 1 - start) if insets else 0
                 hidden = self._decoder.hidden[seat.row][left:]
                 if len(hidden):
                     seat.drafter.read(start + left, hidden)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -209,6 +210,7 @@ def _fits(recipe: Recipe, fields: set[str]) -> bool:
 def _try(draft: _Draft) -> None:
     """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
     from qeff_zoo.export import layers, loader
+    from qeff_zoo.tasks import decoding
 
     module = ModuleType(f"qeff_zoo.recipes.{registry.file_name(draft.subject.model_type)}")
     module.__package__ = "qeff_zoo.recipes"
@@ -217,9 +219,10 @@ def _try(draft: _Draft) -> None:
     config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
     model = loader.load_meta(config, recipe)
     task = find(recipe.task)
-    if task.role == "decoder" and task.probe and not task.probe(model):
+    probe = task.probe or decoding.probe
+    if task.role == "decoder" and not probe(model):
         raise UnsupportedModelError(f"{type(model).__name__} keeps no keys and values.")
-    repeated, _ = layers.reduce(model, everything=True)
+    repeated, _ = layers.reduce(model, partial(probe, model), everything=True)
     kinds = repeated.kinds if repeated else ()
     if any(kinds.count(kind) == 1 for kind in kinds):
         draft.notes.append(

@@ -15,8 +15,8 @@ import numpy as np
 
 from qeff_zoo.errors import ContextLengthError
 from qeff_zoo.runtime import EmbeddingSession, Stats
-from qeff_zoo.runtime.encoder import Text
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.texts import Text
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.errors import shutting_down
 from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest

@@ -133,7 +133,7 @@ def _read(
             param,
         )
     with blaming(param):
-        read = session.read(texts) if isinstance(session, ZeroShotSession) else []
+        read = session.read(texts) if texts and isinstance(session, ZeroShotSession) else []
         return read_pictures(urls, hosts), read
 
 

@@ -83,9 +83,10 @@ class Part:
     Args:
         role: Of the program.
         probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder; None
-            for a part of a model whose repeated layers are not looked for.
+            for a part that is run as it is traced.
         tracing: `tracing(model, **variant)` describes how to trace a model.
-        half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it.
+        half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it,
+            and without a probe for none.
         wanted: Of a part that a package may have or not, whether that of a checkpoint has it.
         variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.

@@ -27,10 +27,10 @@ def _read_picture(model: Any, **variant: Any) -> Tracing:
     return vision.tracing(model, **variant)
 
 
-def _probe(model: Any) -> Any:
-    from qeff_zoo.tasks import decoding
+def _language_model(model: Any) -> Any:
+    from qeff_zoo.transforms.modules import language_model
 
-    return decoding.probe(model)
+    return language_model(model)
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
@@ -86,6 +86,7 @@ TASK = Task(
             role="vision",
             probe=None,
             tracing=_read_picture,
+            half=lambda model: model.get_encoder(modality="image"),
             variant=_images,
             specializations=_pictures,
         ),
@@ -95,8 +96,9 @@ TASK = Task(
     auto_classes=("AutoModelForImageTextToText",),
     suffixes=(),
     shapes=DECODER_SHAPES,
-    probe=_probe,
+    probe=None,  # some layers are followed by features
     tracing=_tracing,
+    half=_language_model,
     variant=_variant,
     specializations=_specializations,
     problems=text_generation.TASK.problems,

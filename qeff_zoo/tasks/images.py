@@ -35,12 +35,12 @@ def _run(model: Any, height: int, width: int) -> None:
     from torch._subclasses import FakeTensorMode
 
     call = getattr(model, "get_image_features", model)
-    with _nothing_kept(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with nothing_kept(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         call(pixel_values=torch.zeros(_BATCH, 3, height, width))
 
 
 @contextmanager
-def _nothing_kept() -> Iterator[None]:
+def nothing_kept() -> Iterator[None]:
     """Let transformers' caches of a whole process keep nothing: here tensors have no values."""
     from transformers import pytorch_utils as module
 

@@ -85,16 +85,17 @@ def _find(model: Any, repeated: layers.RepeatedLayers | None) -> dict[Site, tupl
         path, indices = repeated.path, repeated.traced
     else:  # all of them are traced
         count = int(getattr(model.config.get_text_config(), "num_hidden_layers", 0))
-        listed = layers.find(model, count)
-        if listed is None:
+        found = layers.find(model, count)
+        if found is None:
             return {}
-        path, indices = listed[0], tuple(range(count))
-    found: dict[Site, tuple[str, nn.Module]] = {}
-    for index, layer in zip(indices, model.get_submodule(path), strict=True):
-        for name, module in layer.named_modules():
+        path, indices = found[0], tuple(range(count))
+    sites: dict[Site, tuple[str, nn.Module]] = {}
+    listed = model.get_submodule(path)
+    for index in indices:
+        for name, module in listed[index].named_modules():
             if isinstance(module, nn.Linear | Conv1D) and _makes_numbers(module):
-                found[Site(index, name)] = (f"{path}.{index}.{name}", module)
-    return found
+                sites[Site(index, name)] = (f"{path}.{index}.{name}", module)
+    return sites
 
 
 def _makes_numbers(module: Any) -> bool:

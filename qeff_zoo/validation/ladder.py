@@ -30,7 +30,7 @@ from qeff_zoo.validation.parity import (
     relative_errors,
 )
 from qeff_zoo.validation.records import Record
-from qeff_zoo.validation.reference_answers import Answers, ask
+from qeff_zoo.validation.reference_answers import Answers, Reference
 from qeff_zoo.validation.trials import Key, Progress, Trial, try_package
 
 __all__ = ["Record", "validate"]
@@ -67,15 +67,16 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
-    trial = try_package(package, threads, step, opening)
     rounding = Numerics.together(program.numerics for program in package.programs)
-    chosen = _chosen(trial)
-    request = _request(package, checkpoint, trial, rounding)
     device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
-    request["device"] = device and asdict(device)
-    request["runs"] = [run.sequence for run in trial.runs] if chosen else []
-    heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
-    reference = ask(request, threads, step, arrays={**chosen, **_shown(trial), **heard})
+    with Reference(threads) as process:  # it starts while the package runs
+        trial = try_package(package, threads, step, opening)
+        chosen = _chosen(trial)
+        request = _request(package, checkpoint, trial, rounding)
+        request["device"] = device and asdict(device)
+        request["runs"] = [run.sequence for run in trial.runs] if chosen else []
+        heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
+        reference = process.ask(request, step, {**chosen, **_shown(trial), **heard})
     judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,

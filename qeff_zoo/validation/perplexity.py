@@ -37,7 +37,7 @@ from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.targets.ort.session import open_portable
 from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.validation.checks import source_of
-from qeff_zoo.validation.reference_answers import ask
+from qeff_zoo.validation.reference_answers import Reference
 from qeff_zoo.validation.trials import Progress
 
 _REFERENCE = "qeff_zoo.validation.reference_perplexity"
@@ -290,7 +290,8 @@ def score_reference(
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
         "batch_size": scoring.batch_size,
     }
-    losses = ask(request, None, step, _REFERENCE).arrays["losses"]
+    with Reference(None, _REFERENCE) as reference:
+        losses = reference.ask(request, step).arrays["losses"]
     return Score(nats_per_token=float(losses.mean()), targets=len(losses))
 
 

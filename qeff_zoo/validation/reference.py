@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference: transformers' own model, unpatched, in a process of its own.
 
-    python -m qeff_zoo.validation.reference request.json answer.npz choices.npz
+    python -m qeff_zoo.validation.reference answer.npz arrays.npz < request.json
 
 In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
 and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once. Variants:
@@ -47,7 +47,7 @@ from qeff_zoo.validation.reference_numerics import (
     round_weights,
     swapped_heads,
 )
-from qeff_zoo.validation.reference_subjects import Answers, answers_of
+from qeff_zoo.validation.reference_subjects import Answers, answers_of, read_request
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,13 +64,13 @@ def main(arguments: Sequence[str]) -> None:
     """Answer one request.
 
     Args:
-        arguments: The request's file, the answer's, and that of what the package chose.
+        arguments: The answer's file, and that of what the package chose and read.
     """
-    request = json.loads(Path(arguments[0]).read_bytes())
+    request = read_request()
     torch.set_grad_enabled(False)
     told = request["told"]
     model = load_model(request, request["task"], told.get("rope_factors"))
-    with np.load(arguments[2], allow_pickle=False) as found:
+    with np.load(arguments[1], allow_pickle=False) as found:
         arrays = dict(found)
     answers = answers_of(model, request, arrays)
     brought = ("media.", "sound.")
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
         **about_quantization(request),
     }
     assert_unpatched()
-    np.savez(arguments[1], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
+    np.savez(arguments[0], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
 
 
 def _run_variants(

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -51,50 +52,72 @@ class Answers:
         return f"{variant}.0" in self.arrays
 
 
-def ask(
-    request: Mapping[str, Any],
-    threads: int | None,
-    step: Progress,
-    module: str = "qeff_zoo.validation.reference",
-    arrays: Mapping[str, Array] = MappingProxyType({}),
-) -> Answers:
-    """Run a reference process.
+class Reference:
+    """A process that answers one request; it imports what it needs, which takes seconds, until it is asked.
 
     Args:
-        request: As the module takes it.
         threads: CPU threads; None for one per physical core.
-        step: Told of every call.
         module: What runs there.
-        arrays: What the request has besides JSON.
-
-    Raises:
-        ParityError: It fails.
     """
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    if threads is not None:
-        environment["OMP_NUM_THREADS"] = str(threads)
-    with tempfile.TemporaryDirectory(prefix="qeff-reference-") as name:
-        folder = Path(name)
-        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-W", "ignore", "-m", module]
-        np.savez(folder / "arrays.npz", allow_pickle=False, **arrays)
-        command += [str(folder / name) for name in ("request.json", "answer.npz", "arrays.npz")]
-        log = folder / "log"
-        with (
-            log.open("wb") as errors,
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=folder
-            ) as process,
-        ):
-            assert process.stdout is not None
-            for _ in process.stdout:
-                step(1)
-        if process.returncode:
-            raise _no_reference(request, log.read_text(encoding="utf-8", errors="replace"))
-        with np.load(folder / "answer.npz", allow_pickle=False) as answer:
-            arrays = dict(answer)
-    about = json.loads(str(arrays.pop("about")))
-    return Answers(about=about, arrays=arrays)
+
+    def __init__(self, threads: int | None, module: str = "qeff_zoo.validation.reference") -> None:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        with ExitStack() as opened:
+            name = opened.enter_context(tempfile.TemporaryDirectory(prefix="qeff-reference-"))
+            self._folder = Path(name)
+            log = opened.enter_context((self._folder / "log").open("wb"))
+            self._process = opened.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-W", "ignore", "-m", module, "answer.npz", "arrays.npz"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    cwd=self._folder,
+                )
+            )
+            opened.callback(self._process.kill)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def ask(
+        self,
+        request: Mapping[str, Any],
+        step: Progress,
+        arrays: Mapping[str, Array] = MappingProxyType({}),
+    ) -> Answers:
+        """Send the request and wait for the answers.
+
+        Args:
+            request: As the module takes it.
+            step: Told of every call.
+            arrays: What the request has besides JSON.
+
+        Raises:
+            ParityError: The process fails.
+        """
+        np.savez(self._folder / "arrays.npz", allow_pickle=False, **arrays)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError), process.stdin as asked:
+            asked.write(json.dumps(request).encode())
+        for _ in process.stdout:
+            step(1)
+        if process.wait():
+            log = (self._folder / "log").read_text(encoding="utf-8", errors="replace")
+            raise _no_reference(request, log)
+        with np.load(self._folder / "answer.npz", allow_pickle=False) as answer:
+            found = dict(answer)
+        about = json.loads(str(found.pop("about")))
+        return Answers(about=about, arrays=found)
 
 
 def _no_reference(request: Mapping[str, Any], log: str) -> ParityError:

@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,16 @@ from torch import Tensor, nn
 from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.validation.reference import assert_unpatched
 from qeff_zoo.validation.reference_loading import load_model
-from qeff_zoo.validation.reference_subjects import hooked, tick
+from qeff_zoo.validation.reference_subjects import hooked, read_request, tick
 
 
 def main(arguments: Sequence[str]) -> None:
     """Answer one request.
 
     Args:
-        arguments: The request's file, and the answer's.
+        arguments: The answer's file.
     """
-    request = json.loads(Path(arguments[0]).read_bytes())
+    request = read_request()
     torch.set_grad_enabled(False)
     model = load_model(request, TEXT_GENERATION, request["rope_factors"])
     tokens = torch.tensor(request["tokens"])
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     ]
     assert_unpatched()
     about = json.dumps({"class": type(model).__name__})
-    np.savez(arguments[1], allow_pickle=False, about=np.array(about), losses=np.concatenate(losses))
+    np.savez(arguments[0], allow_pickle=False, about=np.array(about), losses=np.concatenate(losses))
 
 
 def _batches(windows: list[list[int]], size: int) -> list[list[list[int]]]:

@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,16 +21,16 @@ from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.validation.reference import assert_unpatched
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_loading import load_model
-from qeff_zoo.validation.reference_subjects import answers_of
+from qeff_zoo.validation.reference_subjects import answers_of, read_request
 
 
 def main(arguments: Sequence[str]) -> None:
     """Answer one request.
 
     Args:
-        arguments: The request's file, and the answer's.
+        arguments: The answer's file.
     """
-    request = json.loads(Path(arguments[0]).read_bytes())
+    request = read_request()
     torch.set_grad_enabled(False)
     factors = request["told"].get("rope_factors")
     model = load_model(request, request["task"], factors)
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     assert_unpatched()
     about = json.dumps({"class": type(model).__name__})
     arrays = {f"reference.{number}": array for number, array in enumerate(found)}
-    np.savez(arguments[1], allow_pickle=False, about=np.array(about), **arrays)
+    np.savez(arguments[0], allow_pickle=False, about=np.array(about), **arrays)
 
 
 if __name__ == "__main__":

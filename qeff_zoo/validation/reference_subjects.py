@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -429,6 +429,14 @@ def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def read_request() -> dict[str, Any]:
+    """Wait for the request of the process that started us; end where that ends without one."""
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit()
+    return cast("dict[str, Any]", json.loads(line))
 
 
 def tick() -> None:

@@ -76,7 +76,7 @@ class Trial:
 def try_package(
     package: Package, threads: int | None, step: Progress, opening: Opening | None = None
 ) -> Trial:
-    """Run the package, or what is opened in its place; its memory is free again before the reference starts."""
+    """Run the package, or what is opened in its place; its memory is free again before the reference loads a model."""
     rows, task = _Rows(), find(package.task)
     observe = rows.note if task.reads == "text" else None  # which of its tokens chose what
     session: Any = open_session(package, threads=threads, observe=observe, opening=opening)

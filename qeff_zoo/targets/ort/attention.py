@@ -17,7 +17,7 @@ An attention of another kind (a mask that is not causal, a state that is not a p
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -276,16 +276,24 @@ class _Lowering:
         first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
         follow = tape.op("ReduceMax", [tape.op("Sub", [last, first]), zero], {"keepdims": 0})
         columns = tape.op("Add", [follow, one])
-        for name in ("input_ids", "position_ids"):
-            given = self._input(name)
+        for given, axis in _axes_of_columns(self.graph.inputs):
             users = [use for use in given.uses() if use.node not in tape.nodes]
-            kept = tape.op("Slice", [given, zero, columns, one])
+            kept = tape.op("Slice", [given, zero, columns, _ints(tape, axis)])
             for use in users:
                 use.node.replace_input_with(use.idx, kept)
+        for made, axis in _axes_of_columns(self.graph.outputs):
+            assert made.shape is not None
+            made.shape[axis] = "columns"  # fewer than are given
         self.graph.insert_before(self.graph[0], tape.nodes)
 
     def _input(self, name: str) -> ir.Value:
         return next(value for value in self.graph.inputs if value.name == name)
+
+
+def _axes_of_columns(values: Iterable[ir.Value]) -> list[tuple[ir.Value, int]]:
+    """Return of inputs or outputs those that have something of each token, and on which axis."""
+    named = ((value, [str(size) for size in value.shape or ()]) for value in values)
+    return [(value, sizes.index("seq_len")) for value, sizes in named if "seq_len" in sizes]
 
 
 def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
@@ -404,9 +412,9 @@ def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
 
 
 def _is_product(value: ir.Value | None) -> bool:
-    """Tell whether a value is what a matrix, or a matrix and a bias, made of hidden states (batch, seq, …)."""
+    """Tell whether a value is what a matrix, with a bias or less minima, made of hidden states (batch, seq, …)."""
     node = value.producer() if value is not None else None
-    if node is not None and node.op_type == "Add":
+    if node is not None and node.op_type in ("Add", "Sub"):
         return any(_is_product(one) for one in node.inputs)
     return node is not None and node.op_type in _PRODUCTS
 

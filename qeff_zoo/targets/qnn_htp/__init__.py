@@ -2,7 +2,9 @@
 """Qualcomm's Hexagon Tensor Processor (HTP): compiled by onnxruntime-qnn, and simulated by it on x86."""
 
 import json
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _COMPILER, _RUNTIME = "onnxruntime-qnn", "onnxruntime"
 _SCRATCH = "lowered.onnx"
+_SMALL = 1 << 30  # bytes of weights: a compiler takes several times that, and so do two of them
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,16 @@ class HtpTarget:
         scratch, out = folder / _SCRATCH, folder / name
         ir.save(lowered.model, scratch)
         out.mkdir()
-        for one in program.specializations:
+
+        def compile_one(one: Mapping[str, Any]) -> None:
             symbols = json.dumps({key: int(size) for key, size in one["symbols"].items()})
             output = f"{name}/{one['name']}.onnx"
             soc_model = str(program.flags["soc_model"])
             processes.compile([str(folder), _SCRATCH, output, soc_model, symbols])
+
+        with ThreadPoolExecutor(os.cpu_count() if layout.nbytes < _SMALL else 1) as pool:
+            for _ in pool.map(compile_one, program.specializations):
+                pass
         scratch.unlink()
         return out
 

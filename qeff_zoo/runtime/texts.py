@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts, pairs or token ids to what programs take that read each of them whole; what they cannot take is refused."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeGuard
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
+
+#: Text, or token ids.
+Text: TypeAlias = str | Sequence[int]
+#: Text, token ids, or two texts that are read together.
+Texts: TypeAlias = Text | tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextReader:
+    """Turns texts into tokens. Any thread may do this at any time.
+
+    Args:
+        folder: The package.
+        task: Hub pipeline tag.
+        tokenizer: Of the package; None where it has none.
+        max_length: Texts are cut to that many tokens.
+        longest: Tokens that the program takes of one text; at least `max_length`.
+        vocab_size: Of the model; 0 where only its tokenizer says.
+        takes_pairs: Whether two texts may be read together.
+        lowercase: Whether texts are made lower case first.
+    """
+
+    folder: Path
+    task: str
+    tokenizer: Tokenizer | None
+    max_length: int
+    longest: int
+    vocab_size: int
+    takes_pairs: bool = False
+    lowercase: bool = False
+
+    def read(self, texts: Sequence[Texts]) -> list[Encoded]:
+        """Turn texts into tokens.
+
+        Args:
+            texts: Texts and pairs, cut to `max_length` tokens; or token ids as they are.
+
+        Raises:
+            GenerationError: A list of token ids is empty, too long, or not of this vocabulary; or there is a pair,
+                and the task knows none.
+        """
+        if not texts:
+            raise GenerationError(
+                "There is nothing to read in []; expected at least one text. Give one."
+            )
+        words = [text for text in texts if _is_text(text)]
+        if words and self.tokenizer is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no tokenizer.json and cannot take the text "
+                f"{str(words[0])[:40]!r}; expected token ids. Give a list of them."
+            )
+        read = iter(self._tokenize(words))
+        encoded = [
+            next(read) if _is_text(text) else Encoded.of_ids([int(token) for token in text])
+            for text in texts
+        ]
+        for one in encoded:
+            self._check(one.ids)
+        return encoded
+
+    def _tokenize(self, texts: Sequence[str | tuple[str, str]]) -> list[Encoded]:
+        for pair in (text for text in texts if not isinstance(text, str)):
+            if not self.takes_pairs or len(pair) != 2:
+                taken = "one text or two" if self.takes_pairs else "one text"
+                raise GenerationError(
+                    f"The texts {pair!r} cannot be read together; expected {taken} at a time, as {self.task} takes "
+                    f"them. Give the others by themselves."
+                )
+        if self.tokenizer is None or not texts:
+            return []
+        plain = [
+            text.lower() if self.lowercase and isinstance(text, str) else text for text in texts
+        ]
+        return self.tokenizer.encode_all(plain, self.max_length)
+
+    def _check(self, tokens: Sequence[int]) -> None:
+        if not 0 < len(tokens) <= self.longest:
+            raise GenerationError(
+                f"A text has {len(tokens):,} tokens; expected 1 to {self.longest:,}, the package's "
+                "longest sequence. Change it, or build the package with a longer one."
+            )
+        size = self.vocab_size or (self.tokenizer.vocab_size if self.tokenizer else 0)
+        foreign = next((token for token in tokens if not 0 <= token < size), None)
+        if foreign is not None:
+            raise GenerationError(
+                f"Token id {foreign!r} is not of this model; expected 0 to {size - 1:,}."
+                " Encode the text with the package's own tokenizer."
+            )
+
+
+def _is_text(text: Texts) -> TypeGuard[str | tuple[str, str]]:
+    return isinstance(text, str) or any(isinstance(part, str) for part in text)
