@@ -32,7 +32,7 @@ from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
-from qeff_zoo.tasks import decoding, find
+from qeff_zoo.tasks import find
 from qeff_zoo.transforms import apply
 from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.recurrence import kernels_of
@@ -152,18 +152,19 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
 def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
     case = parity.all_cases()[name]
     model = loader.load_meta(case.config, case.recipe)
-    probe = find(case.recipe.task).probe or decoding.probe
-    repeated, _ = layers.reduce(model, lambda: probe(model), everything=True)
-    if repeated is None:  # layers that share their weights
+    config = model.config.get_text_config()
+    found = layers.find(language_model(model), config.num_hidden_layers)
+    if found is None:  # layers that share their weights
         assert model.config.num_hidden_layers >= 4
         deeper = loader.build_meta({**case.config, "num_hidden_layers": 8}, case.recipe.task)
         assert deeper.num_parameters() == model.num_parameters()
         return
-    assert len(repeated.kinds) >= 4
-    kinds = Counter(repeated.kinds)
-    all_differ = len(kinds) == len(repeated.kinds)
+    told = layers.signatures(config, found[1])
+    assert len(told) >= 4
+    kinds = Counter(told)
+    all_differ = len(kinds) == len(told)
     # A first or last layer may do more, or less, than all others.
-    inner = [Counter(repeated.kinds[1:]), Counter(repeated.kinds[:-1])]
+    inner = [Counter(told[1:]), Counter(told[:-1])]
     assert all_differ or any(min(found.values()) >= 2 for found in (kinds, *inner))
 
 

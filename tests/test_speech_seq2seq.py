@@ -216,7 +216,7 @@ def test_times_of_tokens_are_those_of_generate(
         offset = self._at * self._step
         found = end(self, window, times)
         taken = sum(len(one.tokens) for one in found)  # what was begun and not ended is not
-        told.extend([offset + one for one in (*times, times[-1])][:taken])
+        told.extend([offset + one for one in (*times, *times[-1:])][:taken])
         return found
 
     monkeypatch.setattr(Recording, "end", note)

@@ -201,24 +201,29 @@ def _kinds(
     config: Any, layers: nn.ModuleList, run: Callable[[], Any]
 ) -> tuple[tuple[int, ...], calls.Calls | None]:
     """Number the kinds of layers, and see how they are called."""
-    lists = _per_layer(config, len(layers))
-    before = [_signature(layer, i, config, hooks=True) for i, layer in enumerate(layers)]
+    before = signatures(config, layers)
     seen = calls.watch(layers, run)
     if seen is None:
         return (), None
-    signatures = [
+    found = [
         (
             before[i],
-            _signature(
-                layer, i, config
-            ),  # what the model itself wrote on it; its hooks only record
-            *(repr(values[i]) for values in lists),
+            _signature(layer, i, config),  # what the model wrote on it; its hooks only record
             *(id(one) if isinstance(one, torch.Tensor) else _value(one) for one in seen.given[i]),
         )
         for i, layer in enumerate(layers)
     ]
-    numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
-    return tuple(numbers[signature] for signature in signatures), seen
+    numbers = {signature: number for number, signature in enumerate(dict.fromkeys(found))}
+    return tuple(numbers[signature] for signature in found), seen
+
+
+def signatures(config: Any, layers: nn.ModuleList) -> list[tuple[str, ...]]:
+    """Tell layers apart by what they are: their modules, and what the config's lists say of each."""
+    lists = _per_layer(config, len(layers))
+    return [
+        (_signature(layer, i, config, hooks=True), *(repr(values[i]) for values in lists))
+        for i, layer in enumerate(layers)
+    ]
 
 
 def _per_layer(config: Any, count: int) -> list[list[Any]]:
