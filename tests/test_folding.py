@@ -133,7 +133,7 @@ def graph_text(model: ir.Model) -> tuple[list[str], ...]:
     return calls, [texts[value] for value in model.graph.outputs], *map(text_of, layers_of(model))
 
 
-@pytest.mark.parametrize("name", SEEING)
+@pytest.mark.parametrize("name", SEEING if parity.EVERY else ["deepstack"])
 def test_layers_that_are_picked_by_number_are_extended_too(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
