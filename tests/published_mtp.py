@@ -7,6 +7,7 @@ Names, the order in which tokens and hidden states are joined, and the place of 
 `modeling_mimo.py`, and of Baidu's FastDeploy (`ernie4_5_mtp`), which norms what the layer of ERNIE hands on.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,7 +157,8 @@ KINDS: dict[str, Published] = {
 def write(model_type: str, folder: Path) -> Path:
     """Write a recipe's tiny model with an MTP layer, whose tensors are named as in published checkpoints."""
     kind = KINDS[model_type]
-    config = {"model_type": model_type, **registry.find_recipe(model_type).tiny[0].config}
+    tiny = registry.find_recipe(model_type).tiny[0].config
+    config = {"model_type": model_type, **copy.deepcopy(dict(tiny))}  # transformers writes into it
     if "text_config" in config:
         of_text = {"model_type": f"{model_type}_text", **config["text_config"], **kind.small}
         tensors = _of_model({**config, "text_config": of_text}, folder)
