@@ -7,6 +7,7 @@ Two programs: `audio` reads a window of a sound once, `language` reads what came
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe import Recipe, Shape
@@ -49,15 +50,6 @@ def _windows(shape: Shape) -> list[dict[str, Any]]:
     return named("Window", [{"batch_size": 1}])
 
 
-def _specializations(shape: Shape) -> list[dict[str, Any]]:
-    """As for text; a call is given as many rows of features as it has tokens."""
-    found = text_generation.TASK.specializations(shape)
-    for one in found:
-        symbols = one["symbols"]
-        symbols["audio_rows"] = str(int(symbols["batch_size"]) * int(symbols["seq_len"]))
-    return found
-
-
 def _session() -> Any:
     from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 
@@ -78,6 +70,6 @@ TASK = replace(
     ),
     auto_classes=("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM"),
     variant=_variant,
-    specializations=_specializations,
+    specializations=partial(image_text_to_text.specializations, "audio_rows"),
     session=_session,
 )

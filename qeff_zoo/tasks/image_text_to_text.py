@@ -7,6 +7,7 @@ them. See `qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging` and `qeff_zoo.tasks.
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
@@ -62,12 +63,17 @@ def _pictures(shape: Shape) -> list[dict[str, Any]]:
     return named("Picture", [{"patches": _PATCHES, **symbols, **sides}])
 
 
-def _specializations(shape: Shape) -> list[dict[str, Any]]:
-    """As for text; a call is given as many rows of features as it has tokens."""
+def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
+    """As for text; a call is given as many rows of features as it has tokens.
+
+    Args:
+        rows: Symbol of their number.
+        shape: Of the package.
+    """
     found = text_generation.TASK.specializations(shape)
     for one in found:
         symbols = one["symbols"]
-        symbols["image_rows"] = str(int(symbols["batch_size"]) * int(symbols["seq_len"]))
+        symbols[rows] = str(int(symbols["batch_size"]) * int(symbols["seq_len"]))
     return found
 
 
@@ -100,7 +106,7 @@ TASK = Task(
     tracing=_tracing,
     half=_language_model,
     variant=_variant,
-    specializations=_specializations,
+    specializations=partial(specializations, "image_rows"),
     problems=text_generation.TASK.problems,
     session=_session,
     stages=text_generation.TASK.stages,
