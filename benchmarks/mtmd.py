@@ -84,8 +84,8 @@ def compare(arguments: argparse.Namespace, checkpoint: Path, weights: str) -> di
             mine = ours(session, pixels, text)
             (features,) = session.reader.look({"pixel_values": pixels}).features.values()
             apart = np.linalg.norm(features - np.load(theirs["features"]))
-            apart = float(apart / np.linalg.norm(features))
-            turns.append({"qeff-zoo": mine, "mtmd": theirs, "apart": apart})
+            relative = float(apart / np.linalg.norm(features))
+            turns.append({"qeff-zoo": mine, "mtmd": theirs, "apart": relative})
             print(json.dumps(turns[-1]), file=sys.stderr)
         assert peer.stdin is not None
         peer.stdin.close()
