@@ -143,8 +143,8 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
     speculator: str | None = choice(
         "sources.speculator",
         "heads that draft tokens, for `run --speculate heads`: a folder or Hub id (org/name, org/name@revision) with "
-        'those of turbo, of Medusa, of an MLP speculator or of EAGLE-3; "mtp" for the layer of the model\'s own '
-        "checkpoint",
+        "those of turbo, of Medusa, of an MLP speculator or of EAGLE-3, or an assistant of Gemma 4; "
+        '"mtp" for the layer of the model\'s own checkpoint',
         of="decoder",
         sharing="any",
         short="heads",

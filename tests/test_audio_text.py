@@ -166,6 +166,7 @@ def test_run_answers_about_a_recording(
         ([], "There are 0 prompts"),
         (["--prompt", "w3", "--prompt", "w4"], "There are 2 prompts"),
         (["--prompt", "w3", "--timestamps"], "--timestamps does not apply"),
+        (["--prompt", "w3", "--word-timestamps"], "--word-timestamps does not apply"),
         (["--prompt", "w3", "--fallback"], "--fallback does not apply"),
         (["--prompt", "w3", "--image", "a.png"], "--image does not apply"),
         (["--prompt", "w3"], r"places for sounds, and there are 1 sounds"),

@@ -11,7 +11,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
-from qeff_zoo.cli.transcribing import refuse_adapter, transcribe_all
+from qeff_zoo.cli.transcribing import TIMES, refuse_adapter, transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import NAMES, TEXT2TEXT, ZERO_SHOT, find
 
@@ -36,21 +36,8 @@ def run_command(arguments: argparse.Namespace) -> None:
     if arguments.sound and not _hears(package.task):
         transcribe_all(package, arguments)
         return
-    pairs = package.task in NAMES and find(package.task).session().takes_pairs
-    if arguments.pair and not pairs:
-        raise GenerationError(
-            f"--pair does not apply to {package.task}, which reads one text at a time. Leave it out."
-        )
-    if arguments.label and package.task != ZERO_SHOT:
-        raise GenerationError(
-            f"--label does not apply to {package.task}; expected a package for {ZERO_SHOT}. Leave it out."
-        )
     given = _given(package.task, prompts, arguments)
-    if (told := _languages(arguments)) and package.task != TEXT2TEXT:
-        raise GenerationError(
-            f"--{next(iter(told)).replace('_', '-')} does not apply to {package.task}; expected a package that writes "
-            f"down speech, or one for {TEXT2TEXT}. Leave it out."
-        )
+    _refuse_choices(package.task, arguments)
     refuse_adapter(package.task, arguments)
     session = open_session(
         package,
@@ -65,6 +52,30 @@ def run_command(arguments: argparse.Namespace) -> None:
     run = _label_tokens if task.by_token else _RUNS[task.reads, task.answers]
     run = _recognize if arguments.label else run
     run(session, given, arguments)
+
+
+def _refuse_choices(task: str, arguments: argparse.Namespace) -> None:
+    """Refuse what means nothing to a task."""
+    if arguments.pair and not (task in NAMES and find(task).session().takes_pairs):
+        raise GenerationError(
+            f"--pair does not apply to {task}, which reads one text at a time. Leave it out."
+        )
+    if arguments.label and task != ZERO_SHOT:
+        raise GenerationError(
+            f"--label does not apply to {task}; expected a package for {ZERO_SHOT}. Leave it out."
+        )
+    if (told := _languages(arguments)) and task != TEXT2TEXT:
+        raise GenerationError(
+            f"--{next(iter(told)).replace('_', '-')} does not apply to {task}; expected a package that writes down "
+            f"speech, or one for {TEXT2TEXT}. Leave it out."
+        )
+    if of_speech := [
+        name for name in (*TIMES, "translate", "fallback") if getattr(arguments, name)
+    ]:
+        raise GenerationError(
+            f"--{of_speech[0].replace('_', '-')} does not apply to {task}; expected a package that writes down speech. "
+            "Leave it out; of one that answers prompts, ask for it with --prompt."
+        )
 
 
 def _hears(task: str) -> bool:
@@ -83,12 +94,6 @@ def _given(task: str, prompts: list[str], arguments: argparse.Namespace) -> list
                 f"There are {len(prompts)} prompts, and {what} to one; expected one. Give --prompt once, and run them "
                 "one by one."
             )
-        for flag in ("timestamps", "translate", "fallback"):
-            if getattr(arguments, flag):
-                raise GenerationError(
-                    f"--{flag} does not apply to {task}, which answers a prompt; expected a package that writes down "
-                    "speech. Leave it out, and ask for it with --prompt."
-                )
         return prompts
     if task in NAMES and find(task).reads == "sound":
         raise GenerationError(

@@ -11,7 +11,8 @@ from qeff_zoo.errors import AdapterError, GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.tasks import NAMES, SPEECH_SEQ2SEQ, find
 
-_TIMES = ("timestamps", "word_timestamps")
+#: Flags that ask for times.
+TIMES = ("timestamps", "word_timestamps")
 
 
 def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
@@ -47,15 +48,13 @@ def _chosen(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "temperature": arguments.temperature,
         "seed": arguments.seed,
         "generation_len": arguments.generation_len,
-        "fallback": arguments.fallback or None,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if task == SPEECH_SEQ2SEQ:
-        falls_back = given.pop("fallback", False)
-        asked = {name: True for name in _TIMES if getattr(arguments, name)}
-        return (_fallback(given) if falls_back else {}) | given | asked
-    if given:
-        name = next(iter(given))
+        asked = {name: True for name in TIMES if getattr(arguments, name)}
+        return (_fallback(given) if arguments.fallback else {}) | given | asked
+    if refused := [*given, *(["fallback"] if arguments.fallback else [])]:
+        name = refused[0]
         flag = "--translate" if name == "task" else f"--{name.replace('_', '-')}"
         raise GenerationError(
             f"{flag} does not apply to {task}, which labels frames of sound; expected a package that writes token by "
