@@ -50,7 +50,8 @@ class OrtTarget:
     no_adapters: str = ""
     keeps_weights: bool = True
     reads: tuple[str, ...] = ("text", "image", "sound")
-    programs: int = 4
+    beside: tuple[str, ...] = ("vision", "audio", "encoder", "heads", "draft", "alignment")
+    fixed: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(
