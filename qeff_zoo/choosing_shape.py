@@ -130,7 +130,11 @@ def _fit_speculation(checkpoint: Checkpoint, request: Request, choices: Chosen) 
         drafts = checkpoint.speculator
         choices.set("speculator", request.speculator, "user")
         if not choices.value["num_speculative_tokens"]:
-            by = f"derived: {drafts.count} heads" if drafts.role == HEADS else "derived: one layer"
+            by = (
+                f"derived: {drafts.count} heads"
+                if drafts.role == HEADS
+                else f"derived: {drafts.role}"
+            )
             choices.set("num_speculative_tokens", (drafts.count,), by)
     drafted, most = choices.value["num_speculative_tokens"], choices.value["ctx_len"] - 2
     if not drafted:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What drafts, with random weights, in the formats in which it is shared; packages with it, and their sessions."""
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +13,20 @@ import published_mtp
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma4AssistantConfig,
+    Gemma4AssistantForCausalLM,
+    Gemma4TextConfig,
+)
 
 import qeff_zoo
+from qeff_zoo import registry
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.speculators import with_speculator
+from qeff_zoo.validation.reference_assistant import all_shared
 
 _LAYERS, _INNER = 2, 24
 
@@ -142,7 +151,25 @@ def of_speculators(folder: Path, hidden: int, vocab: int) -> Path:
     return _write(folder, "config.json", outer, "model", tensors)
 
 
+def assistant(folder: Path) -> Path:
+    """Write an assistant as Google shares it, and the Gemma 4 that it is of; return the assistant's folder."""
+    tiny = copy.deepcopy(dict(registry.find_recipe("gemma4_text").tiny[0].config))
+    tiny |= {"num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
+    config = Gemma4TextConfig(**tiny)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
+    layers = ["sliding_attention", "full_attention"]
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "layer_types": layers}
+    told = Gemma4AssistantConfig(
+        text_config={"model_type": "gemma4_text", **tiny, **small, "vocab_size_per_layer_input": 0},
+        backbone_hidden_size=config.hidden_size,
+    )
+    with all_shared(type(told.text_config)):
+        Gemma4AssistantForCausalLM(told).save_pretrained(folder / "assistant")
+    return folder / "assistant"
+
+
 KINDS = {"turbo": turbo, "medusa": medusa, "chained": chained, "tied": tied}
+ASSISTANT = "assistant"
 LAYERS = {"eagle3": eagle3, "speculators": of_speculators}
 SIZES: dict[str, Any] = {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48}
 
@@ -185,9 +212,14 @@ def maker(llama: Path, folder: Path) -> Callable[..., Made]:
         if key not in known:
             own, place, kinds = kind in published_mtp.KINDS, folder / kind, {**KINDS, **LAYERS}
             checkpoint, speculator = (place, "mtp") if own else (llama, str(place))
+            if kind == ASSISTANT:
+                checkpoint, speculator = place / "model", str(place / "assistant")
             if not place.exists():
                 torch.manual_seed(3)
-                published_mtp.write(kind, place) if own else kinds[kind](place, 64, 257)
+                if kind == ASSISTANT:
+                    assistant(place)
+                else:
+                    published_mtp.write(kind, place) if own else kinds[kind](place, 64, 257)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("QEFF_HOME", str(home))
                 choices = {"validate": False, **SIZES, **choices}

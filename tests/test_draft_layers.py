@@ -2,6 +2,7 @@
 """Decoder layers that draft: their numbers on a cache of their own, what they draft, and what is refused."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.errors import PlanError, SpeculatorError, ZooError
+from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession
-from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sessions import open_heads
+from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.speculators import with_speculator
@@ -36,6 +39,7 @@ FREE = Costs(seconds={1: 1.0, 2: 1.0}, together={2: 1e9})
 MTP = ("deepseek_v3", "mimo_v2_flash", "exaone_moe")
 KINDS = (
     *speculators.LAYERS,
+    speculators.ASSISTANT,
     *(published_mtp.KINDS if parity.EVERY else MTP),
 )
 
@@ -51,6 +55,17 @@ def referred(model: Any, located: Any, tokens: list[int], after: list[int]) -> A
     return found[0].numpy()
 
 
+def drafter_of(package: Package, decoder: Decoder) -> Any:
+    """Make what drafts for row 1."""
+    program = open_heads(package, 1)
+    assert program is not None
+    if program.states:
+        return LayerDrafter(Layer(program), FREE)
+    drafter = AssistantDrafter(Assistant(program, decoder), FREE)
+    drafter.sees(1)
+    return drafter
+
+
 def rows_of(session: TextGenerationSession, tokens: list[int], cuts: list[int]) -> Any:
     """Run tokens in pieces; return the hidden states of all of them."""
     decoder, found = session.decoder, []
@@ -63,10 +78,9 @@ def rows_of(session: TextGenerationSession, tokens: list[int], cuts: list[int]) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
     """Whatever was guessed before, and was not so; from the beginning of a text, and from a place within it."""
-    session = opened(made(kind).package, None)
-    program = open_heads(made(kind).package, 1)
-    assert program is not None
-    drafter = LayerDrafter(Layer(program), FREE)
+    package = made(kind).package
+    session = opened(package, None)
+    drafter = drafter_of(package, session.decoder)
     draw = np.random.default_rng(0)
     tokens = draw.integers(0, 257, 21).tolist()
     for start, hidden in rows_of(session, tokens[:-2], [7, 11, 12, 16]):
@@ -79,7 +93,7 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
     assert np.abs(right[0] - right[1]).max() > 0.1 * right.std()
     assert len({*right[0].tolist()}) == (100 if kind == "eagle3" else 257)
 
-    fresh = LayerDrafter(drafter._layer, FREE)
+    fresh = drafter_of(package, session.decoder)
     for start, hidden in rows_of(session, tokens[:-2], [7, 9]):
         fresh.read(start, hidden)
         fresh.read(start, hidden)  # as of tokens that run again
@@ -181,6 +195,42 @@ def test_answers_are_those_of_hugging_face(kind: str, made: Any, expected: list[
     assert len(said) == 4
 
 
+def test_an_assistant_follows_its_request(made: Any) -> None:
+    """Every draft is of the row that its request has then, whatever the others do, and behind a known beginning too."""
+    one: Made = made(speculators.ASSISTANT)
+    session, drafts = opened(one.package), list[tuple[list[int], list[int]]]()
+    make = session.speculation.drafter  # type: ignore[union-attr]
+
+    def watched(request: Any) -> Any:
+        drafter: Any = make(request)
+        draft = drafter.draft
+
+        def noted(tokens: list[int], *sizes: int) -> Any:
+            drafts.append((tokens, draft(tokens, *sizes)))
+            return drafts[-1][1]
+
+        drafter.draft = noted
+        return drafter
+
+    object.__setattr__(session.speculation, "drafter", watched)
+    draw = np.random.default_rng(3)
+    prompts = [draw.integers(3, 257, count).tolist() for count in (17, 9, 13, 21)]
+    for _ in range(2):
+        session.generate(
+            [
+                session.request(prompt, generation_len=3 * number, ignore_eos=True)
+                for number, prompt in enumerate(prompts, 2)
+            ]
+        )
+    assert session.metrics is not None
+    assert session.metrics.reused_tokens > 0
+    said = [(tokens, told) for tokens, told in drafts if told]
+    assert len(said) > 12
+    for tokens, told in said:
+        right = referred(one.model, one.located, tokens[:-1], [tokens[-1], *told[:-1]])
+        assert right.argmax(1)[: len(told)].tolist() == told
+
+
 def test_right_drafts_are_accepted(made: Any) -> None:
     """A layer that says the token after each is accepted as long as the model says so too."""
     package = made("eagle3").package
@@ -261,6 +311,28 @@ def test_a_layer_that_does_not_fit_is_refused(
         change(folder)
     else:
         edit_json(folder / "config.json", **change)
+    with pytest.raises(error, match=re.escape(said)):
+        qeff_zoo.build(models.llama, speculator=folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({}, PlanError, "with model_type 'gemma4_text', not 'llama' of 'llama'. Expected the one"),
+        ({"backbone_hidden_size": 0}, SpeculatorError, "has backbone_hidden_size 0 in its config"),
+        ({"backbone_hidden_size": 32}, SpeculatorError, "'pre_projection.weight' is [32, 128], ex"),
+    ],
+)
+def test_an_assistant_that_does_not_fit_is_refused(
+    change: dict[str, Any],
+    error: type[ZooError],
+    said: str,
+    made: Any,
+    models: Models,
+    tmp_path: Path,
+) -> None:
+    folder = shutil.copytree(made(speculators.ASSISTANT).speculator, tmp_path / "assistant")
+    edit_json(folder / "config.json", **change)
     with pytest.raises(error, match=re.escape(said)):
         qeff_zoo.build(models.llama, speculator=folder)
 

@@ -26,7 +26,7 @@ from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import mark, mark_layer
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.images import nothing_kept
-from qeff_zoo.transforms import lora
+from qeff_zoo.transforms import lora, window_cache
 from qeff_zoo.weights.external_data import is_placeholder, placeholder
 from qeff_zoo.weights.kv_heads import widened
 
@@ -41,7 +41,8 @@ def export_graph(
         recipe: Of its `model_type`.
         role: Of the part; None for the one that answers.
         **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors`, see `load_meta`;
-            `kv_heads`, see `qeff_zoo.weights.kv_heads`; and `max_loras` with what else `adapters.Slots` takes.
+            `kv_heads`, see `qeff_zoo.weights.kv_heads`; `whole_windows`, see `window_cache.keep_whole`; and `max_loras`
+            with what else `adapters.Slots` takes.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
@@ -67,11 +68,14 @@ def _attempt(
     everything: bool,
     rope_factors: str | None = None,
     kv_heads: int | None = None,
+    whole_windows: bool = False,
     **variant: Any,
 ) -> ir.Model | None:
     slots = Slots.of_variant(variant)
     with _quiet():
         model = loader.load_meta(widened(config, kv_heads), recipe, rope_factors=rope_factors)
+        if whole_windows:
+            window_cache.keep_whole(model)
         repeated, uses = None, list[int]()
         if part.probe or part.half:
             half = part.half(model) if part.half else None

@@ -14,6 +14,7 @@ from qeff_zoo.escapes import shown
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
+from qeff_zoo.speculators import ASSISTANT
 from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION
 
 _SEEN = "comp_ctx_lengths"
@@ -70,6 +71,7 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     if heads := source_in(manifest, "speculator"):
         kind = manifest["spec"]["task"]["speculator"]
         what = f"{kind['heads']} that draft" if "heads" in kind else "a layer that drafts"
+        what = "a model that reads its states" if kind["kind"] == ASSISTANT else what
         yield "heads", f"{what} ({kind['kind']}): {_place(heads)}"
     for program in manifest["programs"]:
         yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"

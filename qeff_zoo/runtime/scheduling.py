@@ -29,7 +29,7 @@ from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
 from qeff_zoo.runtime.sources import Sources
-from qeff_zoo.runtime.speculation import Drafter, Reader, Speculation
+from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
 
 
 @dataclass(eq=False)
@@ -113,6 +113,8 @@ class _Seat:
         most = min(most - (self.due - 1), request.limit - len(answer) - 1)
         if self.drafter is None or most < 1:
             return []
+        if isinstance(self.drafter, Sharing):
+            self.drafter.sees(self.row)
         return self.drafter.draft([*request.prompt, *answer], most, rows)
 
 

@@ -4,42 +4,36 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-from qeff_zoo.runtime.feature_extraction import EmbeddingSession
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
-from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
-from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
-from qeff_zoo.runtime.text2text_generation import Text2TextSession
-from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
-from qeff_zoo.runtime.token_classification import TokenClassificationSession
-from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.speculators import ROLES
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
+if TYPE_CHECKING:  # a package needs one of them
+    from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+    from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+    from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
+    from qeff_zoo.runtime.matching import ZeroShotSession
+    from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
+    from qeff_zoo.runtime.text2text_generation import Text2TextSession
+    from qeff_zoo.runtime.text_classification import TextClassificationSession
+    from qeff_zoo.runtime.token_classification import TokenClassificationSession
+    from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+
 Session: TypeAlias = (
-    TextGenerationSession
-    | ImageTextToTextSession
-    | AudioTextToTextSession
-    | Text2TextSession
-    | EmbeddingSession
-    | TextClassificationSession
-    | TokenClassificationSession
-    | ImageClassificationSession
-    | ImageEmbeddingSession
-    | ZeroShotSession
-    | LabelledSpeechSession
-    | SpeechSeq2SeqSession
+    "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"
+    " | Text2TextSession | EmbeddingSession | TextClassificationSession"
+    " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
+    " | ZeroShotSession | LabelledSpeechSession | SpeechSeq2SeqSession"
 )
 #: Opens a program by its role, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]

@@ -18,17 +18,19 @@ from qeff_zoo.checkpoint.files import Files, digest_of_files, read_json, some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import SpeculatorError
-from qeff_zoo.speculators import mtp
+from qeff_zoo.speculators import assistant, mtp
 from qeff_zoo.speculators.eagle3 import JOINED
 from qeff_zoo.speculators.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
-#: Roles of the program that drafts: heads, each of which says one token, or a decoder layer with a cache of its own.
+#: Roles of the program that drafts: heads, each of which says one token; a decoder layer with a cache of its own; or a
+#: model that reads keys and values of the one it drafts for.
 HEADS: Literal["heads"] = "heads"
 DRAFT: Literal["draft"] = "draft"
-ROLES = (HEADS, DRAFT)
+ASSISTANT: Literal["assistant"] = assistant.KIND
+ROLES = (HEADS, DRAFT, ASSISTANT)
 #: What the model's part that it is traced from is called in its state_dict.
 PREFIX = "speculator."
 #: What identifies a layer of the model's own checkpoint, whose weights are identified anyway.
@@ -78,9 +80,11 @@ class Speculator:
         }
 
     @property
-    def role(self) -> Literal["heads", "draft"]:
+    def role(self) -> Literal["heads", "draft", "assistant"]:
         """Of the program that it becomes."""
-        return HEADS if "heads" in self.said else DRAFT
+        if "heads" in self.said:
+            return HEADS
+        return ASSISTANT if self.said["kind"] == ASSISTANT else DRAFT
 
     @property
     def count(self) -> int:
@@ -146,6 +150,11 @@ class Speculator:
             ("a vocabulary", "tokens", "vocab_size", config.get("vocab_size")),
         )
         found = self._misplaced(name, config) if "joins" in self.said else []
+        if self.role == ASSISTANT and (unlike := assistant.unlike(self.said, config)):
+            found.append(
+                f"--speculator {self.name!r} reads keys and values of a model with {'; '.join(unlike)} of {name!r}. "
+                "Expected the one that it was trained for. Give another, or leave it out."
+            )
         return found + [
             f"--speculator {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
             f"{theirs:,}. Expected heads that were trained for this model; give those, or leave it out."

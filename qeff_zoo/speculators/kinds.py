@@ -3,7 +3,8 @@
 
 `said` is what the exporter builds a module from, see `qeff_zoo.speculators.modules`: its `kind`, the number of `heads`,
 the `hidden_size` of what they read, and `vocab_size` where they have matrices of their own for it. What has no number
-of heads is a decoder layer, see `qeff_zoo.speculators.layers`; `joins` is the size of what joins hidden states for it.
+of heads is a decoder layer, see `qeff_zoo.speculators.layers`; `joins` is the size of what joins hidden states for it;
+or an assistant, see `qeff_zoo.speculators.sharing`.
 """
 
 import re
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from qeff_zoo.errors import SpeculatorError
-from qeff_zoo.speculators import eagle3
+from qeff_zoo.speculators import assistant, eagle3
 
 Shape: TypeAlias = tuple[int, ...]
 #: By name of a parameter: its tensor, and the shape that this must have.
@@ -170,5 +171,15 @@ KINDS = (
         holds=lambda name: name.endswith(".safetensors"),
         prefixes=("model.",),
         read=eagle3.read,
+    ),
+    Kind(
+        name="assistant of Gemma 4",
+        config="config.json",
+        known_by=f"config.json with {assistant.KEY}",
+        recognizes=lambda config: assistant.KEY in config,
+        weights="safetensors",
+        holds=lambda name: name.endswith(".safetensors"),
+        prefixes=("speculator.",),
+        read=assistant.read,
     ),
 )

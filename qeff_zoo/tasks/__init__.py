@@ -43,7 +43,9 @@ NAMES = (
     "text2text-generation",
 )
 
-Role: TypeAlias = Literal["decoder", "encoder", "vision", "audio", "heads", "draft", "alignment"]
+Role: TypeAlias = Literal[
+    "decoder", "encoder", "vision", "audio", "heads", "draft", "assistant", "alignment"
+]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]

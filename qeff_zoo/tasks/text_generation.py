@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
-from qeff_zoo.speculators import DRAFT, HEADS
+from qeff_zoo.speculators import ASSISTANT, DRAFT, HEADS
 from qeff_zoo.tasks import (
     FEATURE_EXTRACTION,
     TEXT_GENERATION,
@@ -51,6 +51,7 @@ def _variant(
     heads = {"kv_heads": chosen["kv_heads"]} if "kv_heads" in chosen else {}
     drafts = checkpoint.speculator
     read = {"hidden_states": drafts.reads(checkpoint.text_config)} if drafts else {}
+    told["whole_windows"] = _has(checkpoint, ASSISTANT)
     return {**{name: True for name, value in told.items() if value}, **read, **heads}
 
 
@@ -86,6 +87,24 @@ def _layer_variant(
 ) -> dict[str, Any]:
     slots = {"continuous_batching": True} if shape.full_batch_size else {}
     return {**_heads_variant(checkpoint, recipe, shape, chosen), **slots}
+
+
+def _assistant(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import assisting
+
+    return assisting.tracing(model, **variant)
+
+
+def _assistant_variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    heads = {"kv_heads": chosen["kv_heads"]} if "kv_heads" in chosen else {}
+    return {**_heads_variant(checkpoint, recipe, shape, chosen), **heads}
+
+
+def _assisted(shape: Shape) -> list[dict[str, Any]]:
+    """One token of one row: what it reads is that row's."""
+    return named("Draft", [{"batch_size": 1, "seq_len": 1, "ctx_len": shape.ctx_len}])
 
 
 def _layer_specializations(shape: Shape) -> list[dict[str, Any]]:
@@ -211,6 +230,14 @@ TASK = Task(
             wanted=partial(_has, role=DRAFT),
             variant=_layer_variant,
             specializations=_layer_specializations,
+        ),
+        Part(
+            role=ASSISTANT,
+            probe=None,
+            tracing=_assistant,
+            wanted=partial(_has, role=ASSISTANT),
+            variant=_assistant_variant,
+            specializations=_assisted,
         ),
     ),
     answers="logits",

@@ -32,6 +32,12 @@ def apply(model: Any) -> int:
     return len(marked)
 
 
+def keep_whole(model: Any) -> None:
+    """Let layers that slide keep keys and values of every position, for who reads them by their place."""
+    for module in model.modules():
+        vars(module).pop(_MARK, None)
+
+
 def windows_of(model: Any) -> Windows:
     """Return the window of every marked layer, by its index."""
     return {

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qeff_zoo.validation.cases import LAYER_ANSWERS
+from qeff_zoo.validation.reference_assistant import Assistant
 from qeff_zoo.validation.reference_formats.files import plain
-from qeff_zoo.validation.reference_layers import LAYERS, Mtp, OfLayer, put
+from qeff_zoo.validation.reference_layers import Eagle3, Mtp, OfLayer, put
 from qeff_zoo.validation.reference_loading import decoded_weights
 
 #: Hidden states (rows, size) and tokens (rows, heads), the newest first: logits (rows, heads, vocab).
@@ -54,7 +55,7 @@ def attach(
         for name, tensor in load_file(folder / file).items()
     }
     model.speculator = nn.Module()
-    if layer := next((LAYERS[key] for key in LAYERS if key in config), None):
+    if layer := next((_LAYERS[key] for key in _LAYERS if key in config), None):
         return layer(model, config, stored), LAYER_ANSWERS
     key = next(key for key in _KINDS if key in config)
     heads = int(config[key])
@@ -148,7 +149,10 @@ def _chained(model: Any, config: Any, stored: Mapping[str, Tensor], heads: int) 
     return draft
 
 
-#: By the member of a configuration that says how many heads there are.
+#: By a member of the configuration, for heads that which says how many there are.
 _KINDS: Mapping[str, Callable[[Any, Any, Mapping[str, Tensor], int], Drafting]] = MappingProxyType(
     {"turbo_num_heads": _turbo, "medusa_num_heads": _medusa, "n_predict": _chained}
+)
+_LAYERS: Mapping[str, Callable[[Any, Any, Mapping[str, Tensor]], OfLayer]] = MappingProxyType(
+    {"draft_vocab_size": Eagle3, "backbone_hidden_size": Assistant}
 )

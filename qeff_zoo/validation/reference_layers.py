@@ -9,7 +9,7 @@ goes on from its own state.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -293,8 +293,4 @@ class Mtp(OfLayer):
 _ROTATED = (
     *("hidden_size", "num_attention_heads", "max_position_embeddings"),
     *("rope_theta", "rope_scaling", "rope_parameters"),
-)
-#: By the member of a configuration that tells which it is.
-LAYERS: Mapping[str, Callable[[Any, Any, Mapping[str, Tensor]], OfLayer]] = MappingProxyType(
-    {"draft_vocab_size": Eagle3}
 )

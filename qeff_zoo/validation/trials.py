@@ -18,6 +18,7 @@ from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sessions import Opening, open_heads
+from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.heads import Heads
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
@@ -93,11 +94,20 @@ def try_package(
         longest=max(_LEAST_LONG, _BYTES_READ // package.size),
     )
     opened = open_heads(package, threads)
-    return _try_decoder(session, stages, rows, step, _drafting(opened) if opened else None)
+    return _try_decoder(
+        session, stages, rows, step, _drafting(opened, session.decoder) if opened else None
+    )
 
 
-def _drafting(program: Program) -> "_OfHeads | _OfLayer":
-    return _OfLayer(Layer(program)) if program.states else _OfHeads(Heads(program))
+def _drafting(program: Program, decoder: Decoder) -> "_OfHeads | _OfLayer":
+    costs = Costs(seconds={1: 1.0})
+    if program.states:
+        layer = Layer(program)
+        return _OfLayer(lambda: LayerDrafter(layer, costs))
+    if "position_ids" in program.inputs:
+        assistant = Assistant(program, decoder)
+        return _OfLayer(lambda: AssistantDrafter(assistant, costs))
+    return _OfHeads(Heads(program))
 
 
 def call_once(package: Package) -> None:
@@ -328,17 +338,17 @@ class _OfHeads:
 
 
 class _OfLayer:
-    """Logits of a layer that drafts, beside those of the model: of each row it runs what the model ran.
+    """Logits of a layer that drafts, or of an assistant, beside those of the model: of each row it reads what that ran.
 
     Args:
-        layer: Opened.
+        make: Makes a drafter.
     """
 
     count = cases.LAYER_ANSWERS
 
-    def __init__(self, layer: Layer) -> None:
-        self._layer = layer
-        self._drafters: dict[int, LayerDrafter] = {}
+    def __init__(self, make: Callable[[], LayerDrafter | AssistantDrafter]) -> None:
+        self._make = make
+        self._drafters: dict[int, LayerDrafter | AssistantDrafter] = {}
 
     def beside(
         self,
@@ -351,8 +361,10 @@ class _OfLayer:
         found, logits = list[Array](), iter(answered)
         for span in call.spans:
             if span.start == 0:
-                self._drafters[span.row] = LayerDrafter(self._layer, Costs(seconds={1: 1.0}))
+                self._drafters[span.row] = self._make()
             drafter, tokens = self._drafters[span.row], sequences[span.sequence]
+            if isinstance(drafter, AssistantDrafter):
+                drafter.sees(span.row)
             drafter.read(span.start, decoder.hidden[span.row])
             for place in span.answered:
                 first, *others = cases.tokens_of_layer(tokens, place)

@@ -49,6 +49,14 @@ class Reader(Protocol):
         """
 
 
+@runtime_checkable
+class Sharing(Protocol):
+    """A drafter that reads what the model retains of its request."""
+
+    def sees(self, row: int) -> None:
+        """Take the row that has it now; told before each draft."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
     """How the answers of a session are drafted.

@@ -8,6 +8,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, RATIO, Acceptance, Own, Speculation
+from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
 from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter
@@ -26,7 +27,7 @@ def speculation_of(
     Args:
         session: In use by nobody.
         drafts: A session of a smaller model, in use by nobody, which it then belongs to; the package's own program of
-            heads, or of a layer that drafts; or "lookup".
+            heads, of a layer that drafts or of an assistant; or "lookup".
         acceptance: When a token of a draft model counts: where the request's own draw is the same, or by min(1, p/q),
             for which it is drawn as the request draws.
 
@@ -50,6 +51,10 @@ def speculation_of(
             layer = Layer(drafts)
             costs = replace(measure(session.decoder, most), drafting=layer.measure())
             return Speculation(most=most, drafter=lambda _: LayerDrafter(layer, costs))
+        if "position_ids" in drafts.inputs:
+            assistant = Assistant(drafts, session.decoder)
+            costs = replace(measure(session.decoder, most), drafting=assistant.measure())
+            return Speculation(most=most, drafter=lambda _: AssistantDrafter(assistant, costs))
         heads = Heads(drafts)
         costs = replace(measure(session.decoder, most), beginning=heads.measure())
         return Speculation(most=most, drafter=lambda _: HeadsDrafter(heads, costs))

@@ -72,14 +72,14 @@ class _Cached:
     Args:
         past: The state before the call.
         present: The state after it.
-        new: What the call adds.
+        new: What the call adds; None for states of another program, which it reads alone.
         slides: Whether the state holds a window alone.
         alone: Whether nothing else reads what the call keeps.
     """
 
     past: ir.Value
     present: ir.Value
-    new: ir.Value
+    new: ir.Value | None
     slides: bool = False
     alone: bool = True
 
@@ -111,9 +111,14 @@ class _Lowering:
         groups, width = _sizes(keys.past)
         if width % _UNIT:
             return "portable:head_size"
-        if _narrowed(mask) or not (keys.alone and values.alone):
+        new, new_values = keys.new, values.new
+        if (
+            new is None
+            or new_values is None
+            or _narrowed(mask)
+            or not (keys.alone and values.alone)
+        ):
             return self._read_only(node, keys, values, window)
-        new = keys.new
         rotary, other = self.tables.of(query, width), self.tables.of(new, width)
         rotary = rotary if rotary and other and rotary.alike(other) else None
         tables = (rotary.cos, rotary.sin) if rotary else (None, None)
@@ -122,7 +127,7 @@ class _Lowering:
         if keys.slides:
             window = self._slide(keys, values, window)
         tape = Tape()
-        flat = [_flat(tape, one) for one in (query, new, values.new)]
+        flat = [_flat(tape, one) for one in (query, new, new_values)]
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
             [*flat, keys.past, values.past, *self._lengths(), *tables]
@@ -150,7 +155,8 @@ class _Lowering:
         assert mask is not None
         groups, width = _sizes(keys.past)
         present = [self._write(cached, groups) for cached in (keys, values)]
-        lengths = self._lengths_at(mask) if _narrowed(mask) else self._lengths()
+        apart = _narrowed(mask) or keys.new is None
+        lengths = self._lengths_at(mask) if apart else self._lengths()
         tape, none = Tape(), self._no_keys(groups * width)
         attended, *_ = tape.op_multi_out(
             "GroupQueryAttention",
@@ -177,10 +183,10 @@ class _Lowering:
 
     def _write(self, cached: _Cached, groups: int) -> ir.Value:
         """Write new keys or values in place, by one node; what padding writes is overwritten before it is read."""
+        if cached.new is None or cached.present in self._written:
+            return cached.present
         write = cached.present.producer()
         assert write is not None
-        if cached.present in self._written:
-            return cached.present
         tape, rows = Tape(), self._rows(groups)
         present = tape.op("ScatterND", [cached.past, rows, _by_token(tape, cached.new)])
         ir.convenience.replace_nodes_and_values(
@@ -302,6 +308,8 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     if sliding is not None:
         return sliding
     value, reads = _read(value)
+    if value is not None and _is_of_another(value):
+        return _Cached(past=value, present=value, new=None)
     write = value.producer() if value is not None else None
     if write is None or write.op_type != "CacheWrite":
         return None
@@ -317,6 +325,14 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
         return None
     alone = users == {attention, *reads}
     return _Cached(past=past, present=write.outputs[0], new=new, alone=alone)
+
+
+def _is_of_another(value: ir.Value) -> bool:
+    """Tell whether a value is keys or values that another program has written."""
+    given = value.is_graph_input() and not value.is_initializer()
+    return (
+        given and state_of(value) is None and "ctx_len" in [str(size) for size in value.shape or ()]
+    )
 
 
 def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
