@@ -81,6 +81,7 @@ def tensors(checkpoint: Path) -> Iterator[tuple[str, Any]]:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
         data = np.memmap(path, np.uint8, "r", offset=8 + length)
+        header.pop("__metadata__", None)
         for name, entry in header.items():
             first, last = entry["data_offsets"]
             yield name, data[first:last].view(np.uint16).reshape(entry["shape"])

@@ -47,6 +47,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def main() -> None:
     """Measure and print the figures."""
     arguments = _parser().parse_args()
+    # Modules have byte code, as those of a package that pip installed do: importing counts from disk.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(arguments.cache / "bytecode")
     cases = {size: compare(arguments, size) for size in arguments.sizes}
     json.dump({"machine": machine(_PACKAGES), "cases": cases}, sys.stdout, indent=1)
     sys.stdout.write("\n")

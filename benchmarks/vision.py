@@ -3,10 +3,11 @@
 
 Makes a LLaVA of random weights once: SigLIP base at 384 pixels and Qwen2 0.5 B. Builds it in each storage, opens the
 packages and transformers' model in float32 in one process, and lets them take turns at the same picture and prompt.
-Judged is CPU time on one thread. The shapes of Qwen2.5-VL are exported from their configs, each in a process that is
+Judged is CPU time on one thread; ONNX Runtime's profile says how much of it products of matrices take, which bounds
+what else could be won. The shapes of Qwen2.5-VL are exported from their configs, each in a process that is
 measured from outside. Prints JSON.
 
-    python benchmarks/vision.py [--cases speed export] [--weights fp32 int8 int4] [--repeat 5] [--cache DIR]
+    python benchmarks/vision.py [--cases speed products export] [--weights fp32 int8 int4] [--repeat 5] [--cache DIR]
 """
 
 import argparse
@@ -16,18 +17,20 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from measuring import machine, measure
 from random_models import build, save
 
-_PACKAGES = ("qeff-zoo", "torch", "transformers", "onnxruntime")
+PACKAGES = ("qeff-zoo", "torch", "transformers", "onnxruntime")
 _LEAST = 1.5
 _EXPORT = {"cpu_seconds": 40, "peak_rss_bytes": 1.5e9}
 _DEPTH_RATIO = 1.3  # of 72 B to 7 B
-_SIDE, _TEXT = 384, 64  # pixels; tokens beside the picture's
+SIDE, TEXT = 384, 64  # pixels; tokens beside the picture's
 _PLACEHOLDER = 151_655
 _QWEN = {
     "7b": {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28}
@@ -40,7 +43,11 @@ _QWEN = {
 def main() -> None:
     """Measure what was asked for and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    cases: dict[str, Callable[[argparse.Namespace], Any]] = {"speed": speed, "export": export}
+    cases: dict[str, Callable[[argparse.Namespace], Any]] = {
+        "speed": speed,
+        "products": products,
+        "export": export,
+    }
     parser.add_argument("--cases", nargs="+", choices=[*cases], default=[*cases])
     parser.add_argument("--weights", nargs="+", default=["fp32", "int8", "int4"])
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="turns of each")
@@ -53,7 +60,7 @@ def main() -> None:
 
         pipeline.export(arguments.do[0], Path(arguments.do[1]), graph_only=True)
         return
-    facts = machine(_PACKAGES)
+    facts = machine(PACKAGES)
     found = {name: cases[name](arguments) for name in arguments.cases}
     json.dump({"machine": facts, **found}, sys.stdout, indent=1)
     sys.stdout.write("\n")
@@ -62,7 +69,8 @@ def main() -> None:
 # --- speed ---------------------------------------------------------------------------------------
 
 
-def _make() -> Any:
+def make() -> Any:
+    """Return the model."""
     from transformers import (
         LlavaConfig,
         LlavaForConditionalGeneration,
@@ -80,7 +88,7 @@ def _make() -> Any:
         max_position_embeddings=4096,
         tie_word_embeddings=True,
     )
-    vision = SiglipVisionConfig(image_size=_SIDE, patch_size=16, vision_use_head=False)
+    vision = SiglipVisionConfig(image_size=SIDE, patch_size=16, vision_use_head=False)
     config = LlavaConfig(
         vision_config=vision,
         text_config=text,
@@ -100,7 +108,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
 
     from qeff_zoo import load
 
-    folder = save(arguments.cache / "llava-0.5b", _make)
+    folder = save(arguments.cache / "llava-0.5b", make)
     environment = {**os.environ, "QEFF_HOME": str(arguments.cache / "vision-store")}
     sessions: dict[str, Any] = {
         f"qeff-zoo {one}": load(build(folder, environment, weights=one, ctx_len=1024), threads=1)
@@ -116,15 +124,16 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
     random = np.random.default_rng(0)
     turns = []
     for _ in range(arguments.repeat + 1):
-        pixels = random.standard_normal((1, 3, _SIDE, _SIDE), np.float32)
-        text = random.integers(0, 100_000, _TEXT).tolist()
-        turn = {name: _ours(one, pixels, text) for name, one in sessions.items()}
+        pixels = random.standard_normal((1, 3, SIDE, SIDE), np.float32)
+        text = random.integers(0, 100_000, TEXT).tolist()
+        turn = {name: ours(one, pixels, text) for name, one in sessions.items()}
         turns.append(turn | {name: _theirs(one, pixels, text) for name, one in models.items()})
         print(json.dumps(turns[-1]), file=sys.stderr)
     return _judged(turns[1:])
 
 
-def _ours(session: Any, pixels: Any, text: list[int]) -> dict[str, float]:
+def ours(session: Any, pixels: Any, text: list[int]) -> dict[str, float]:
+    """Encode a picture and run it and a text by a package; return CPU seconds and the first token."""
     session.reader.forget()
     begun = time.process_time()
     request = session.request(
@@ -155,7 +164,7 @@ def _theirs(model: Any, pixels: Any, text: list[int]) -> dict[str, float]:
 def _judged(turns: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Return medians of CPU seconds, and of ratios within a turn."""
     names = [name for name in turns[0] if name.startswith("qeff-zoo")]
-    whole: dict[str, Any] = {"tokens": {"picture": (_SIDE // 16) ** 2, "text": _TEXT}}
+    whole: dict[str, Any] = {"tokens": {"picture": (SIDE // 16) ** 2, "text": TEXT}}
     whole["cpu seconds"] = {
         name: {
             part: round(statistics.median(turn[name][part] for turn in turns), 3)
@@ -179,6 +188,48 @@ def _judged(turns: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     whole["at least"] = _LEAST
     whole["holds"] = {part: ratio >= _LEAST for part, ratio in eager.items()}
     return whole
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def products(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Say what part of a package's time products of matrices take, of weights and in attention."""
+    import numpy as np
+    import onnxruntime
+
+    from qeff_zoo import load
+
+    folder = save(arguments.cache / "llava-0.5b", make)
+    environment = {**os.environ, "QEFF_HOME": str(arguments.cache / "vision-store")}
+    random, found = np.random.default_rng(0), {}
+    start, opened = onnxruntime.InferenceSession, []
+
+    def profiled(path: Any, options: Any, **others: Any) -> Any:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(arguments.cache / "profile")
+        opened.append(start(path, options, **others))
+        return opened[-1]
+
+    for weights in arguments.weights:
+        package = build(folder, environment, weights=weights, ctx_len=1024)
+        with mock.patch.object(onnxruntime, "InferenceSession", profiled):
+            session: Any = load(package, threads=1)
+            pixels = random.standard_normal((1, 3, SIDE, SIDE), np.float32)
+            ours(session, pixels, random.integers(0, 100_000, TEXT).tolist())
+        found[f"qeff-zoo {weights}"] = [_shares(Path(one.end_profiling())) for one in opened]
+        opened.clear()
+    return found
+
+
+def _shares(profile: Path) -> dict[str, float]:
+    """Return the operators that take most of a program's time, and their part of it."""
+    taken: Counter[str] = Counter()
+    for event in json.loads(profile.read_bytes()):
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            taken[event["args"]["op_name"]] += event["dur"]
+    profile.unlink()
+    return {name: round(time / taken.total(), 3) for name, time in taken.most_common(6)}
 
 
 # --- export --------------------------------------------------------------------------------------

@@ -12,14 +12,13 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from qeff_zoo import numerics, targets
+from qeff_zoo.adapters import LORA_RANK
 from qeff_zoo.choice import HARDEST, SOFT, Choice, choice
 from qeff_zoo.targets.qaic.options import QaicOptions
 from qeff_zoo.targets.qnn_aic.options import QnnAicOptions
 from qeff_zoo.targets.qnn_htp.options import HtpOptions
 
 POOLINGS = ("mean", "cls", "max", "lasttoken")
-#: Largest rank of adapters, where nobody says another.
-LORA_RANK = 16
 
 
 def _size(name: str, text: str, short: str, **facts: Any) -> Any:

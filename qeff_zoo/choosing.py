@@ -4,9 +4,9 @@
 from typing import Any
 
 from qeff_zoo import formats, targets
-from qeff_zoo.adapters import REVISION
+from qeff_zoo.adapters import LORA_RANK, REVISION
 from qeff_zoo.checkpoint import Checkpoint
-from qeff_zoo.choices import CHOICES, LORA_RANK, Request
+from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx_ir
 import pytest
+import warm
 from fixtures_builds import TIMEOUT, Models, files_below, kept
 from kills import kill as kill_at
 
@@ -28,10 +29,11 @@ SEED = 20_25_07
 
 
 # --- helpers --------------------------------------------------------------------------------------
-def start(checkpoint: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """Begin to build in a process of its own."""
+def start(checkpoint: Path, *arguments: str, python: str | None = None) -> "subprocess.Popen[str]":
+    """Begin to build in a process of its own, by default one that need not import torch."""
+    python = python or warm.PYTHON.executable
     return subprocess.Popen(
-        [sys.executable, "-m", "qeff_zoo", "build", str(checkpoint), "--no-validate", *arguments],
+        [python, "-m", "qeff_zoo", "build", str(checkpoint), "--no-validate", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -48,10 +50,14 @@ def wait_for(process: "subprocess.Popen[str]", home: Path, pattern: str) -> bool
     return False
 
 
-def kill(process: "subprocess.Popen[str]") -> None:
+def kill(process: "subprocess.Popen[str]", home: Path) -> None:
+    """Kill a build, and wait until what runs in place of the process is gone with all that it has locked."""
     process.kill()
     process.communicate(timeout=TIMEOUT)
     assert process.returncode in (-signal.SIGKILL, 0)  # it may just have finished
+    end = time.monotonic() + TIMEOUT
+    while any(entry.state == "live" for entry in kept(home)) and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 def assert_recovers(home: Path, checkpoint: Path, **choices: Any) -> None:
@@ -101,7 +107,7 @@ def test_killed_at_a_random_moment(
 
     process = start(models.llama)
     time.sleep(share * seconds)
-    kill(process)
+    kill(process, home)
 
     assert_recovers(home, models.llama)
 
@@ -115,7 +121,7 @@ def test_killed_while_weights_are_written(models: Models, home: Path, delay: flo
     process = start(models.large, "--weights", "int8")
     wait_for(process, home, "staging/build-*/weights.safetensors")
     time.sleep(delay)
-    kill(process)
+    kill(process, home)
 
     assert_recovers(home, models.large, weights="int8")
 
@@ -128,7 +134,7 @@ def test_killed_without_a_graph(models: Models, home: Path, moment: str) -> None
         time.sleep(random.Random(SEED).uniform(0, 1))
     else:
         assert wait_for(process, home, "graphs/*")
-    kill(process)
+    kill(process, home)
 
     assert_recovers(home, models.llama)
 
@@ -156,7 +162,7 @@ def test_interrupted_it_cleans_up_and_says_so(models: Models, home: Path, stage:
 
     pattern = {"graph": "staging/graph-*", "weights": "staging/build-*/weights.safetensors"}[stage]
     for _ in range(5):  # on a busy machine it may be through before we see it
-        process = start(models.large, "--weights", "int8")
+        process = start(models.large, "--weights", "int8", python=sys.executable)
         seen = wait_for(process, home, pattern)
         process.send_signal(signal.SIGSTOP)
         if seen and any(

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from qeff_zoo.choices import LORA_RANK
-
+#: Largest rank of adapters, where nobody says another.
+LORA_RANK = 16
 #: Input with the slot of each row.
 IDS = "lora_ids"
 #: Raised when graphs that take adapters come to be otherwise, and no others: part of the identity of their packages.

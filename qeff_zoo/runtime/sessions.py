@@ -4,44 +4,38 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-from qeff_zoo.runtime.feature_extraction import EmbeddingSession
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
-from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
-from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
-from qeff_zoo.runtime.text2text_generation import Text2TextSession
-from qeff_zoo.runtime.text_classification import TextClassificationSession
 from qeff_zoo.runtime.text_generation import TextGenerationSession
-from qeff_zoo.runtime.token_classification import TokenClassificationSession
-from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.speculators import ROLES
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
+if TYPE_CHECKING:  # a package needs one of them
+    from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+    from qeff_zoo.runtime.feature_extraction import EmbeddingSession
+    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+    from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
+    from qeff_zoo.runtime.matching import ZeroShotSession
+    from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
+    from qeff_zoo.runtime.text2text_generation import Text2TextSession
+    from qeff_zoo.runtime.text_classification import TextClassificationSession
+    from qeff_zoo.runtime.token_classification import TokenClassificationSession
+    from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+
 Session: TypeAlias = (
-    TextGenerationSession
-    | ImageTextToTextSession
-    | AudioTextToTextSession
-    | Text2TextSession
-    | EmbeddingSession
-    | TextClassificationSession
-    | TokenClassificationSession
-    | ImageClassificationSession
-    | ImageEmbeddingSession
-    | ZeroShotSession
-    | LabelledSpeechSession
-    | SpeechSeq2SeqSession
+    "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"
+    " | Text2TextSession | EmbeddingSession | TextClassificationSession"
+    " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
+    " | ZeroShotSession | LabelledSpeechSession | SpeechSeq2SeqSession"
 )
-#: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
+#: Opens a program by its role, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]
 
 
@@ -72,7 +66,7 @@ def open_session(
             attention). How the model's keys turn is found first.
         observe: Told of every call, its choices of experts and keys included.
         lean: For one call that shows that it can be made: what it returns may mean nothing.
-        opening: Opens what runs in place of the package's program; None for that itself.
+        opening: Opens what runs in place of the package's programs; None for those themselves.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -106,12 +100,10 @@ def open_session(
     with _fitting(package):
         beside = {part.role for part in task.beside}
         answering, *before = (one for one in package.programs if one.role not in beside)
-        opening = opening or partial(target.open, package, answering.role, lean=lean)
-        opened = opening(threads=threads, choices=observe is not None)
+        opens = partial(opening or partial(target.open, package, lean=lean), threads=threads)
+        opened = opens(answering.role, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
-        for program in before:
-            choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
-        opens = partial(target.open, package, threads=threads, lean=lean)
+        choices |= {program.role: opens(program.role) for program in before}
         others = {one.role for one in package.programs} & beside - {*ROLES}
         choices |= {role: partial(opens, role) for role in others}  # where it is asked for
         if before and task.role == "decoder":
