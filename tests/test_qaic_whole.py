@@ -260,6 +260,7 @@ def test_programs_of_models_that_hear_have_the_names_of_qefficient(
     _, folder = prepare_media("qwen2_audio", batch_size=2)
     language, audio = predicted(folder)["programs"]
     assert [one["name"] for one in language["inputs"]] == ["input_ids", "position_ids", "audio_idx"]
+    assert [one["name"] for one in language["outputs"]] == ["logits", "audio_idx_output"]
     (kept,) = (one for one in language["states"] if one["kind"] == "features")
     assert (kept["name"], kept["axes"][:2]) == ("audio_embeds", [1, "audio_rows"])
     assert kept["dtype"] == "float16"

@@ -37,14 +37,15 @@ def place(graph: ir.Graph) -> None:
         for value in list(graph.inputs)
         if value.shape and str(value.shape[0]) == rows
     ]
-    places = _count(tape, inputs["input_ids"], first, token_of(index) or 0)
+    places, after = _count(tape, inputs["input_ids"], first, token_of(index) or 0)
+    after.name, after.type, after.shape = f"{first.name}_output", first.type, first.shape
     graph.insert_before(graph[0], tape.nodes)
     index.replace_all_uses_with(places)
-    graph.outputs.extend(kept)
+    graph.outputs.extend([after, *kept])
 
 
-def _count(tape: Tape, tokens: ir.Value, first: ir.Value, token: int) -> ir.Value:
-    """Return each token's row of features, -1 for what stands for itself."""
+def _count(tape: Tape, tokens: ir.Value, first: ir.Value, token: int) -> tuple[ir.Value, ir.Value]:
+    """Return each token's row of features, -1 for what stands for itself; and the first that a next call finds."""
 
     def constant(number: int) -> ir.Value:
         return tape.op("Constant", [], {"value_int": number})
@@ -54,7 +55,9 @@ def _count(tape: Tape, tokens: ir.Value, first: ir.Value, token: int) -> ir.Valu
     counted = tape.op("Sub", [tape.op("CumSum", [ones, constant(1)]), constant(1)])
     rows = tape.op("Add", [counted, first])
     known = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, constant(0)])])
-    return tape.op("Where", [known, rows, constant(-1)])
+    axis = tape.op("Constant", [], {"value_ints": [1]})
+    after = tape.op("Add", [tape.op("ReduceSum", [ones, axis]), first])
+    return tape.op("Where", [known, rows, constant(-1)]), after
 
 
 def _keep(graph: ir.Graph, tape: Tape, value: ir.Value) -> ir.Value:
