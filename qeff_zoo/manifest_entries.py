@@ -48,7 +48,7 @@ def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
     written = {state.output for state in states.values()}
     compiler = dict(plan.resolved.toolchain)
     name, number = next(iter(compiler.items()))
-    specializations = [*made.plan.specializations]
+    specializations = made.plan.specialized(graph)
     return {
         "role": made.plan.role,
         "graph": {"digest": made.graph.digest, "opset": 18},

@@ -4,7 +4,6 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -31,6 +30,7 @@ from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
 if TYPE_CHECKING:
+    from qeff_zoo.runtime.program import Program
     from qeff_zoo.validation.records import Record
 
 
@@ -222,14 +222,19 @@ def _predict(
 
     target = targets.find(plan.target)
     assert isinstance(target, targets.Preparing)
-    (one,) = made
-    entry = {**manifest_entries.program_entry(plan, one, ""), "path": ""}
-    entry["program_key"] = key_of(entry)
-    manifest = manifest_entries.manifest(checkpoint, plan, [entry], 0, watch)
+    entries = [{**manifest_entries.program_entry(plan, one, ""), "path": ""} for one in made]
+    entries = [{**entry, "program_key": key_of(entry)} for entry in entries]
+    manifest = manifest_entries.manifest(checkpoint, plan, entries, 0, watch)
     package = Package(folder, {**manifest, "files": [{"size": layout.nbytes}]})
-    (program,) = package.programs
-    numerics = DeviceNumerics.of_program(entry)
-    opening = partial(target.predict, one.lowered, layout, folder, program, numerics=numerics)
+    lowered = {one.plan.role: one.lowered for one in made}
+    numerics = {entry["role"]: DeviceNumerics.of_program(entry) for entry in entries}
+
+    def opening(role: str, **choices: Any) -> "Program":
+        program = package.program(role)
+        return target.predict(
+            lowered[role], layout, folder, program, numerics=numerics[role], **choices
+        )
+
     with watch.stage("predict", unit="step") as advance:
         record = validation.validate(
             package,

@@ -291,22 +291,29 @@ def _check_programs(
     target: targets.Target,
     choices: Chosen,
 ) -> None:
-    """Refuse more programs than a target runs of one package, and heads where nothing is drafted."""
-    roles = [repr(component.role) for component in components]
-    if checkpoint.speculator and repr(checkpoint.speculator.role) not in roles:
+    """Refuse programs and pictures that a target does not take, and heads where nothing is drafted."""
+    roles = [component.role for component in components]
+    if checkpoint.speculator and checkpoint.speculator.role not in roles:
         choices.problems.append(
             f"--speculator is for {tasks.TEXT_GENERATION} and {tasks.IMAGE_TEXT_TO_TEXT}, and the package is for "
             f"{recipe.task}. Leave it out."
         )
-    if len(roles) > target.programs:
+    lacking = {*roles[1:]} - {*target.beside}
+    if lacking:
         other = (
             "; or give --num-speculative-tokens in place of --speculator, and draft with 'lookup' or the package of a "
             "smaller model"
         )
-        fits_without = checkpoint.speculator and len(roles) - 1 <= target.programs
+        fits_without = checkpoint.speculator and lacking == {checkpoint.speculator.role}
         choices.problems.append(
-            f"A package for {recipe.task} has programs {' and '.join(roles)}, but --target {target.name} runs "
-            f"{target.programs} of a package. Choose --target {targets.NAMES[0]}{other if fits_without else ''}."
+            f"A package for {recipe.task} has programs {' and '.join(map(repr, roles))}, but --target {target.name} "
+            f"does not run {' and '.join(map(repr, sorted(lacking)))} of them. Choose --target "
+            f"{targets.NAMES[0]}{other if fits_without else ''}."
+        )
+    elif target.fixed and recipe.images and "vision" in roles and recipe.images.of_any_size:
+        choices.problems.append(
+            f"Recipe {recipe.model_type!r} reads pictures of any size, but programs for --target {target.name} have "
+            f"one. Choose --target {targets.NAMES[0]}, or a model of pictures of one size."
         )
 
 

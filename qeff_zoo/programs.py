@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from qeff_zoo.formats.encoded import Encoded
 
 
+#: Roles of programs that read what a language model is given among its tokens.
+READERS = ("vision", "audio")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgramPlan:
     """One program of a package.
@@ -38,6 +42,28 @@ class ProgramPlan:
     stored: bool = False
     named: tuple[tuple[str, Format], ...] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its calls are of tokens in a context, of which it retains states."""
+        return any("ctx_len" in entry["symbols"] for entry in self.specializations)
+
+    def specialized(self, graph: Any) -> list[Mapping[str, Any]]:
+        """Return the specializations of a graph; of one that reads pictures or sounds, without sizes that it lacks.
+
+        Args:
+            graph: An `onnx_ir.Graph`, as it is compiled.
+        """
+        if self.role not in READERS:
+            return [*self.specializations]
+        known = {"batch_size", *(str(axis) for value in graph.inputs for axis in value.shape)}
+        return [
+            {
+                **one,
+                "symbols": {name: size for name, size in one["symbols"].items() if name in known},
+            }
+            for one in self.specializations
+        ]
 
     def storage(self, encoded: "Mapping[str, Encoded]") -> Storage:
         """Return what the matrices of a checkpoint become.

@@ -146,6 +146,11 @@ class Images(Media):
     merged: bool = False
     positions: str = ""
 
+    @property
+    def of_any_size(self) -> bool:
+        """Whether the tower takes pictures of any height and width."""
+        return self.patches or self.sized
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sounds(Media):

@@ -15,9 +15,13 @@ from typing import Any, Literal, TypeAlias, get_args
 #: recurrent  what a convolution or a recurrence needs for its next token
 #: cross      keys and values of what an encoder has read, which no call writes
 #: adapter    matrices of adapters by slot, which the host writes and every row of a call may read
-StateKind: TypeAlias = Literal["growing", "index", "window", "recurrent", "cross", "adapter"]
+#: features   what was read of pictures or sounds, which the host writes and every row of a call may read
+StateKind: TypeAlias = Literal[
+    "growing", "index", "window", "recurrent", "cross", "adapter", "features"
+]
 
 _KIND, _LAYER = "qeff_zoo.state", "qeff_zoo.layer"
+_TOKEN = "qeff_zoo.token"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +108,29 @@ def state_of(value: Any) -> State | None:
     return State(name=value.name, kind=kind, layer=int(value.metadata_props[_LAYER]), axes=axes)
 
 
-def part_adapters(states: Iterable[State]) -> tuple[list[State], list[State]]:
-    """Part what the rows of calls have, which comes first, from matrices of adapters, which all share."""
+def mark_token(value: Any, token: int) -> None:
+    """Write on an input of a graph, which says of tokens what stands in their place, which token has something there.
+
+    Args:
+        value: An `onnx_ir.Value`.
+        token: Id.
+    """
+    value.metadata_props[_TOKEN] = str(token)
+
+
+def token_of(value: Any) -> int | None:
+    """Read which token has something else in its place, of an `onnx_ir.Value` that says so."""
+    token = value.metadata_props.get(_TOKEN)
+    return None if token is None else int(token)
+
+
+def part_shared(states: Iterable[State]) -> tuple[list[State], list[State], list[State]]:
+    """Part what the rows of calls have, which comes first, from what all share: matrices of adapters, and features."""
     found = [*states]
-    matrices = [state for state in found if state.kind == "adapter"]
-    return [state for state in found if state not in matrices], matrices
+    matrices, features = (
+        [state for state in found if state.kind == kind] for kind in ("adapter", "features")
+    )
+    return [state for state in found if state not in (*matrices, *features)], matrices, features
 
 
 def states_of(inputs: Iterable[Any]) -> list[State]:

@@ -3,8 +3,9 @@
 
 Names, the order in which tokens and hidden states are joined, and the place of the last norm are those of vLLM's
 `deepseek_mtp`, `glm4_moe_mtp`, `hy_v3_mtp`, `qwen3_next_mtp`, `qwen3_5_mtp`, `exaone_moe_mtp`, `mimo_mtp`,
-`mimo_v2_mtp`, `longcat_flash_mtp` and `nemotron_h_mtp`, of transformers' `MtpModel` (Mellum), of XiaomiMiMo's
-`modeling_mimo.py`, and of Baidu's FastDeploy (`ernie4_5_mtp`), which norms what the layer of ERNIE hands on.
+`mimo_v2_mtp`, `longcat_flash_mtp`, `nemotron_h_mtp`, `minimax_m3` and `hy_v4`, of transformers' `MtpModel` (Mellum), of
+XiaomiMiMo's `modeling_mimo.py`, of inclusionAI's modeling code for Ling 3, and of Baidu's FastDeploy (`ernie4_5_mtp`),
+which norms what the layer of ERNIE hands on.
 """
 
 import copy
@@ -43,6 +44,9 @@ class Published:
         hidden_first: Whether hidden states are joined in front of tokens.
         hands_normed: Whether what it hands on has passed the last norm.
         norm: Of the model of one layer, its last.
+        kind: Of the model of one layer, where it is another.
+        neutral: What that has and the published layer has not, by parts of names, and values by which it does nothing.
+        scaled: Norms of that, by parts of names, whose results are multiplied by the root of a ratio of two sizes.
     """
 
     small: Mapping[str, Any]
@@ -54,6 +58,9 @@ class Published:
     hidden_first: bool = False
     hands_normed: bool = True
     norm: str = "model.norm"
+    kind: str = ""
+    neutral: Mapping[str, float] = field(default_factory=dict)
+    scaled: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def _names(prefix: str, *names: str) -> Any:
@@ -99,6 +106,56 @@ KINDS: dict[str, Published] = {
         small={**_TWO, "mlp_layer_types": ["dense", "sparse"]},
         one={"mlp_layer_types": ["sparse"]},
         front=_names("model.layers.2.", "enorm", "hnorm", "eh_proj", "final_layernorm"),
+    ),
+    "bailing_hybrid": Published(
+        small={**_BOTH, "mlp_layer_types": ["dense", "sparse"]},
+        one={"layer_types": [_FULL], "mlp_layer_types": ["sparse"]},
+        front=_names("model.layers.2.", "enorm", "hnorm", "eh_proj", "final_layernorm"),
+    ),
+    "hy_v4": Published(
+        small={
+            **_TWO,
+            "mlp_layer_types": ["dense", "sparse"],
+            "indexer_types": ["full", "shared"],
+            "index_topk": 64,  # all: keys of equal scores may be left out by either side
+        },
+        one={
+            "mlp_layer_types": ["sparse"],
+            "indexer_types": ["full"],
+            "hc_mult": 1,
+            "hc_magnitude": 1.0,
+            "hc_eps": 0.0,  # a stream, added to once
+        },
+        layer=("model.mtp_layers.0.", "model.layers.0."),
+        front=_names("model.mtp_layers.0.", "enorm", "hnorm", "eh_proj", "final_layernorm"),
+        neutral={"_fn": 0.0, "_base": 100.0, "_scale": 0.0},
+    ),
+    "longcat_flash": Published(
+        small={"num_layers": 1},
+        one={"num_hidden_layers": 1, "first_k_dense_replace": 1, "intermediate_size": 96},
+        layer=("model.mtp.layers.0.", "model.layers.0."),
+        front=(
+            *_names("model.mtp.layers.0.", "enorm.m", "hnorm.m", "eh_proj"),
+            "model.mtp.norm",
+        ),
+        called={"mlp.": "transformer_layer.mlp."},
+        own=("model.mtp.embed_tokens",),
+        kind="deepseek_v3",
+        scaled={
+            "q_a_layernorm": ("hidden_size", "q_lora_rank"),
+            "kv_a_layernorm": ("hidden_size", "kv_lora_rank"),
+        },
+    ),
+    "minimax_m3_vl_text": Published(
+        small={
+            **_TWO,
+            "layer_types": [_FULL, "minimax_m3_sparse"],
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+        one={"layer_types": ["minimax_m3_sparse"], "mlp_layer_types": ["sparse"]},
+        layer=("model.mtp.layers.0.transformer_layer.", "model.layers.0."),
+        front=_names("model.mtp.layers.0.", "enorm", "hnorm", "eh_proj", "final_layernorm"),
+        hands_normed=False,
     ),
     "qwen3_next": _qwen(
         {**_BOTH, "mlp_only_layers": [0]}, {"layer_types": [_FULL], "mlp_only_layers": []}
@@ -168,13 +225,17 @@ def write(model_type: str, folder: Path) -> Path:
         tensors = _of_model(config, folder)
     one = {"num_hidden_layers": 1} if "layers_block_type" not in kind.one else {}
     own = {key: value for key, value in config.items() if not key.startswith("mtp_")}
+    own["model_type"] = kind.kind or own["model_type"]
     inner = _of_model({**own, **kind.one, **one}, folder / "inner")
     theirs, plain = kind.layer
     for name, tensor in inner.items():
-        if name.startswith(plain):
+        if neutral := [value for part, value in kind.neutral.items() if name.endswith(part)]:
+            tensor.fill_(neutral[0])
+        elif name.startswith(plain):
             for ours, other in kind.called.items():
                 name = name.replace(ours, other)
             tensors[name.replace(plain, theirs)] = tensor
+    save_file(inner, folder / "inner" / "model.safetensors", metadata={"format": "pt"})
     size = config["hidden_size"]
     token, hidden, join, norm = kind.front
     for name in (token, hidden, norm):
@@ -217,6 +278,12 @@ def drafted(model_type: str, folder: Path, tokens: list[int], after: list[int]) 
     """
     kind, stored = KINDS[model_type], load_file(folder / "model.safetensors")
     model, inner = loaded(folder), loaded(folder / "inner")
+    for name, parameter in inner.named_parameters():
+        for one, (size, other) in kind.scaled.items():
+            if one in name:
+                parameter.data *= (
+                    getattr(model.config, size) / getattr(model.config, other)
+                ) ** 0.5
     token, hidden, join, last = (stored[f"{name}.weight"] for name in kind.front)
     norm = inner.get_submodule(kind.norm)
     plain = norm.weight.data.clone()
@@ -230,7 +297,8 @@ def drafted(model_type: str, folder: Path, tokens: list[int], after: list[int]) 
     embed = model.get_input_embeddings().weight
     head = model.get_output_embeddings().weight
     if kind.own:
-        embed, head = (stored[f"{name}.weight"] for name in kind.own)
+        embed, *heads = (stored[f"{name}.weight"] for name in kind.own)
+        head = heads[0] if heads else head
     states = model.base_model(torch.tensor([tokens])).last_hidden_state
     before: list[Tensor] = []
     norm.register_forward_pre_hook(lambda _, args: before.append(args[0]))

@@ -29,7 +29,7 @@ from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
-from qeff_zoo.speculators import with_speculator
+from qeff_zoo.speculators import mtp, with_speculator
 from qeff_zoo.validation.reference_heads import attach
 from qeff_zoo.validation.reference_subjects import answers_of
 from qeff_zoo.validation.trials import try_package
@@ -98,7 +98,7 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
         fresh.read(start, hidden)
         fresh.read(start, hidden)  # as of tokens that run again
     got = fresh.say(tokens[:-1], 2, tokens[-1:])
-    assert np.abs(np.stack(got) - right).max() <= 1e-5 * right.std()
+    assert np.abs(np.stack(got) - right).max() <= 2e-5 * right.std()
 
 
 @pytest.mark.parametrize("kind", published_mtp.KINDS)
@@ -348,6 +348,23 @@ def test_a_model_without_a_layer_of_its_own_says_so(models: Models, tmp_path: Pa
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(SpeculatorError, match=r"has no tensor 'mtp.norm.weight'"):
         qeff_zoo.build(folder, speculator="mtp")
+
+
+def test_an_mtp_layer_within_a_model_that_sees_is_found() -> None:
+    """As MiniMax M3 is published: the layer is read as one of the whole model, by the names of that."""
+    place, within = "language_model.model.mtp.layers.0.", "language_model.model.layers.0."
+    names = {"mlp.up_proj.weight": f"{place}transformer_layer.mlp.up_proj.weight"}
+    fronts = ("enorm", "hnorm", "eh_proj", "final_layernorm")
+    config = {"num_hidden_layers": 3, "hidden_size": 8, "vocab_size": 9, "layer_types": ["a"] * 3}
+    outer = {"model_type": "minimax_m3_vl", "text_config": config, "quantization_config": {}}
+    every = [*names.values(), *(f"{place}{one}.weight" for one in fronts), "vision.0.weight"]
+    found = mtp.find("it", config, every, outer)
+    one = {**config, "num_hidden_layers": 1, "layer_types": ["minimax_m3_sparse"]}
+    assert found.said["config"] == {"model_type": "minimax_m3_vl", "text_config": one}
+    assert found.layer == {
+        **{within + name: tensor for name, tensor in names.items()},
+        "language_model.model.norm.weight": f"{place}final_layernorm.weight",
+    }
 
 
 def test_what_sees_pictures_drafts_behind_them(made: Any) -> None:

@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime import Sampling
 from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.speculation.heads import Heads
+from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.speculators import with_speculator
 from qeff_zoo.validation.ladder import validate
 from qeff_zoo.validation.reference_heads import attach
@@ -173,6 +175,26 @@ def test_qefficients_turbo_runs(made: Any, models: Models, monkeypatch: pytest.M
 def test_a_package_without_heads_says_so(built: dict[str, Package]) -> None:
     with pytest.raises(GenerationError, match=r"has no heads that draft.* --speculator"):
         qeff_zoo.load(built["drafts"], speculate="heads")
+
+
+def test_a_package_of_another_time_says_what_it_lacks(
+    made: Any, built: dict[str, Package], tmp_path: Path
+) -> None:
+    """One whose model hands out nothing to draft from, and one that was written before drafts could be checked."""
+    session, heads = opened(built["drafts"], None), open_heads(made("medusa").package, 1)
+    assert heads is not None
+    with pytest.raises(GenerationError, match=r"has no 'hidden_states'.*again with --speculator"):
+        speculation_of(session, heads)
+    copy = shutil.copytree(made("medusa").package.path, tmp_path / "package")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    decoder = manifest["programs"][0]
+    for one in decoder["specializations"]:
+        one["symbols"].pop("num_logits_to_keep", None)
+    decoder["inputs"] = [one for one in decoder["inputs"] if one["name"] != "num_logits_to_keep"]
+    edit_json(copy / "manifest.json", **manifest)
+    for speculate in ("heads", "lookup"):
+        with pytest.raises(GenerationError, match=r"logits of one token a call.* --num-specul"):
+            qeff_zoo.load(copy, speculate=speculate)
 
 
 def _without(folder: Path) -> None:

@@ -242,10 +242,16 @@ def test_qefficients_class_takes_what_a_processor_returns(
         model.generate(inputs=inputs, prompts=["What?"])
 
 
-@pytest.mark.parametrize("target", ["openvino", "qaic", "qnn-htp"])
+@pytest.mark.parametrize("target", ["openvino", "qnn-htp", "qnn-aic"])
 def test_targets_of_one_program_refuse(built: tuple[Package, Path], target: str) -> None:
-    with pytest.raises(PlanError, match="has programs 'language' and 'vision'"):
-        pipeline.build(str(built[1]), Request(target=target), validate=False)
+    with pytest.raises(PlanError, match=f"--target {target} does not run 'vision' of them"):
+        pipeline.make_plan(str(built[1]), Request(target=target))
+
+
+@pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
+def test_programs_of_fixed_sizes_take_no_pictures_of_any(built: tuple[Package, Path]) -> None:
+    with pytest.raises(PlanError, match=r"pictures of any size.*Choose --target ort"):
+        pipeline.make_plan(str(built[1]), Request(target="qaic"))
 
 
 def test_run_answers_about_a_picture(

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -712,7 +713,7 @@ def test_a_plain_recipe_is_one_program(opened: Open) -> None:
 def test_each_component_is_a_program(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     components = (
         Component(role="encoder", task="feature-extraction"),
-        Component(role="labels", task="token-classification"),
+        Component(role="heads", task="token-classification"),
     )
     both = replace(find_recipe("bert"), components=components)
     plain = resolve(opened(BERT), Request(), WEIGHTS)
@@ -720,7 +721,7 @@ def test_each_component_is_a_program(opened: Open, monkeypatch: pytest.MonkeyPat
     plan = resolve(opened(BERT), Request(pooling="cls"), WEIGHTS)
     assert [(one.role, one.task, one.variant) for one in plan.programs] == [
         ("encoder", "feature-extraction", {"pooling": "cls", "normalize": False}),
-        ("labels", "token-classification", {}),
+        ("heads", "token-classification", {}),
     ]
     structure = "sha256:" + "1" * 64
     assert len({plan.graph_key(program, structure) for program in plan.programs}) == 2
@@ -891,7 +892,7 @@ def test_a_missing_tool_is_absent_and_no_error(
 ) -> None:
     def version(name: str) -> str:
         if name == "torch":
-            raise versions.PackageNotFoundError(name)
+            raise PackageNotFoundError(name)
         return TOOLS[name]
 
     monkeypatch.setattr(versions, "version", version)

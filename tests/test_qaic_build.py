@@ -76,7 +76,7 @@ def program(*, apart: bool = False, **options: Any) -> ProgramPlan:
         task="text-generation",
         shape=Shape(prefill_seq_len=16, ctx_len=64, prefill_only=apart),
         variant={},
-        specializations=[],
+        specializations=[{"name": "Decode", "symbols": {"ctx_len": "64"}}],
         weights=FLOAT32,
         flags={**USUAL, **options},
     )

@@ -18,6 +18,7 @@ from typing import Any
 import gptq_checkpoints
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import onnxruntime
 import parity
@@ -34,9 +35,9 @@ from qeff_zoo.numerics import FLOAT16, FLOAT32, Format
 from qeff_zoo.passes.layers import layers_of
 from qeff_zoo.recipe import Shape
 from qeff_zoo.semantic.domains import OPSET
-from qeff_zoo.states import states_of
+from qeff_zoo.states import mark_token, states_of
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic import conflicts, lowering, ops
+from qeff_zoo.targets.qaic import conflicts, features, lowering, ops, placing
 from qeff_zoo.targets.qaic.blocking import Blocking
 from qeff_zoo.targets.qaic.ways import WAYS
 from qeff_zoo.weights import external_data
@@ -543,3 +544,39 @@ def test_choices_of_blocks_go_together(
 ) -> None:
     found = " ".join(conflicts.of_blocks(HEADS, replace(BLOCKED_SHAPE, **changes), options))
     assert re.search(problem, found) if problem else not found
+
+
+_MERGING = """
+<ir_version: 8, opset_import: ["": 18]>
+language (int64[batch_size, seq_len] input_ids, int64[batch_size, seq_len] image_index,
+          float[image_rows, 2] image_embeds) => (int64[batch_size, seq_len] rows, float[batch_size, seq_len, 2] found)
+{
+  rows = Identity (image_index)
+  zero = Constant <value_int = 0> ()
+  places = Max (image_index, zero)
+  found = Gather (image_embeds, places)
+}
+"""
+
+
+def test_tokens_find_their_features_by_counting() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(_MERGING))
+    mark_token(model.graph.inputs[1], 7)
+    placing.place(model.graph)
+    assert [value.name for value in model.graph.inputs] == [
+        "input_ids",
+        "image_idx",
+        "vision_embeds",
+    ]
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    kept = np.arange(12, dtype=np.float32).reshape(1, 6, 2)
+    # The third row has no picture: what is like a placeholder there was written by the model.
+    told = {"input_ids": np.array([[7, 7, 5, 7], [1, 7, 2, 0], [7, 1, 7, 7]])}
+    told |= {"image_idx": np.array([[2], [5], [features.NOWHERE]]), "vision_embeds": kept}
+    names = ["rows", "found", "image_idx_output", "vision_embeds_RetainedState"]
+    rows, found, after, same = session.run(names, told)
+    assert rows.tolist() == [[2, 3, -1, 4], [-1, 5, -1, -1], [-1] * 4]
+    assert found[0, :2].tolist() == kept[0, 2:4].tolist()
+    assert after[:2].tolist() == [[5], [6]]
+    assert after[2] < 0
+    np.testing.assert_array_equal(same, kept)

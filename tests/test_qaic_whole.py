@@ -24,16 +24,19 @@ import torch
 from safetensors.numpy import load_file
 from test_qaic_build import STUB, compiler
 from test_qaic_runtime import rt
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.package import Package
 from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
+from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qaic import sdk
+from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import TOLERANCES, relative_errors
 from qeff_zoo.validation.reference_numerics import in_float16
 
@@ -77,7 +80,8 @@ def compiled(folder: Path, tmp_path: Path) -> Path:
         [folder / SCRIPT], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (folder / "qpc" / PROGRAM).read_bytes().startswith(b"NO QPC\n")
+    for path in (folder / "qpc").rglob(PROGRAM):
+        assert path.read_bytes().startswith(b"NO QPC\n")
     return folder / "qpc"
 
 
@@ -204,6 +208,67 @@ def steps(session: TextGenerationSession, row: int, text: list[int]) -> tuple[li
 def hugging_face(model: Any, text: list[int]) -> Any:
     with torch.no_grad():
         return model(torch.tensor([text]), use_cache=False).logits[0].float().numpy()
+
+
+@pytest.fixture
+def prepare_media(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Path, Path]]:
+    """Give a function that makes a recipe's tiny model, and prepares a folder of it."""
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
+
+    def run(model_type: str, **sizes: int) -> tuple[Path, Path]:
+        recipe = find_recipe(model_type)
+        source = tiny_models.make(recipe, recipe.tiny[0], tmp_path / model_type)
+        request = Request(target="qaic", ctx_len=48, prefill_seq_len=WIDTH, **sizes)
+        return source, pipeline.prepare(str(source), tmp_path / "prepared", request=request)
+
+    return run
+
+
+def test_a_model_that_sees_answers_as_hugging_face_does(
+    prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    source, folder = prepare_media("llava", full_batch_size=2)
+    predicted(folder)
+    session = open_session(adopt(folder, compiled(folder, tmp_path), Store()))
+    assert isinstance(session, ImageTextToTextSession)
+    rng = np.random.default_rng(0)
+    pictures = [{"pixel_values": rng.standard_normal((1, 3, 28, 28), np.float32)} for _ in range(2)]
+    # One picture, two, which calls cut, and none; the model may write a placeholder itself.
+    texts = [[3, session.marker, 4, 5], [session.marker, 7, session.marker, 9], [*range(20, 31)]]
+    shown = [pictures[:1], pictures[::-1], []]
+    requests = [
+        session.request(text, images=images, generation_len=5, ignore_eos=True)
+        for text, images in zip(texts, shown, strict=True)
+    ]
+    model = AutoModelForImageTextToText.from_pretrained(source, attn_implementation="eager").eval()
+    for made, images, answer in zip(requests, shown, session.generate(requests), strict=True):
+        pixels = [torch.tensor(one["pixel_values"]) for one in images]
+        told = {"pixel_values": torch.cat(pixels)} if images else {}
+        tokens = torch.tensor([[*made.prompt, *answer.token_ids]])
+        with torch.no_grad():
+            logits = model(input_ids=tokens, **told, use_cache=False).logits[0].float()
+        after = logits[len(made.prompt) - 1 : -1]
+        chosen = after.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
+        assert (after.max(1).values - chosen).max() <= 0.01 * after.std()  # half precision
+
+
+def test_programs_of_models_that_hear_have_the_names_of_qefficient(
+    prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    _, folder = prepare_media("qwen2_audio", batch_size=2)
+    language, audio = predicted(folder)["programs"]
+    assert [one["name"] for one in language["inputs"]] == ["input_ids", "position_ids", "audio_idx"]
+    assert [one["name"] for one in language["outputs"]] == ["logits", "audio_idx_output"]
+    (kept,) = (one for one in language["states"] if one["kind"] == "features")
+    assert (kept["name"], kept["axes"][:2]) == ("audio_embeds", [1, "audio_rows"])
+    assert kept["dtype"] == "float16"
+    sizes = [entry["symbols"]["audio_rows"] for entry in language["specializations"]]
+    assert sizes == ["16", "16"]  # of two rows of eight tokens
+    assert audio["outputs"][0]["shape"][0] == "batch_size"
+    assert "-split-retained-state-io" in (folder / SCRIPT).read_text()
+    assert (compiled(folder, tmp_path) / "audio" / PROGRAM).is_file()
 
 
 def test_an_encoder_answers_as_hugging_face_does(

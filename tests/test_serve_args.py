@@ -144,11 +144,11 @@ def test_batches_that_begin_together(tmp_path: Path) -> None:
 
 def test_images_are_embedded_by_a_process_of_their_own(tmp_path: Path) -> None:
     vision = program("vision", "float16")
-    package = compiled(tmp_path / "package", vision, program("decoder"), flags={"num_devices": 2})
+    package = compiled(tmp_path / "package", vision, program("language"), flags={"num_devices": 2})
     needed = serve_args(package)
     assert needed.qpc_paths == {
         "vision_qpc_path": str(package.path / "qpc/vision"),
-        "lang_qpc_path": str(package.path / "qpc/decoder"),
+        "lang_qpc_path": str(package.path / "qpc/language"),
     }
     embed, generate = needed.commands
     assert embed.environment == {"VLLM_QAIC_QPC_PATH": needed.qpc_paths["vision_qpc_path"]}

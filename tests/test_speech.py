@@ -162,6 +162,10 @@ FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
         _zero("wav2vec2_conformer.encoder.layers.0.conv_module.depthwise_conv.weight"),
     ),
     "parakeet: distances": ("parakeet_ctc-base", _unshifted),
+    "lasr: convolution": (
+        "lasr_ctc-base",
+        _zero("encoder.layers.1.conv.depthwise_conv.weight"),
+    ),
     "wav2vec2-bert: distances": ("wav2vec2-bert-base", _narrow),
     "unispeech: positions": (
         "unispeech-base",
@@ -394,35 +398,42 @@ class _Direct:
         return {"logits": logits.numpy(), "lengths": lengths.numpy()}
 
 
-def test_text_and_times_of_pieces_are_of_the_models_labels(tmp_path: Path) -> None:
-    """Parakeet's frames are 80 ms long, and its labels pieces of words, of which the last is the blank."""
-    recipe = find_recipe("parakeet_ctc")
-    folder = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "parakeet")
-    pieces = [f"\u2581w{at}" if at % 2 else f"x{at}" for at in range(36)]
-    vocab = {one: at for at, one in enumerate([*pieces, "<pad>"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="x0"))
+@pytest.mark.parametrize(
+    ("model_type", "name", "blank", "frame"),
+    [("parakeet_ctc", "Parakeet", 36, 0.08), ("lasr_ctc", "Lasr", 0, 0.04)],
+)
+def test_text_and_times_of_pieces_are_of_the_models_labels(
+    tmp_path: Path, model_type: str, name: str, blank: int, frame: float
+) -> None:
+    """Frames are some times 10 ms long, and labels pieces of words, of which the last or the first is the blank."""
+    recipe = find_recipe(model_type)
+    folder = tiny_models.make(recipe, recipe.tiny[0], tmp_path / name)
+    pieces = [f"\u2581w{at}" if at % 2 else f"x{at}" for at in range(37)]
+    pieces[blank] = "<pad>"
+    vocab = {one: at for at, one in enumerate(pieces)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="x2"))
     tokenizer.decoder = tokenizers.decoders.Metaspace()
     tokenizer.add_special_tokens(["<pad>"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    extract = transformers.ParakeetFeatureExtractor(feature_size=16)
+    extract = getattr(transformers, f"{name}FeatureExtractor")(feature_size=16)
     extract.save_pretrained(folder)
-    theirs = transformers.ParakeetForCTC.from_pretrained(folder).eval()
+    theirs = getattr(transformers, f"{name}ForCTC").from_pretrained(folder).eval()
     session = LabelledSpeechSession(folder, _Direct(theirs))
     sound = voice(31_000, RATE, 1)
-    heard = extract(sound, sampling_rate=RATE)
-    (bias,) = (value for name, value in theirs.ctc_head.named_parameters() if "bias" in name)
+    heard = extract(sound, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt")
+    (bias,) = (value for of, value in theirs.ctc_head.named_parameters() if "bias" in of)
     with torch.no_grad():
         bias -= theirs(**heard).logits.mean((0, 1))  # else one label is the likeliest of all frames
         labels = theirs(**heard).logits[0].argmax(-1).tolist()
-    kept = [one for at, one in enumerate(labels) if one != 36 and [one] != labels[at - 1 : at]]
+    begun = [at for at, one in enumerate(labels) if [one] != labels[at - 1 : at]]
+    kept = [labels[at] for at in begun if labels[at] != blank]
     (found,) = session.transcribe(sound)
     assert found.text == tokenizer.decode(kept).strip()
-    begun = [at for at, one in enumerate(labels) if pieces[one : one + 1] and one % 2]
-    begun = [at for at in begun if [labels[at]] != labels[at - 1 : at]]
+    words = [at for at in begun if labels[at] != blank and labels[at] % 2]
     assert [word.start for word in found.words if word.text[0] == "w"] == pytest.approx(
-        [at * 0.08 for at in begun]
+        [at * frame for at in words]
     )
-    assert len(begun) > 2
+    assert len(words) > 2
     (long,) = session.transcribe(voice(50_000, RATE, 2))  # in windows
     assert long.words[-1].end > 2.5
 

@@ -132,13 +132,13 @@ def _triangles(edges: Array, places: Array) -> Array:
 
 
 @lru_cache
-def kaldi_filters(bins: int, size: int, rate: int, low: float) -> Array:
+def kaldi_filters(bins: int, size: int, rate: int, low: float, high: float) -> Array:
     """Return mel filters as Kaldi makes them, (size // 2 + 1, bins): triangles in mel, not in hertz."""
 
     def mel(hertz: Any) -> Array:
         return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))
 
-    edges = np.linspace(mel(low), mel(rate // 2), bins + 2)
+    edges = np.linspace(mel(low), mel(high), bins + 2)
     return _triangles(edges, mel((rate / size) * np.arange(size // 2 + 1)))
 
 
@@ -146,7 +146,7 @@ def _kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
     """Return what computes Kaldi's log-mel features, (frames, bins), no bin of which is normalized yet."""
     bins, rate = int(settings.get("num_mel_bins", 80)), int(settings.get("sampling_rate", _RATE))
     window = np.hanning(_WIDTH) ** 0.85  # Povey's
-    filters = kaldi_filters(bins, _SIZE, rate, 20.0)
+    filters = kaldi_filters(bins, _SIZE, rate, 20.0, rate // 2)
 
     def compute(samples: Array) -> Array:
         # As 16-bit integers, which is what Kaldi reads.
@@ -274,6 +274,25 @@ def _nemo(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
 
 
+def _lasr(settings: Mapping[str, Any]) -> Features:
+    """LASR's log-mel features, which nothing normalizes."""
+    bins, size = int(settings.get("feature_size", 128)), int(settings.get("n_fft", _SIZE))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    width = int(settings.get("win_length", _WIDTH))
+    window, filters = np.hanning(width), kaldi_filters(bins, size, rate, 125.0, 7500.0)
+
+    def compute(samples: Array) -> Array:
+        frames = _frames(np.asarray(samples, np.float32), width, hop)
+        logs = np.empty((len(frames), bins), np.float32)
+        for start in range(0, len(frames), _BLOCK):
+            spectra = np.fft.rfft(frames[start : start + _BLOCK] * window, n=size, axis=1)
+            powers = np.abs(spectra) ** 2
+            logs[start : start + _BLOCK] = np.log(np.maximum(powers @ filters, 1e-5))
+        return logs
+
+    return Features(name="input_features", rate=rate, compute=compute, step=hop, least=width)
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
     {
         "Wav2Vec2FeatureExtractor": _plain,
@@ -281,5 +300,6 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "Speech2TextFeatureExtractor": _utterance,
         "WhisperFeatureExtractor": _whisper,
         "ParakeetFeatureExtractor": _nemo,
+        "LasrFeatureExtractor": _lasr,
     }
 )

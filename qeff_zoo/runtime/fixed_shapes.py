@@ -10,10 +10,14 @@ from qeff_zoo.adapters import IDS
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.by_token import by_token
 from qeff_zoo.runtime.decoder import PADDING
-from qeff_zoo.runtime.program import Array, Specializations
+from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 #: Input of which the length says of how many tokens of a row a call returns logits.
 KEPT = "num_logits_to_keep"
+#: Inputs that have one number to a row; others have one to a token.
+_OF_ROWS = frozenset({IDS, "image_idx", "audio_idx"})
+#: Begins names of inputs that have one to a position of the context.
+_OF_CONTEXT = "of_context."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,8 +117,7 @@ class FixedShapes:
         for name, array in inputs.items():
             full[name] = array
             if array.ndim == 2:
-                # The slot of an adapter is one to a row, all else one to a token.
-                columns = (shape[0], 1 if name == IDS else shape[1])
+                columns = shape[0], _columns(name, symbols)
                 filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
                     filled[:, : array.shape[1]] = array[0]
@@ -164,6 +167,87 @@ class FixedShapes:
         given = dict(zip(places, rows, strict=True))
         slots = [given[place] if place in given else next(others) for place in range(batch)]
         return np.array(slots, np.int64)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WholeCall:
+    """A call that has the shapes of one specialization.
+
+    Args:
+        index: Of the specialization.
+        inputs: As they were given.
+    """
+
+    index: int
+    inputs: Mapping[str, Array]
+
+    def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
+        """Return all of an output of the program."""
+        return output
+
+    def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return no choices: nothing here is of tokens."""
+        return {}
+
+
+class WholeShapes:
+    """The shapes of a program that was compiled for certain pictures or sounds, of which none can be filled up.
+
+    Args:
+        specializations: As in a manifest.
+        inputs: Of the program.
+    """
+
+    def __init__(self, specializations: Specializations, inputs: Mapping[str, Tensor]) -> None:
+        self._every = [
+            {
+                name: [int(entry["symbols"].get(str(axis), axis)) for axis in one.shape]
+                for name, one in inputs.items()
+            }
+            for entry in specializations
+        ]
+
+    def together(
+        self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
+    ) -> list[list[int]]:
+        """Leave every row to a call of its own."""
+        return [[row] for row in sorted(starts)]
+
+    def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> WholeCall:
+        """Find the specialization that a call has the shapes of.
+
+        Raises:
+            GenerationError: There is none.
+        """
+        shapes = {name: [*array.shape] for name, array in inputs.items()}
+        if shapes in self._every:
+            return WholeCall(index=self._every.index(shapes), inputs=inputs)
+        known = " or ".join(str(one) for one in self._every)
+        raise GenerationError(
+            f"The program takes no call of {shapes}; expected {known}, as it was compiled. Prepare pictures and sounds "
+            "as the package's processor does."
+        )
+
+
+def shapes_of(
+    specializations: Specializations, inputs: Mapping[str, Tensor]
+) -> FixedShapes | WholeShapes:
+    """Return what makes calls fit a program.
+
+    Args:
+        specializations: As in a manifest.
+        inputs: Of the program.
+    """
+    if all("seq_len" in entry["symbols"] for entry in specializations):
+        return FixedShapes(specializations)
+    return WholeShapes(specializations, inputs)
+
+
+def _columns(name: str, symbols: Mapping[str, int]) -> int:
+    """Return how many columns an input has."""
+    if name.startswith(_OF_CONTEXT):
+        return symbols["ctx_len"]
+    return 1 if name in _OF_ROWS else symbols["seq_len"]
 
 
 def _keeps(symbols: Mapping[str, int], kept: int) -> bool:

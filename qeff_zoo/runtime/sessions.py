@@ -35,7 +35,7 @@ Session: TypeAlias = (
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
     " | ZeroShotSession | LabelledSpeechSession | SpeechSeq2SeqSession"
 )
-#: Opens a program, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
+#: Opens a program by its role, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
 Opening: TypeAlias = Callable[..., Program]
 
 
@@ -66,7 +66,7 @@ def open_session(
             attention). How the model's keys turn is found first.
         observe: Told of every call, its choices of experts and keys included.
         lean: For one call that shows that it can be made: what it returns may mean nothing.
-        opening: Opens what runs in place of the package's program; None for that itself.
+        opening: Opens what runs in place of the package's programs; None for those themselves.
 
     Raises:
         GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
@@ -100,12 +100,10 @@ def open_session(
     with _fitting(package):
         beside = {part.role for part in task.beside}
         answering, *before = (one for one in package.programs if one.role not in beside)
-        opening = opening or partial(target.open, package, answering.role, lean=lean)
-        opened = opening(threads=threads, choices=observe is not None)
+        opens = partial(opening or partial(target.open, package, lean=lean), threads=threads)
+        opened = opens(answering.role, choices=observe is not None)
         observed = Observed(opened, observe) if observe else opened
-        for program in before:
-            choices[program.role] = target.open(package, program.role, threads=threads, lean=lean)
-        opens = partial(target.open, package, threads=threads, lean=lean)
+        choices |= {program.role: opens(program.role) for program in before}
         others = {one.role for one in package.programs} & beside - {*ROLES}
         choices |= {role: partial(opens, role) for role in others}  # where it is asked for
         if before and task.role == "decoder":

@@ -7,7 +7,7 @@ length on either side that its neighbours answer for, as Hugging Face's pipeline
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -69,9 +69,7 @@ class LabelledSpeechSession:
         #: Of the graph: samples, or frames of features.
         self.input_name = next(name for name in _INPUTS if name in program.inputs)
         #: Samples from one labelled frame to the next.
-        shortened = self.config.get("encoder_config", {}).get("subsampling_factor", 1)
-        strides = self.config.get("conv_stride") or (shortened,)
-        self.step: int = self.features.step * math.prod(strides)
+        self.step: int = self.features.step * math.prod(_strides(self.config))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -181,3 +179,12 @@ class LabelledSpeechSession:
         return Transcription(
             text=text, words=tuple(words), segments=tuple(joined(words)), seconds=seconds
         )
+
+
+def _strides(config: Mapping[str, Any]) -> Sequence[int]:
+    """Return the strides before the encoder, whose product shortens its input."""
+    encoder = config.get("encoder_config", {})
+    if "subsampling_factor" in encoder:
+        return (encoder["subsampling_factor"],)
+    # LASR has two such convolutions, and no more.
+    return config.get("conv_stride") or (encoder.get("subsampling_conv_stride", 1),) * 2

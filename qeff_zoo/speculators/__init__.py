@@ -183,7 +183,9 @@ def with_speculator(checkpoint: "Checkpoint", asked: str | None) -> "Checkpoint"
         return checkpoint
     if asked != mtp.MTP:
         return replace(checkpoint, speculator=open_speculator(asked))
-    found = mtp.find(checkpoint.name, checkpoint.text_config, checkpoint.tensor_names)
+    found = mtp.find(
+        checkpoint.name, checkpoint.text_config, checkpoint.tensor_names, checkpoint.config
+    )
     own = Speculator(
         name=asked,
         folder=checkpoint.folder,

@@ -102,6 +102,8 @@ class Mtp(nn.Module):
         super().__init__()
         config, size = said["config"], said["hidden_size"]
         self.inner: Any = load_meta(config, registry.recipe_for(config))
+        if "without" in said:
+            _WITHOUT[said["without"]](self.inner)
         norm = last_norm(self.inner)
         self.token_norm, self.hidden_norm = deepcopy(norm), deepcopy(norm)
         self.join = nn.Linear(2 * size, size, bias=False)
@@ -140,6 +142,48 @@ def last_norm(model: Any) -> nn.Module:
     return norm
 
 
+class _Stream(nn.Module):
+    """What reads from several streams of hidden states, where there is one.
+
+    Args:
+        writes: Whether to say too with what it is written to.
+    """
+
+    def __init__(self, *, writes: bool) -> None:
+        super().__init__()
+        self._writes = writes
+
+    def forward(self, streams: Tensor) -> Any:
+        """Return the stream, of (batch, seq, 1, size); a layer also adds once what it makes of it."""
+        (stream,) = streams.unbind(2)
+        return (streams.new_ones(streams.shape[:3]), stream) if self._writes else stream
+
+
+def _drop_streams(model: Any) -> None:
+    """Let a Hunyuan 4 have one stream of hidden states."""
+    model.model.hc_head = _Stream(writes=False)
+    for layer in model.model.layers:
+        layer.attn_hc, layer.ffn_hc = _Stream(writes=True), _Stream(writes=True)
+
+
+def _drop_half(model: Any) -> None:
+    """Let layers of LongCat-Flash have one attention and one MLP, and no experts."""
+    for layer in model.model.layers:
+        del layer.mlp
+        for name in ("self_attn", "mlps", "input_layernorm", "post_attention_layernorm"):
+            setattr(layer, name, getattr(layer, name)[:1])
+        give(layer, _half)
+
+
+def _half(self: Any, hidden_states: Tensor, **given: Any) -> Tensor:
+    """Compute the first half of a layer of LongCat-Flash (its class's `forward`), without the shortcut."""
+    attended, _ = self.self_attn[0](hidden_states=self.input_layernorm[0](hidden_states), **given)
+    hidden = hidden_states + attended
+    result: Tensor = hidden + self.mlps[0](self.post_attention_layernorm[0](hidden))
+    return result
+
+
+_WITHOUT: Mapping[str, Any] = MappingProxyType({"streams": _drop_streams, "half": _drop_half})
 _LAYERS: Mapping[str, Any] = MappingProxyType({"eagle3": Eagle3, "mtp": Mtp})
 
 

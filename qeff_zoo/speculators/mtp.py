@@ -8,6 +8,7 @@ with one layer: what is written here is only how tokens and hidden states come i
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from qeff_zoo.errors import SpeculatorError
@@ -36,6 +37,7 @@ class Form:
         count: Layers that predict it together.
         called: What other names parts of the layer have, and those of the model's own.
         unread: Parts of the layer that are the model's own.
+        without: What it has not of the model's layers: "streams" of hidden states, or their second "half".
     """
 
     layer: str
@@ -53,6 +55,7 @@ class Form:
     count: int = 1
     called: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    without: str = ""
 
 
 _DEEPSEEK = Form(  # V3, V3.2; GLM 4.5 to 5
@@ -66,7 +69,7 @@ _DEEPSEEK = Form(  # V3, V3.2; GLM 4.5 to 5
 )
 FORMS = (
     _DEEPSEEK,
-    replace(  # Hunyuan 3
+    replace(  # Hunyuan 3, Ling 3
         _DEEPSEEK,
         norm="model.layers.{count}.final_layernorm.weight",
         head="",
@@ -91,6 +94,43 @@ FORMS = (
         norm="model.mtp_layers.0.final_layernorm.weight",
         hidden_first=True,
         normed=True,
+    ),
+    Form(  # MiniMax M3
+        layer="model.mtp.layers.0.transformer_layer.",
+        token_norm="model.mtp.layers.0.enorm.weight",
+        hidden_norm="model.mtp.layers.0.hnorm.weight",
+        join="model.mtp.layers.0.eh_proj.weight",
+        norm="model.mtp.layers.0.final_layernorm.weight",
+        attention="minimax_m3_sparse",
+    ),
+    Form(  # Hunyuan 4
+        layer="model.mtp_layers.0.",
+        token_norm="model.mtp_layers.0.enorm.weight",
+        hidden_norm="model.mtp_layers.0.hnorm.weight",
+        join="model.mtp_layers.0.eh_proj.weight",
+        norm="model.mtp_layers.0.final_layernorm.weight",
+        normed=True,
+        told={"hc_mult": 1, "hc_magnitude": 1.0, "hc_eps": 0.0},
+        unread=("embed_tokens.", "shared_head."),
+        without="streams",
+    ),
+    Form(  # LongCat-Flash
+        layer="model.mtp.layers.0.",
+        token_norm="model.mtp.layers.0.enorm.m.weight",
+        hidden_norm="model.mtp.layers.0.hnorm.m.weight",
+        join="model.mtp.layers.0.eh_proj.weight",
+        norm="model.mtp.norm.weight",
+        embed="model.mtp.embed_tokens.weight",
+        normed=True,
+        told={"num_layers": 1, "n_routed_experts": 2, "zero_expert_num": 0, "moe_topk": 2},
+        count=2,  # of which transformers counts two a layer
+        called={
+            "self_attn.": "self_attn.0.",
+            "input_layernorm.": "input_layernorm.0.",
+            "post_attention_layernorm.": "post_attention_layernorm.0.",
+            "transformer_layer.mlp.": "mlps.0.",
+        },
+        without="half",
     ),
     Form(  # MiMo-V2-Flash
         layer="model.mtp.layers.0.",
@@ -127,6 +167,10 @@ _FRONT = ("token_norm", "hidden_norm", "join", "norm")
 _OTHER = re.compile(r"(^|[._])mtp[._]|nextn")
 
 
+#: What the names of a language model's tensors begin with in some that see.
+_WITHIN = "language_model."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """An MTP layer of a checkpoint.
@@ -142,25 +186,30 @@ class Found:
     layer: Mapping[str, str]
 
 
-def find(name: str, config: Mapping[str, Any], tensors: Iterable[str]) -> Found:
+def find(
+    name: str, config: Mapping[str, Any], tensors: Iterable[str], outer: Mapping[str, Any]
+) -> Found:
     """Find the MTP layer of a checkpoint.
 
     Args:
         name: Of the model, for messages.
         config: Of its language model.
         tensors: Their names.
+        outer: Of the whole model, which may be one that sees.
 
     Raises:
         SpeculatorError: There is none, or none of a form that is known.
     """
     every, count = {*tensors}, config.get("num_hidden_layers")
     begun: list[str] = []
-    for form in FORMS:
+    for form, prefix in product(FORMS, ("", _WITHIN)):
         parts = ("layer", *_FRONT, "head", "embed")
-        names = {part: str(getattr(form, part)).format(count=count) for part in parts}
+        told = {part: str(getattr(form, part)).format(count=count) for part in parts}
+        names = {part: prefix + told[part] if told[part] else "" for part in parts}
         absent = sorted({names[part] for part in _FRONT} - every)
-        if not absent:
-            return _read(config, form, names, every)
+        if not absent and any(one.startswith(names["layer"]) for one in every):
+            found = _read(config, form, names, every)
+            return _within(found, outer) if prefix else found
         if names["join"] in every:
             begun += absent
     if begun:
@@ -179,6 +228,14 @@ def find(name: str, config: Mapping[str, Any], tensors: Iterable[str]) -> Found:
         f"{name!r} has no MTP layer, as --speculator {MTP!r} asks for. Expected a checkpoint with a tensor "
         f"{_known(count)}. Draft with 'lookup', or give the folder or repository of heads."
     )
+
+
+def _within(found: Found, outer: Mapping[str, Any]) -> Found:
+    """Let a layer be one of a model that sees, whose language model alone has other names."""
+    one = {**outer, "text_config": found.said["config"]}
+    one.pop("quantization_config", None)
+    layer = {_WITHIN + name: tensor for name, tensor in found.layer.items()}
+    return replace(found, said={**found.said, "config": one}, layer=layer)
 
 
 def _known(count: Any) -> str:
@@ -214,6 +271,7 @@ def _read(
         "config": one,
         "own": own,
         **{key: True for key, value in told.items() if value},
+        **({"without": form.without} if form.without else {}),
     }
     return Found(said=said, sources=sources, layer=layer)
 
@@ -226,6 +284,7 @@ def _of_one_layer(config: Mapping[str, Any], form: Form, *, sparse: bool) -> dic
     mlp: dict[str, Any] = {"mlp_layer_types": ["sparse" if sparse else "dense"]}
     mlp |= {"first_k_dense_replace": whole, "moe_layer_start_index": whole, "mlp_only_layers": none}
     mlp["indexer_types"] = ["full"]  # there is none before it to share one with
+    mlp["layer_group_size"] = 1  # the last of each group attends to all
     mixed = any("expert" in key for key in config)
     kinds = {key: mlp[key] for key in mlp if key in config or (key == "mlp_layer_types" and mixed)}
     if form.attention:

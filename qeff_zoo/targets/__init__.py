@@ -88,8 +88,12 @@ class Target(Protocol):
         """Which of `WEIGHTS` and `STORED` of `qeff_zoo.numerics` it takes weights in."""
 
     @property
-    def programs(self) -> int:
-        """How many programs a package for it may have."""
+    def beside(self) -> tuple[str, ...]:
+        """Roles of the programs that a package for it may have beside the one that answers."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether its programs take the sizes alone that they were compiled for, also of pictures."""
 
     @property
     def ways(self) -> Mapping[str, str]:

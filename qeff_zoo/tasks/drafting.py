@@ -110,7 +110,7 @@ def tracing_of_layer(model: Any, *, speculator: Mapping[str, Any], **variant: An
     """
     layer = model.speculator = layers.build(speculator, model).eval()
     hollow(layer)
-    size = speculator["config"]["hidden_size"]
+    size = speculator.get("joins", [speculator["hidden_size"]])[0]
 
     def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
         return {"hidden_states": (torch.zeros(*position_ids.shape, size), {0: batch, 1: seq})}

@@ -60,20 +60,21 @@ def _variant(
 def _pictures(shape: Shape) -> list[dict[str, Any]]:
     symbols = {"image_rows": _PATCHES // _MERGED, "segments": 3, "windows": _PATCHES // _MERGED}
     sides = {"height": _SIDE, "width": _SIDE}
-    return named("Picture", [{"patches": _PATCHES, **symbols, **sides}])
+    return named("Picture", [{"batch_size": 1, "patches": _PATCHES, **symbols, **sides}])
 
 
 def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
-    """As for text; a call is given as many rows of features as it has tokens.
+    """As for text; a call is given as many rows of features as the widest has tokens: a device keeps them in one place.
 
     Args:
         rows: Symbol of their number.
         shape: Of the package.
     """
     found = text_generation.TASK.specializations(shape)
-    for one in found:
-        symbols = one["symbols"]
-        symbols[rows] = str(int(symbols["batch_size"]) * int(symbols["seq_len"]))
+    every = [one["symbols"] for one in found]
+    widest = max(int(one["batch_size"]) * int(one["seq_len"]) for one in every)
+    for one in every:
+        one[rows] = str(widest)
     return found
 
 

@@ -17,7 +17,9 @@ take features that are there already has them in place of the embeddings of its 
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +29,7 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.recipe import Images, Media, Sounds
+from qeff_zoo.states import mark_token
 from qeff_zoo.tasks import Tracing, decoding
 from qeff_zoo.tasks.vision import MERGES, swapped
 from qeff_zoo.transforms.retained_state import RetainedState
@@ -179,4 +182,15 @@ def tracing(
             found[f"{TYPES}{told.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    return decoding.tracing(model, step=step, more=more, **variant)
+    made = decoding.tracing(model, step=step, more=more, **variant)
+    index, token = f"{step.modality}_index", int(getattr(config, told.token))
+    return replace(made, then=partial(_finish, then=made.then, index=index, token=token))
+
+
+def _finish(graph: Any, *, then: Callable[[Any], object] | None, index: str, token: int) -> None:
+    """Let an input of a portable graph say which token's features it finds."""
+    if then:
+        then(graph)
+    for value in graph.graph.inputs:
+        if value.name == index:
+            mark_token(value, token)

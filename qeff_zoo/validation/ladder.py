@@ -55,7 +55,7 @@ def validate(
         level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
         progress: Told of every step.
-        opening: Opens what predicts the package's program on this machine, which is then compared in its place, and
+        opening: Opens what predicts the package's programs on this machine, which are then compared in their place, and
             with Hugging Face's model in the device's numerics as well.
 
     Raises:

@@ -8,7 +8,8 @@ place differ by less than the noise, which is measured: the same scores with eve
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -96,6 +97,19 @@ class _Seen:
     scores: dict[str, Array] = field(default_factory=dict)
 
 
+_UNWATCHED: ContextVar[bool] = ContextVar("unwatched", default=False)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Leave choices alone that are not the model's, for a while."""
+    token = _UNWATCHED.set(True)
+    try:
+        yield
+    finally:
+        _UNWATCHED.reset(token)
+
+
 class _Watch(TorchDispatchMode):
     """Hands every choice of a call to a function, which may return other indices.
 
@@ -121,7 +135,7 @@ class _Watch(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         kind, place = _OPERATORS.get(func, ("", 0))
-        if kind not in self._kinds or not args[0].is_floating_point():
+        if _UNWATCHED.get() or kind not in self._kinds or not args[0].is_floating_point():
             return result
         given: Tensor = args[0]
         name = f"{kind}.{self._calls[kind]}"

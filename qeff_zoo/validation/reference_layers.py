@@ -9,13 +9,13 @@ goes on from its own state.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from qeff_zoo.validation.cases import LAYER_ANSWERS
@@ -228,9 +228,11 @@ class Mtp(OfLayer):
     def __init__(self, model: Any, told: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
         super().__init__(model, [model.get_output_embeddings()])
         said = told["said"]
-        kind = type(model.config.get_text_config())
+        sees = "text_config" in said["config"]
+        kind = type(model.config if sees else model.config.get_text_config())
         config = kind.from_dict(kind._decode_special_floats(said["config"]))
-        classes: Any = AutoModelForCausalLM._model_mapping  # the model may be one that sees
+        auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+        classes = auto._model_mapping
         self._inner, loaded = classes[kind].from_pretrained(
             None,
             config=config,
@@ -242,11 +244,18 @@ class Mtp(OfLayer):
             output_loading_info=True,
         )
         unread = ("lm_head.weight", "embed_tokens.weight", "embeddings.weight")
+        without = _WITHOUT.get(said.get("without"), {})
         missing = {one for one in loaded["missing_keys"] if not one.endswith(unread)}
+        missing = {one for one in missing if not any(part in one for part in without)}
+        missing = {one for one in missing if not sees or ".language_model." in one}
         if missing := missing or {*loaded["unexpected_keys"]}:
             raise ValueError(f"The layer's tensors are others than {sorted(missing)[:5]}.")
         if hasattr(self._inner, "set_experts_implementation"):
             self._inner.set_experts_implementation("eager")
+        for part, value in without.items():
+            for name, parameter in self._inner.named_parameters():
+                if part in name:
+                    nn.init.constant_(parameter, value)
         model.speculator.inner = self._inner.eval()
         decoder = self._inner.get_decoder()
         self._norm = getattr(decoder, "norm", None) or decoder.norm_f
@@ -289,6 +298,17 @@ class Mtp(OfLayer):
         return logits
 
 
+#: Of what a layer is without, parts of names, and values of parameters with which transformers' class adds nothing by
+#: them: what a stream is read and written with is 1, and half a layer hands on what it is given.
+_WITHOUT: Mapping[Any, Mapping[str, float]] = MappingProxyType(
+    {
+        "streams": {
+            **{f"hc{dot}{name}": 0.0 for dot in "._" for name in ("fn", "scale")},
+            **{f"hc{dot}base": 100.0 for dot in "._"},
+        },
+        "half": {".mlp.": 0.0, "self_attn.1.": 0.0, "mlps.1.": 0.0, "layernorm.1.": 1.0},
+    }
+)
 #: What the rotations of a layer follow from.
 _ROTATED = (
     *("hidden_size", "num_attention_heads", "max_position_embeddings"),

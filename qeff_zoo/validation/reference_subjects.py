@@ -24,7 +24,7 @@ from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
 from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
 from qeff_zoo.validation.drawings import draw
-from qeff_zoo.validation.reference_choices import Watching
+from qeff_zoo.validation.reference_choices import Watching, unwatched
 from qeff_zoo.validation.reference_layers import OfLayer
 from qeff_zoo.validation.reference_media import Media
 
@@ -145,7 +145,8 @@ class _Logits(Answers):
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
             if layer:
                 after = [tokens_of_layer(self._sequences[one], at) for one, at in pairs]
-                drafted = layer.logits(inputs["input_ids"], rows, columns, after)
+                with unwatched():  # what it chooses itself is none of the model's choices
+                    drafted = layer.logits(inputs["input_ids"], rows, columns, after)
             else:
                 assert callable(self._heads)
                 after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]

@@ -47,6 +47,7 @@ def speculation_of(
         return Speculation(most=most, drafter=lambda _: PromptLookup(costs))
     if not isinstance(drafts, TextGenerationSession):
         assert not isinstance(drafts, str)
+        _check_read(session, drafts)
         if drafts.states:
             layer = Layer(drafts)
             costs = replace(measure(session.decoder, most), drafting=layer.measure())
@@ -83,6 +84,20 @@ def _check(session: TextGenerationSession) -> None:
         raise GenerationError(
             f"Package {name!r} has {' and '.join(kinds)} states, which its device keeps, so that a rejected token "
             "cannot be taken back. Expected states that grow with the context alone. Run it without speculation."
+        )
+
+
+def _check_read(session: TextGenerationSession, drafts: Program) -> None:
+    """Refuse what drafts from more than a package hands out: without it nothing would ever be drafted."""
+    decoder = session.decoder
+    read = {name for name in drafts.inputs if name.startswith(("past_key.", "past_value."))}
+    lacking = sorted(read - {*decoder.states}) or [
+        name for name in ("hidden_states",) if name not in decoder.program.outputs
+    ]
+    if lacking:
+        raise GenerationError(
+            f"Package {str(session.folder)!r} has no {lacking[0]!r}, from which its own {HEADS!r} draft; expected one "
+            "whose model was built together with what drafts for it. Build it again with --speculator."
         )
 
 

@@ -31,7 +31,8 @@ class OpenvinoTarget(OrtTarget):
     weights: tuple[str, ...] = ("int8", "int4", STORED)  # its products of floats are not faster
     reads: tuple[str, ...] = ("text",)
     no_adapters: str = "it reads prompts in a second engine, which would need them in another form"
-    programs: int = 1
+    beside: tuple[str, ...] = ()
+    fixed: bool = False
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return both engines."""

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from qeff_zoo.numerics import STORED, WEIGHTS
 from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
+from qeff_zoo.tasks import Role
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class OrtTarget:
     no_adapters: str = ""
     keeps_weights: bool = True
     reads: tuple[str, ...] = ("text", "image", "sound")
-    programs: int = 4
+    beside: tuple[str, ...] = get_args(Role)
+    fixed: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(

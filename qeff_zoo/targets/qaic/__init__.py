@@ -33,7 +33,8 @@ class QaicTarget:
     no_adapters: str = ""
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text",)
-    programs: int = 1
+    beside: tuple[str, ...] = ("vision", "audio")
+    fixed: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(
@@ -133,9 +134,10 @@ class QaicTarget:
         lean: bool = False,
     ) -> "Program":
         """Open a QPC on the cards of this machine."""
-        from qeff_zoo.targets.qaic import session
+        from qeff_zoo.targets.qaic import features, session
 
-        return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
+        opened = session.open_program(package, role, threads=threads, choices=choices, lean=lean)
+        return features.adapted(opened, opened.features)
 
     def runs_here(self, program: "ProgramPlan") -> bool:
         """Tell whether this machine has the cards that a program is compiled for, and they are free."""
@@ -159,9 +161,9 @@ class QaicTarget:
         choices: bool = False,
     ) -> "Program":
         """Open a lowered graph in ONNX Runtime, in the numerics of a card."""
-        from qeff_zoo.targets.qaic import prediction
+        from qeff_zoo.targets.qaic import features, prediction
 
-        return prediction.open_program(
+        opened = prediction.open_program(
             lowered.model,
             layout,
             folder,
@@ -170,6 +172,7 @@ class QaicTarget:
             threads=threads,
             choices=choices,
         )
+        return features.adapted(opened, opened.features)
 
 
 TARGET = QaicTarget()

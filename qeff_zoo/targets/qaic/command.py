@@ -65,10 +65,10 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
         name: Of the program.
     """
     options = program.flags
-    adapts = "max_loras" in program.variant
-    if program.shape.apart or adapts:  # else nobody could hand states over
+    shared = {"max_loras", "images", "sounds"} & {*program.variant}
+    if program.shape.apart or (shared and program.decodes):  # else nobody could hand states over
         options = {**options, "split_retained_state_io": True}
-    return told(Files(name), options, decodes=adapts or bool(program.shape.ctx_len))
+    return told(Files(name), options, decodes=program.decodes)
 
 
 def told(

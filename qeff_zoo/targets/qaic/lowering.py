@@ -22,7 +22,7 @@ from qeff_zoo.passes import layers, narrowing, position_tables, sequences
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic import blocking, ops, states
+from qeff_zoo.targets.qaic import blocking, ops, placing, states
 from qeff_zoo.weights import products
 from qeff_zoo.weights.external_data import placeholder
 from qeff_zoo.weights.layout import Slot
@@ -85,6 +85,7 @@ def lower(
     if program.shape.apart:
         states.name_for_handover(model.graph)
     states.retain_adapters(model.graph)
+    placing.place(model.graph)
     ways["weights"] = weights.stored_ways()
     layers.name_nodes(model)
     return Lowered(

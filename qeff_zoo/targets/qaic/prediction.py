@@ -18,10 +18,10 @@ from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.prediction import device
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
-from qeff_zoo.runtime.fixed_shapes import FixedShapes
+from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
-from qeff_zoo.states import part_adapters
+from qeff_zoo.states import part_shared
 from qeff_zoo.targets.ort.session import dtypes_of, open_graph
 from qeff_zoo.targets.qaic import ops
 from qeff_zoo.weights import external_data
@@ -107,12 +107,12 @@ class PredictedProgram:
     ) -> None:
         self._session, self._choices = session, choices
         self.specializations = program.specializations
-        self.states, self.matrices = part_adapters(program.states)
+        self.states, self.matrices, self.features = part_shared(program.states)
         inputs = Tensor.by_name(program.inputs)
         # Slots are found here, of the rows of a call.
         self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
         self.outputs = Tensor.by_name(program.outputs)
-        self._shapes = FixedShapes(program.specializations)
+        self._shapes = shapes_of(program.specializations, self.inputs)
         self._memory: dict[str, Array] = new_states(
             program.states, dtypes_of(session), self.specializations
         )
@@ -133,7 +133,7 @@ class PredictedProgram:
         call = self._shapes.fit(inputs, rows)
         found = self._session.run(self._names, {**call.inputs, **self._memory})
         made = dict(zip(self._names, found, strict=True))
-        kept = (*self.states, *self.matrices)
+        kept = (*self.states, *self.matrices, *self.features)
         self._memory = {state.name: made.pop(state.output) for state in kept}
         answers = {
             name: call.answer(made.pop(name), one.shape) for name, one in self.outputs.items()

@@ -54,7 +54,7 @@ def write_script(text: str, folder: Path) -> None:
 def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[str, str]]:
     """Yield path and content of each config."""
     options = program.flags
-    yield files.specializations, configs.specializations(program.specializations)
+    yield files.specializations, configs.specializations(program.specialized(model.graph))
     if states := float_states(model):
         yield files.custom_io, configs.custom_io(states, configs.state_types(options))
     yield from chosen_configs(options, model, files)

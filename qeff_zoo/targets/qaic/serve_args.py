@@ -29,7 +29,12 @@ from qeff_zoo.tasks import NAMES, find
 TARGETS = ("qaic", "qnn-aic")
 _PROGRAM = "programqpc.bin"
 #: What roles are called besides.
-_OTHER_NAMES = {"target": "decoder", "vision": "vision_encoder", "embedding": "encoder"}
+_OTHER_NAMES = {
+    "target": "decoder",
+    "language": "decoder",
+    "vision": "vision_encoder",
+    "embedding": "encoder",
+}
 #: Role -> what QEfficient calls the folder of its program.
 _PATH_NAMES = {
     "decoder": "lang_qpc_path",

@@ -18,10 +18,10 @@ import numpy as np
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.fixed_shapes import FixedShapes
+from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Memory, Tensor
-from qeff_zoo.states import part_adapters
+from qeff_zoo.states import part_shared
 from qeff_zoo.targets.qaic import cards
 from qeff_zoo.targets.qaic.buffers import buffer_of
 from qeff_zoo.targets.qaic.sdk import installed
@@ -107,8 +107,7 @@ class QaicProgram:
         self._folder, self._devices = folder, devices
         self._compiler = " ".join(map(str, program.compiler.values()))
         self.specializations = program.specializations
-        self.states, self.matrices = part_adapters(program.states)
-        self._shapes = FixedShapes(program.specializations)
+        self.states, self.matrices, self.features = part_shared(program.states)
         with self._understood("open"):
             self._context = self._rt.Context(self._rt.QIDList(devices))
             self._queue = self._rt.Queue(self._context, devices[0])
@@ -119,16 +118,16 @@ class QaicProgram:
         layout.ParseFromString(bytes(described))
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
-        adapters = {one.name for one in self.matrices}
-        self._require(axes.keys() | adapters, read, {one.name for one in found})
+        shared = {one.name for one in (*self.matrices, *self.features)}
+        self._require(axes.keys() | shared, read, {one.name for one in found})
         self._names = [one.name for one in found]
         buffers = {
             one.name: buffer_of(api, one.name, one.type)
             for one in found
-            if one.name in adapters | axes.keys()
+            if one.name in shared | axes.keys()
         }
-        #: Matrices of adapters, which calls leave out but where the host has others.
-        self._kept = {name: buffer for name, buffer in buffers.items() if name in adapters}
+        #: Matrices of adapters, and features: calls leave them out but where the host has others.
+        self._kept = {name: buffer for name, buffer in buffers.items() if name in shared}
         self._changed: dict[str, Array] = {}
         self._buffers = {name: buffer for name, buffer in buffers.items() if name in axes}
         tensors = {
@@ -139,6 +138,7 @@ class QaicProgram:
         given = {name: tensor for name, tensor in tensors.items() if name in read}
         self.inputs = {name: tensor for name, tensor in given.items() if name != "batch_index"}
         self.outputs = {name: tensor for name, tensor in tensors.items() if name not in read}
+        self._shapes = shapes_of(program.specializations, self.inputs)
         allowed = [[[*one.dims] for one in row.shapes] for row in layout.allowed_shapes]
         self._sizes = [
             self._sizes_of(entry["symbols"], given, allowed or [[[*one.dims] for one in found]])
@@ -203,7 +203,7 @@ class QaicProgram:
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
         """Make sure that the QPC takes and returns what the manifest says."""
         # QNN's converter writes `_` for `.` in names.
-        kept = (*self.states, *self.matrices)
+        kept = (*self.states, *self.matrices, *self.features)
         states = {name for one in kept for name in (one.name, one.name.replace(".", "_"))}
         if lacking := sorted(known - found):
             raise self._foreign(f"it has no {', '.join(map(repr, lacking))}")

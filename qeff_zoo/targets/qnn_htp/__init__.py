@@ -37,7 +37,8 @@ class HtpTarget:
     no_adapters: str = "its compiler takes weights as constants alone"
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text",)
-    programs: int = 1
+    beside: tuple[str, ...] = ()
+    fixed: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
 
     def problems(
