@@ -2,15 +2,15 @@
 """`qeff-zoo quantize`: the integers it chooses, what it folds, and the checkpoint that it writes."""
 
 import json
+import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import warm
 from fixtures_builds import Models
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -369,11 +369,9 @@ def test_what_stays_float_is_copied_as_it_is(checkpoints: dict[str, Path], tmp_p
         assert is_matrix or values.tobytes() == after[name].tobytes()
 
 
-def test_a_build_keeps_the_integers(
-    checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
-    found = qeff_zoo.quantize(checkpoints["llama"], tmp_path / "out", budget=7.0, embeddings=True)
+def test_a_build_keeps_the_integers(models: Models, home: Path, tmp_path: Path) -> None:
+    models.trace(models.llama, home)
+    found = qeff_zoo.quantize(models.llama, tmp_path / "out", budget=7.0, embeddings=True)
 
     package = qeff_zoo.build(found.path, ctx_len=32, prefill_seq_len=8, validate=False)
 
@@ -542,18 +540,15 @@ def test_a_folder_that_holds_something_is_left_alone(
 
 def test_a_killed_run_leaves_no_folder(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from qeff_zoo.calibration import work, quantizing, asked\n"
-        "def stop(*_): Path(sys.argv[3]).touch(); time.sleep(60)\n"
-        "work.Work._copy_rest = stop\n"
+        "import os, sys; from pathlib import Path; from qeff_zoo.calibration import work, quantizing, asked\n"
+        "work.Work._copy_rest = lambda *_: os.kill(os.getpid(), 9)\n"
         "quantizing.quantize(sys.argv[1], Path(sys.argv[2]), asked.Wishes())\n"
     )
-    out, reached = tmp_path / "to" / "out", tmp_path / "reached"
-    command = [sys.executable, "-c", script, str(checkpoints["llama"]), str(out), str(reached)]
-    with subprocess.Popen(command) as process:
-        while not reached.exists() and process.poll() is None:
-            time.sleep(0.05)
-        process.kill()
-    assert reached.exists()
+    out = tmp_path / "to" / "out"
+    command = [warm.PYTHON.executable, "-c", script, str(checkpoints["llama"]), str(out)]
+    killed = subprocess.run(command, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name for path in out.parent.iterdir()] != []
     assert not out.exists()
 
     found = quantize(str(checkpoints["llama"]), out, Wishes())  # which removes what was left
