@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
+from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
@@ -31,6 +31,7 @@ class Case:
         speculate: What drafts tokens: "lookup", "heads", or the folder of a package; None for nothing.
         images: Files of the pictures of each prompt, whose tokens are counted beside `prompt_len`; without any, a
             package that reads pictures is shown one of noise.
+        sounds: The same of recordings, of a package that hears.
     """
 
     batch_size: int
@@ -39,6 +40,7 @@ class Case:
     threads: int | None
     speculate: str | None = None
     images: tuple[str, ...] = ()
+    sounds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,11 @@ class Figures(Case):
     """What was measured: medians over the runs.
 
     Args:
-        ttft_s: Seconds until a request has its first token, on average over the batch; pictures are prepared and
-            encoded in that time.
-        encode_s: Seconds to encode the pictures of a prompt; None of packages that read none.
+        ttft_s: Seconds until a request has its first token, on average over the batch; pictures and sounds are
+            prepared and encoded in that time.
+        encode_s: Seconds to encode the pictures or sounds of a prompt; None of packages that read none.
         image_tokens: Tokens of a prompt that are of pictures.
+        audio_tokens: The same of sounds.
         prefill_tokens_per_s: Prompt tokens, divided by the time of prefill calls.
         decode_tokens_per_s: Generated tokens but the first of each request, divided by the rest of the time; None where
             each request has only one.
@@ -62,6 +65,7 @@ class Figures(Case):
     ttft_s: float
     encode_s: float | None
     image_tokens: int
+    audio_tokens: int
     prefill_tokens_per_s: float
     decode_tokens_per_s: float | None
     e2e_tokens_per_s: float
@@ -80,6 +84,7 @@ def plan(
     spread: bool = False,
     speculate: "Package | Own | None" = None,
     images: Sequence[str] = (),
+    sounds: Sequence[str] = (),
 ) -> list[Case]:
     """List the cases of a package: every batch size with every prompt length.
 
@@ -92,30 +97,34 @@ def plan(
         spread: Sizes that are left out cover the context, and the rows, by doubling.
         speculate: What drafts tokens.
         images: Files of pictures for each prompt.
+        sounds: Files of recordings for each prompt.
 
     Raises:
         GenerationError: The package cannot be measured, or not with these sizes; every reason is given.
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    measured = (TEXT_GENERATION, TEXT2TEXT, IMAGE_TEXT_TO_TEXT)
+    measured = (TEXT_GENERATION, TEXT2TEXT, IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT)
     if package.task not in measured:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
             f"{' or '.join(map(repr, measured))}, whose speed is measured in tokens per second. Measure such a package."
         )
-    sees = package.task == IMAGE_TEXT_TO_TEXT
-    if images and not sees:
-        raise GenerationError(
-            f"--image does not apply to {package.task}, which reads text alone; expected {IMAGE_TEXT_TO_TEXT!r}. Leave "
-            "it out."
-        )
+    for flag, files, task in (
+        ("--image", images, IMAGE_TEXT_TO_TEXT),
+        ("--sound", sounds, AUDIO_TEXT_TO_TEXT),
+    ):
+        if files and package.task != task:
+            raise GenerationError(
+                f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
+            )
+    shown = package.task in (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT)
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
-        new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if sees else 2)))
+        new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if shown else 2)))
     room = sizes.encoder_ctx_len or sizes.ctx_len - new
-    if sees:  # of which pictures have most
+    if shown:  # of which pictures or sounds have most
         room //= 3
     if not prompt_lens:
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
@@ -130,6 +139,7 @@ def plan(
             threads=threads,
             speculate=drafts,
             images=tuple(images),
+            sounds=tuple(sounds),
         )
         for batch, length in product(batch_sizes, prompt_lens)
     ]

@@ -55,13 +55,17 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
     session: Any = open_session(package, threads=case.threads, speculate=drafts)
     runs = [run_once(session, case, number) for number in range(repeat + 1)][1:]
     medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    shown = {"image": 0, "audio": 0}
+    if session.reader:
+        shown[session.part] = int(medians["shown_tokens"])
     return Figures(
         **asdict(case),
         ttft_s=medians["ttft_s"],
         encode_s=medians["encode_s"] if session.reader else None,
-        image_tokens=int(medians["image_tokens"]),
+        image_tokens=shown["image"],
+        audio_tokens=shown["audio"],
         prefill_tokens_per_s=(
-            case.batch_size * (case.prompt_len + medians["image_tokens"]) / medians["prefill_s"]
+            case.batch_size * (case.prompt_len + medians["shown_tokens"]) / medians["prefill_s"]
         ),
         decode_tokens_per_s=(
             case.batch_size * (case.generation_len - 1) / medians["decode_s"]
@@ -84,11 +88,11 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         number: Of the run, which chooses the prompts.
 
     Returns:
-        Seconds of each part, and tokens that were drafted, accepted, and of pictures.
+        Seconds of each part, and tokens that were drafted, accepted, and of pictures or sounds.
     """
     draw = random.Random(number)
     firsts: list[float] = []
-    # Of a picture's tokens there must be none besides its own.
+    # Of the tokens of a picture or a sound there must be none besides its own.
     taken = {session.marker, session.placeholder} if session.reader else set()
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
     prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
@@ -111,7 +115,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         "prefill_s": prefill,
         "decode_s": total - prefill - prepared,
         "encode_s": statistics.mean(sum(p.seconds for p in one.encoded) for one in requests),
-        "image_tokens": len(requests[0].prompt) - case.prompt_len,
+        "shown_tokens": len(requests[0].prompt) - case.prompt_len,
         "total_s": total,
         "drafted": scheduler.timings.drafted_tokens,
         "accepted": scheduler.timings.accepted_tokens,
@@ -119,28 +123,36 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
 
 
 def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
-    """Return a request; every picture is encoded for each, as that of a client whom nobody came before."""
-    choices = {"generation_len": case.generation_len, "ignore_eos": True}
+    """Return a request; what it shows is encoded for each, as that of a client whom nobody came before."""
+    choices: dict[str, Any] = {"generation_len": case.generation_len, "ignore_eos": True}
     if session.reader is None:
         return session.request(prompt, **choices)
     session.reader.forget()
-    shown = case.images or [_noise(number)]
-    request = session.request([*[session.marker] * len(shown), *prompt], images=shown, **choices)
+    shown = getattr(case, session.argument) or [_noise(session, number)]
+    choices[session.argument] = shown
+    request = session.request([*[session.marker] * len(shown), *prompt], **choices)
     if request.limit < case.generation_len:
         seen = len(request.prompt) - case.prompt_len
         raise GenerationError(
-            f"A prompt of {case.prompt_len:,} tokens, pictures of {seen:,} and {case.generation_len:,} new tokens do "
-            f"not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change --prompt-len, "
-            "--generation-len or --image, or build with a larger --ctx-len."
+            f"A prompt of {case.prompt_len:,} tokens, {session.argument} of {seen:,} and {case.generation_len:,} new "
+            f"tokens do not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change "
+            f"--prompt-len, --generation-len or --{session.argument[:-1]}, or build with a larger --ctx-len."
         )
     return request
 
 
-def _noise(number: int) -> Any:
-    """Draw a picture that no other is like."""
+def _noise(session: Any, number: int) -> Any:
+    """Draw a picture, or a sound that fills one window, that no other is like."""
     import numpy as np
 
-    return np.random.default_rng(number).integers(0, 256, (*_PICTURE, 3), np.uint8)
+    from qeff_zoo.media.features import load_features
+
+    random = np.random.default_rng(number)
+    if session.argument == "images":
+        return random.integers(0, 256, (*_PICTURE, 3), np.uint8)
+    frames = session.reader.shape[1]
+    samples: int = frames * load_features(session.folder).step
+    return random.uniform(-0.1, 0.1, samples).astype(np.float32)
 
 
 class _FirstToken:

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import wave
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import AutoModelForMultimodalLM, WhisperFeatureExtractor
 
+from qeff_zoo import bench, bench_case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.features import find
@@ -173,6 +175,26 @@ def test_run_answers_about_a_recording(
     ):
         assert main([*command, *wrong]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_bench_counts_sounds(
+    package: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A window of noise where none is named; a recording of another length has other tokens."""
+    (noise, _) = bench.plan(package, prompt_lens=[10], generation_len=4, threads=1)
+    path = recorded(tmp_path / "speech.wav", sound(5)[: RATE // 2])
+    named = bench.Case(**{**asdict(noise), "sounds": (str(path),)})
+    whole, half = (bench_case.measure(package, one, 1) for one in (noise, named))
+    assert whole.audio_tokens > half.audio_tokens > whole.audio_tokens // 3
+    assert whole.image_tokens == 0
+    assert whole.encode_s
+    assert whole.ttft_s > whole.encode_s
+    assert main(["bench", str(package.path), "--image", "a.png"]) == 1
+    assert "--image does not apply to audio-text-to-text" in capsys.readouterr().err
+    with pytest.raises(
+        GenerationError, match=r"sounds of \d+ and 60 new tokens .* --sound, or build"
+    ):
+        bench_case.measure(package, bench.Case(**{**asdict(named), "generation_len": 60}), 1)
 
 
 def test_a_server_hears_content_parts(

@@ -19,8 +19,8 @@ from qeff_zoo.package import Package
 
 CONTEXT = 48  # of all packages here
 FIGURES = [
-    "batch_size", "prompt_len", "generation_len", "threads", "speculate", "images", "ttft_s",
-    "encode_s", "image_tokens", "prefill_tokens_per_s",
+    "batch_size", "prompt_len", "generation_len", "threads", "speculate", "images", "sounds",
+    "ttft_s", "encode_s", "image_tokens", "audio_tokens", "prefill_tokens_per_s",
     "decode_tokens_per_s", "e2e_tokens_per_s", "peak_rss_bytes", "drafted_tokens", "accepted_tokens",
 ]  # fmt: skip
 
@@ -35,6 +35,7 @@ def figures(**changes: Any) -> bench.Figures:
     """Give figures nobody measured."""
     rates = {"prefill_tokens_per_s": 20.0, "decode_tokens_per_s": 8.0, "e2e_tokens_per_s": 6.0}
     rates |= {"drafted_tokens": 0, "accepted_tokens": 0, "encode_s": None, "image_tokens": 0}
+    rates |= {"audio_tokens": 0}
     return bench.Figures(
         **{**asdict(case()), "ttft_s": 0.5, **rates, "peak_rss_bytes": 1 << 20, **changes}
     )
@@ -190,7 +191,7 @@ def test_the_command_answers_with_a_list(
     (found,) = json.loads(capsys.readouterr().out)
     assert list(found) == FIGURES == [field.name for field in fields(bench.Figures)]
     assert [found[name] for name in FIGURES[:5]] == [2, 4, 2, 1, None]
-    assert all(found[name] > 0 for name in ("ttft_s", *FIGURES[9:-2]))
+    assert all(found[name] > 0 for name in ("ttft_s", *FIGURES[11:-2]))
     assert [found[name] for name in FIGURES[-2:]] == [0, 0]
 
     assert cli.main(argv) == 0

@@ -273,7 +273,7 @@ def test_bench_counts_pictures(package: Package, capsys: pytest.CaptureFixture[s
     prompt = noise.prompt_len + noise.image_tokens
     assert noise.ttft_s > prompt / noise.prefill_tokens_per_s + noise.encode_s
     large = bench.Case(**{**asdict(case), "prompt_len": 218})
-    with pytest.raises(GenerationError, match=r"218 tokens, pictures of 36 and 4 new .* 256"):
+    with pytest.raises(GenerationError, match=r"218 tokens, images of 36 and 4 new .* 256"):
         bench_case.measure(package, large, 1)
     assert bench.plan(package)[0].prompt_len + bench.plan(package)[0].generation_len + 36 <= 256
     told = ["--prompt-len", "8", "--generation-len", "2", "--batch-size", "1", "--repeat", "1"]

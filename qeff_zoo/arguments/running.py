@@ -292,6 +292,13 @@ def _add_bench(commands: Any) -> None:
         metavar="FILE",
         help="a picture of each prompt, of a package that reads them (default: one of noise, 448 x 448)",
     )
+    parser.add_argument(
+        "--sound",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a recording of each prompt, of a package that hears (default: noise that fills one window)",
+    )
     _add_speculate(parser)
     add_threads(parser)
     parser.add_argument(
