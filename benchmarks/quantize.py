@@ -9,7 +9,7 @@ a standard error: how it varies from window to window of the text. MiniLM is jud
 embeddings to those of the float model. `--ggml` is a Python with `gguf` and `libggml-python`, whose C code quantizes
 as llama.cpp does, without an importance matrix; each tensor has the type that llama.cpp's `llama_tensor_get_type`
 chooses, fallbacks for columns that 256 does not divide included. `--gptqmodel` is a checkpoint that GPTQModel made from
-the same text.
+the same text. Of MiniLM, which GPTQModel does not take, its GPTQ rounds the layers where it can be imported.
 """
 
 import argparse
@@ -24,11 +24,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import gptqmodel_bert
 import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from qeff_zoo.calibration import texts
 from qeff_zoo.calibration.asked import Wishes
 from qeff_zoo.calibration.quantizing import quantize
 from qeff_zoo.checkpoint import open_checkpoint
@@ -299,6 +301,15 @@ def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
         bits, values = by_ggml(asked.ggml, "Q4_K_M", plain)
         budget = math.ceil(bits * 1000) / 1000
         yield row("llama.cpp Q4_K_M", bits, values)
+    if importlib.util.find_spec("gptqmodel"):
+        read = texts.read(open_checkpoint(str(folder)), "\n".join(lines), 8192, encoder=True)
+        for symmetric in (True, False):
+            model.load_state_dict(plain, strict=False, assign=True)
+            fields = {"bits": 4, "group_size": 32, "sym": symmetric, "desc_act": False}
+            each, values = gptqmodel_bert.quantized(model, read.inputs(), fields)
+            bits = (inside * each + (weights - inside) * wide) / weights
+            kind = "symmetric" if symmetric else "zero points"
+            yield row(f"GPTQModel 4 bits, groups of 32, {kind}", bits, values)
     chosen: list[dict[str, Any]] = [
         {"embeddings": True, "budget": budget},
         {"embeddings": True, "budget": budget, "zero_points": True},

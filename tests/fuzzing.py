@@ -28,7 +28,9 @@ def allocating(most: int) -> Iterator[None]:
     tracemalloc.start()
     try:
         yield
-        assert tracemalloc.get_traced_memory()[1] <= most
+        if tracemalloc.get_traced_memory()[1] > most:
+            held = tracemalloc.take_snapshot().statistics("lineno")[:5]
+            raise AssertionError(f"More than {most:,} bytes; still held: {[*map(str, held)]}")
     finally:
         tracemalloc.stop()
 

@@ -95,9 +95,11 @@ def read_gguf(path: Path) -> GgufHeader:
         UnsupportedModelError: Its version, or a type of it, cannot be read.
     """
     try:
+        if not path.stat().st_size:  # which cannot be mapped
+            raise _damaged(path, "it is empty")
         with path.open("rb") as file, _mapped(file.fileno()) as data:
             return _Cursor(path, data).header()
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+    except (OSError, ValueError) as error:
         raise CheckpointError(
             f"Cannot read {str(path)!r}: {error}. Expected a readable GGUF file. Check that it is there and that you "
             "may read it."
@@ -213,15 +215,16 @@ class _Cursor:
         (value,) = struct.unpack(f"<{kind}", self._bytes(struct.calcsize(f"<{kind}")))
         return value
 
-    def _count(self, least: int) -> int:
+    def _count(self, least: int, what: str = "entries") -> int:
         """Read how many things follow, of so many bytes each at least."""
         count = int(self._number("Q"))
         if count * least > self.end - self.position:
-            raise _damaged(self.path, f"{count:,} entries are announced at byte {self.position:,}")
+            place = f"byte {self.position:,} of {self.end:,}"
+            raise _damaged(self.path, f"{count:,} {what} are announced at {place}")
         return count
 
     def _text(self, most: int) -> str:
-        length = self._count(1)
+        length = self._count(1, "bytes of a text")
         if length > most:
             raise _damaged(self.path, f"a name has {length:,} bytes, more than {most:,}")
         try:

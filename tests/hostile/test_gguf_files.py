@@ -55,16 +55,16 @@ def file(
 ONE = tensor(b"w", (8,))
 NESTED = struct.pack("<I", 9) + number(1)
 DAMAGED = {
-    "nothing": (b"", "Cannot read"),
+    "nothing": (b"", "it is empty"),
     "other": (b"PK\3\4" + bytes(60), "does not begin"),
     "truncated": (file([], [ONE])[:40], "its header needs"),
     "no data": (file([], [ONE], data=0), "ends at byte"),
-    "pairs": (file(counts=(0, 1 << 60)), "entries are announced"),
+    "pairs": (file(counts=(0, 1 << 60)), "entries are announced at byte 24 of 96"),
     "tensors": (file(counts=(1 << 40, 0)), "entries are announced"),
-    "key": (file([number(1 << 50) + b"k"]), "entries are announced"),
+    "key": (file([number(1 << 50) + b"k"]), "bytes of a text are announced"),
     "long key": (file([pair(b"k" * 2000, 4, bytes(4))]), "a name has 2,000 bytes"),
     "key no text": (file([pair(b"\xff", 4, bytes(4))]), "not UTF-8"),
-    "value": (file([pair(b"k", 8, number(1 << 62))]), "entries are announced"),
+    "value": (file([pair(b"k", 8, number(1 << 62))]), "bytes of a text are announced"),
     "value's type": (file([pair(b"k", 77, bytes(8))]), "type of a metadata value is 77"),
     "array": (file([pair(b"k", 9, struct.pack("<I", 6) + number(1 << 61))]), "are announced"),
     "texts": (file([pair(b"k", 9, struct.pack("<I", 8) + number(1 << 61))]), "are announced"),
