@@ -643,30 +643,60 @@ def test_languages_are_those_of_whisper() -> None:
 # --- sounds of any length --------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Give a package of a model that reads sounds of at most two seconds as they are, and Hugging Face's model."""
-    recipe = find_recipe("moonshine")
-    folder = tmp_path_factory.mktemp("speech") / "moonshine"
-    tiny_models.make(recipe, recipe.tiny[0], folder)
+def hears(folder: Path, name: str, extract: Any, store: Path, *seq_lens: int) -> Any:
+    """Open a package of a tiny model that reads sounds of any length; give it with Hugging Face's model."""
+    model_type, _, variant = name.partition("-")
+    recipe = find_recipe(model_type)
+    (tiny,) = (one for one in recipe.tiny if one.name == variant)
+    tiny_models.make(recipe, tiny, folder)
     said = {"decoder_start_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "max_length": 20}
     (folder / "generation_config.json").write_text(json.dumps(said))
     words = {f"w{number}": number for number in range(3, 257)} | {"<s>": 1, "</s>": 2}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    transformers.Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(folder)
-    theirs = transformers.MoonshineForConditionalGeneration.from_pretrained(
+    extract.save_pretrained(folder)
+    theirs = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(
         folder, attn_implementation="eager"
     ).eval()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("store")))
-        package = pipeline.build(
-            str(folder),
-            Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(16_000, 32_000)),
-            validate=False,
-        ).package
-        yield qeff_zoo.load(package, threads=1), theirs
+        patch.setenv("QEFF_HOME", str(store))
+        asked = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=seq_lens)
+        package = pipeline.build(str(folder), asked, validate=False).package
+        return qeff_zoo.load(package, threads=1), theirs
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Give a package of a model that reads sounds of at most two seconds as they are, and Hugging Face's model."""
+    folder, store = (
+        tmp_path_factory.mktemp("speech") / "moonshine",
+        tmp_path_factory.mktemp("store"),
+    )
+    extract = transformers.Wav2Vec2FeatureExtractor(do_normalize=False)
+    return hears(folder, "moonshine-base", extract, store, 16_000, 32_000)
+
+
+def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
+    """Two of different lengths run together; each has the text that it has alone."""
+    extract = transformers.Speech2TextFeatureExtractor(feature_size=16, num_mel_bins=16)
+    session, theirs = hears(
+        tmp_path / "speech", "speech_to_text-unscaled", extract, tmp_path / "store", 100, 200
+    )
+    sounds = [voice(length, RATE, length) for length in (31_999, 9000)]
+    texts = []
+    for sound, one in zip(sounds, session.transcribe(sounds), strict=True):
+        heard = extract(sound, sampling_rate=RATE, return_tensors="pt")
+        with torch.no_grad():
+            answer = theirs.generate(**heard, do_sample=False)[0, 1:]
+        tokens = [token for part in one.segments for token in part.tokens]
+        assert tokens == [token for token in answer.tolist() if token != 2]
+        assert one.text.split() == [f"w{token}" for token in tokens]
+        texts.append(one.text)
+    assert all(texts)
+    assert texts[0] != texts[1]
+    with pytest.raises(GenerationError, match="expected at most 2"):
+        session.transcribe(voice(40 * RATE, RATE, 1))
 
 
 def test_text_of_sounds_of_any_length_is_that_of_generate(whole: Any) -> None:

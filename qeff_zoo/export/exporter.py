@@ -13,19 +13,18 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
-from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
 from qeff_zoo import tasks
 from qeff_zoo.adapters import Slots
 from qeff_zoo.export import folding, functional, layers, loader, translations
+from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.passes import bfloat16, bodies, linear, rotary
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.semantic.domains import OPSET
 from qeff_zoo.states import mark, mark_layer
 from qeff_zoo.tasks import Tracing
-from qeff_zoo.tasks.images import nothing_kept
 from qeff_zoo.transforms import lora, window_cache
 from qeff_zoo.weights.external_data import is_placeholder, placeholder
 from qeff_zoo.weights.kv_heads import widened
@@ -97,12 +96,8 @@ def _attempt(
 
 def _run_once(tracing: Tracing) -> Any:
     """Run a module as it will be traced, without computing anything."""
-    fake = FakeTensorMode(
-        allow_non_fake_inputs=True,
-        shape_env=ShapeEnv(),
-        static_shapes=True,  # values are symbols
-    )
-    with nothing_kept(), fake as mode, torch.no_grad():
+    # Values are symbols.
+    with uncomputed(shape_env=ShapeEnv(), static_shapes=True) as mode:
         given = tree_map_only(torch.Tensor, mode.from_tensor, tracing.inputs)
         return tracing.module(**given)
 

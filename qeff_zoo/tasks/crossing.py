@@ -25,13 +25,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 from transformers import Cache, EncoderDecoderCache
 from transformers.masking_utils import causal_mask_function
 from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo.export.layers import plain
+from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.states import State
 from qeff_zoo.tasks import Tracing, decoding, listening, positions_of
 from qeff_zoo.transforms.attention import additive_mask
@@ -270,7 +270,7 @@ def probe(model: Any) -> list[State]:
     Args:
         model: From `loader.load_meta`.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with uncomputed():
         positions = torch.arange(_SEQ).expand(_BATCH, _SEQ)
         own, cross = Probe(positions, {}, {}), Cross()
         source = {name: example for name, (example, _) in _source(model).items()}

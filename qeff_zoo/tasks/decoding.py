@@ -25,10 +25,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
 from qeff_zoo.errors import ExportError
+from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.passes import hidden_states as within
 from qeff_zoo.passes.slots import remove as remove_slots
 from qeff_zoo.states import State
@@ -144,7 +144,7 @@ def probe(
         call: Runs it on tokens, positions and states.
     """
     inner = inner or model
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with uncomputed():
         position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
         state = Probe(position_ids, windows_of(inner), expanders_of(inner))
         call(model, torch.zeros_like(position_ids), position_ids, state)

@@ -4,8 +4,7 @@
 IN   pixel_values (batch_size, 3, height, width) f32    as the checkpoint's processor makes them, all of one size
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
@@ -32,25 +31,12 @@ def run_once(model: Any) -> None:
 
 def _run(model: Any, height: int, width: int) -> None:
     import torch
-    from torch._subclasses import FakeTensorMode
+
+    from qeff_zoo.export.uncomputed import uncomputed
 
     call = getattr(model, "get_image_features", model)
-    with nothing_kept(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with uncomputed():
         call(pixel_values=torch.zeros(_BATCH, 3, height, width))
-
-
-@contextmanager
-def nothing_kept() -> Iterator[None]:
-    """Let transformers' caches of a whole process keep nothing: here tensors have no values."""
-    from transformers import pytorch_utils as module
-
-    pytorch_utils: Any = module
-    told = pytorch_utils.is_torchdynamo_compiling
-    pytorch_utils.is_torchdynamo_compiling = lambda: True
-    try:
-        yield
-    finally:
-        pytorch_utils.is_torchdynamo_compiling = told
 
 
 def describe(model: Any, module: Any, output: str, *, height: int, width: int) -> Tracing:

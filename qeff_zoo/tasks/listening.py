@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 
+from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.tasks import Tracing
 
 _BATCH = 2
@@ -99,7 +99,7 @@ def _longest(config: Any) -> int:
 
 def run_once(model: Any) -> None:
     """Run the model without computing anything."""
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with uncomputed():
         sound, mask, _ = example(model)
         model(**{model.main_input_name: sound, "attention_mask": mask})
 
