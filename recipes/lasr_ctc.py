@@ -20,6 +20,8 @@ _ENCODER = {
     "num_mel_bins": 16,
     "initializer_range": 0.2,
 }
+_ODD = {**_ENCODER, "conv_kernel_size": 5, "convolution_bias": True}
+_LABELS = {"vocab_size": 37, "pad_token_id": 0}
 
 RECIPE = replace(
     PARAKEET,
@@ -31,14 +33,7 @@ RECIPE = replace(
         "throughput": Shape(seq_lens=(3000,), batch_size=8),
     },
     tiny=(
-        Tiny(config={"vocab_size": 37, "pad_token_id": 0, "encoder_config": _ENCODER}),
-        Tiny(
-            config={
-                "vocab_size": 37,
-                "pad_token_id": 0,
-                "encoder_config": {**_ENCODER, "conv_kernel_size": 5, "convolution_bias": True},
-            },
-            name="odd",
-        ),
+        Tiny(config={**_LABELS, "encoder_config": _ENCODER}),
+        Tiny(config={**_LABELS, "encoder_config": _ODD}, name="odd"),
     ),
 )

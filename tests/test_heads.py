@@ -252,7 +252,7 @@ def test_heads_that_do_not_fit_are_refused(
     ("argv", "said"),
     [
         (["--speculator", "absent"], "No folder 'absent'. Expected that of heads"),
-        (["--target", "qaic"], "runs 1 of a package. Choose --target ort; or give --num-spec"),
+        (["--target", "qaic"], "does not run 'heads' of them. Choose --target ort; or give --num"),
         (["--max-loras", "1"], "the package has 2 programs"),
         (["--num-speculative-tokens", "63"], "expected 1 to 46"),
     ],
