@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf_llama import tensors
+from gguf_llama import tensors, write_config
 
 _FILES = ("text.gguf", "mmproj.gguf")
 _CONTEXT = 1024
@@ -72,7 +72,9 @@ def convert(checkpoint: Path, folder: Path, kind: str = "F32") -> None:
         gguf.GGUFWriter(unfinished / name, architecture)
         for name, architecture in zip(_FILES, ("qwen2", "clip"), strict=True)
     )
-    _describe_text(text, config["text_config"])
+    said = config["text_config"]
+    size = said["hidden_size"] // said["num_attention_heads"]
+    write_config(text, {**said, "head_dim": size, **said["rope_parameters"]})
     _describe_tower(tower, config)
     stored = gguf.GGMLQuantizationType[kind]
     for name, values in tensors(checkpoint):
@@ -89,19 +91,6 @@ def convert(checkpoint: Path, folder: Path, kind: str = "F32") -> None:
         writer.write_tensors_to_file()
         writer.close()
     unfinished.rename(folder)
-
-
-def _describe_text(writer: Any, config: Mapping[str, Any]) -> None:
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
 
 
 def _describe_tower(writer: Any, config: Mapping[str, Any]) -> None:
