@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 _KINDS = {"q4_0": 2, "q4_k_m": 15, "q4_0_pure": 2}  # of llama_ftype
-_LAYER = {
+LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
@@ -93,7 +93,7 @@ def renamed(name: str) -> str:
     if not name.startswith("layers."):
         return f"{_MODEL.get(name, 'output')}.weight"
     _, number, rest = name.split(".", 2)
-    return f"blk.{number}.{_LAYER[rest]}.weight"
+    return f"blk.{number}.{LAYER[rest]}.weight"
 
 
 def _permuted(values: Any, name: str, config: Mapping[str, Any]) -> Any:

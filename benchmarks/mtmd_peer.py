@@ -20,21 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf_llama import tensors, write_config
+from gguf_llama import LAYER, tensors, write_config
 
 _FILES = ("text.gguf", "mmproj.gguf")
 _CONTEXT = 1024
-_TEXT = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
 _TOWER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -126,7 +115,7 @@ def _renamed(name: str) -> str:
         return f"{_WHOLE[rest]}.{kind}"
     _, number, rest = rest.split(".", 2)
     is_text = part == _PARTS[0]
-    return f"{'' if is_text else 'v.'}blk.{number}.{(_TEXT if is_text else _TOWER)[rest]}.{kind}"
+    return f"{'' if is_text else 'v.'}blk.{number}.{(LAYER if is_text else _TOWER)[rest]}.{kind}"
 
 
 # --- serve ---------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
-_TYPES = "of_context."
+#: Begins names of inputs that have one number to a position of the context.
+OF_CONTEXT = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _SOURCE = "encoder_attention_mask"
 #: What drafts read of each token; and what stands for it of a token that was drafted.
@@ -73,7 +74,7 @@ class Decoder:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self.program, self.sizes = program, sizes
         self._index = next((name for name in program.inputs if name in _INDICES), "")
-        self._types = next((name for name in program.inputs if name.startswith(_TYPES)), "")
+        self._types = next((name for name in program.inputs if name.startswith(OF_CONTEXT)), "")
         vocab_size = program.outputs["logits"].shape[2]
         assert isinstance(vocab_size, int)
         self.vocab_size = vocab_size

@@ -9,15 +9,13 @@ import numpy as np
 from qeff_zoo.adapters import IDS
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.by_token import by_token
-from qeff_zoo.runtime.decoder import PADDING
+from qeff_zoo.runtime.decoder import OF_CONTEXT, PADDING
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 #: Input of which the length says of how many tokens of a row a call returns logits.
 KEPT = "num_logits_to_keep"
 #: Inputs that have one number to a row; others have one to a token.
 _OF_ROWS = frozenset({IDS, "image_idx", "audio_idx"})
-#: Begins names of inputs that have one to a position of the context.
-_OF_CONTEXT = "of_context."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -245,7 +243,7 @@ def shapes_of(
 
 def _columns(name: str, symbols: Mapping[str, int]) -> int:
     """Return how many columns an input has."""
-    if name.startswith(_OF_CONTEXT):
+    if name.startswith(OF_CONTEXT):
         return symbols["ctx_len"]
     return 1 if name in _OF_ROWS else symbols["seq_len"]
 

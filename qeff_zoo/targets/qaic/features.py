@@ -17,24 +17,13 @@ from qeff_zoo.states import State
 
 #: The one picture or window of a call, as a size for the compiler, which expects one.
 BATCH = "batch_size"
-#: What QEfficient calls features; those of deeper layers keep their names.
+#: What QEfficient calls features.
 NAMES: Mapping[str, str] = {"image_embeds": "vision_embeds", "audio_embeds": "audio_embeds"}
 _OURS = {name: ours for ours, name in NAMES.items()}
-_DEEPER = "deepstack."
 #: Inputs that say where the features of a row's tokens begin.
 FIRST: Mapping[str, str] = {"image_index": "image_idx", "audio_index": "audio_idx"}
 #: Where they begin of a row that has none: a token that a model made itself stands for no picture.
 NOWHERE = -(1 << 24)
-
-
-def name_of(features: str) -> str:
-    """Return what QEfficient calls features."""
-    return NAMES.get(features, features)
-
-
-def are_features(name: str) -> bool:
-    """Tell whether a graph's output is what was read of a picture or a sound."""
-    return name in NAMES or name.startswith(_DEEPER)
 
 
 def adapted(program: Any, features: Sequence[State]) -> Program:
@@ -65,7 +54,7 @@ class Reading:
             for name, one in program.inputs.items()
         }
         self.outputs = {
-            _OURS.get(name, name): Tensor(dtype=one.dtype, shape=one.shape[self._is_ours(name) :])
+            _OURS.get(name, name): Tensor(dtype=one.dtype, shape=one.shape[name in _OURS :])
             for name, one in program.outputs.items()
         }
 
@@ -75,13 +64,9 @@ class Reading:
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""
         return {
-            _OURS.get(name, name): array[0] if self._is_ours(name) else array
+            _OURS.get(name, name): array[0] if name in _OURS else array
             for name, array in self._program.run(inputs, rows).items()
         }
-
-    @staticmethod
-    def _is_ours(name: str) -> bool:
-        return name in _OURS or name.startswith(_DEEPER)
 
 
 class Merging:
@@ -99,7 +84,7 @@ class Merging:
             for entry in program.specializations
             for symbol, size in entry["symbols"].items()
         }
-        self._features = {_OURS.get(one.name, one.name): one for one in features}
+        self._features = {_OURS[one.name]: one for one in features}
         self._shapes = {
             name: [int(sizes.get(str(axis), axis)) for axis in one.axes]
             for name, one in self._features.items()

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.states import mark, state_of, token_of
-from qeff_zoo.targets.qaic.features import BATCH, FIRST, are_features, name_of
+from qeff_zoo.targets.qaic.features import BATCH, FIRST, NAMES
 
 
 def place(graph: ir.Graph) -> None:
@@ -64,7 +64,7 @@ def _keep(graph: ir.Graph, tape: Tape, value: ir.Value) -> ir.Value:
     """Let a graph keep features from call to call, under their name and with an axis for it; return what it keeps."""
     assert value.name is not None
     assert value.shape is not None
-    whole = ir.Value(name=name_of(value.name), type=value.type, shape=ir.Shape([1, *value.shape]))
+    whole = ir.Value(name=NAMES[value.name], type=value.type, shape=ir.Shape([1, *value.shape]))
     mark(whole, "features", 0)
     graph.inputs[graph.inputs.index(value)] = whole
     value.replace_all_uses_with(
@@ -79,21 +79,22 @@ def _keep(graph: ir.Graph, tape: Tape, value: ir.Value) -> ir.Value:
 
 def _return_whole(graph: ir.Graph) -> None:
     """Give features that a graph returns their name, and an axis; let all that it takes and returns say how many."""
-    if not any(are_features(value.name or "") for value in graph.outputs):
+    if not any(value.name in NAMES for value in graph.outputs):
         return
     for value in graph.inputs:
         if value.shape and value.shape[0] == 1:
             value.shape = ir.Shape([BATCH, *value.shape[1:]])
     for at, value in enumerate(graph.outputs):
-        if not are_features(value.name or ""):
+        name = value.name
+        if name not in NAMES:
             continue
-        assert value.name is not None
+        assert name is not None
         assert value.shape is not None
         tape = Tape()
         axis = tape.op("Constant", [], {"value_ints": [0]})
         whole = tape.op("Unsqueeze", [value, axis])
-        name, value.name = value.name, f"{value.name}_rows"
-        whole.name, whole.type = name_of(name), value.type
+        value.name = f"{name}_rows"
+        whole.name, whole.type = NAMES[name], value.type
         whole.shape = ir.Shape([BATCH, *value.shape])
         graph.extend(tape.nodes)
         graph.outputs[at] = whole
