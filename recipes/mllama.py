@@ -7,7 +7,9 @@ from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
 
 from .llama import RECIPE as LLAMA
 
-_TEXT = {name: value for name, value in LLAMA.tiny[0].config.items() if name != "head_dim"}
+_LLAMA = {name: value for name, value in LLAMA.tiny[0].config.items() if name != "head_dim"}
+_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_CROSSING = {"num_hidden_layers": 6, "cross_attention_layers": [1, 4]}
 _LAYERS = {"num_hidden_layers": 3, "num_global_layers": 2, "intermediate_layers_indices": [0, 1]}
 _WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "vision_output_dim": 192}
 _SIZES = {"attention_heads": 4, "image_size": 28, "patch_size": 7, "initializer_range": 0.2}
@@ -18,9 +20,7 @@ RECIPE = Recipe(
     task="image-text-to-text",
     special="Gated layers between those of the text read keys and values of all of a picture's tiles.",
     transforms=(
-        rms_norm(
-            lambda config: 2 * (config.num_hidden_layers + len(config.cross_attention_layers)) + 1
-        ),
+        rms_norm(lambda text: 2 * (text.num_hidden_layers + len(text.cross_attention_layers)) + 1),
     ),
     images=Images(crossing="cross_attention_layers", mask="aspect_ratio_mask"),
     # A picture takes as much memory as thousands of tokens.
@@ -28,22 +28,11 @@ RECIPE = Recipe(
     tiny=(
         Tiny(
             config={
-                "text_config": {
-                    **_TEXT,
-                    "model_type": "mllama_text_model",
-                    "num_hidden_layers": 6,
-                    "cross_attention_layers": [1, 4],
-                    "bos_token_id": 1,
-                    "pad_token_id": 0,
-                    "eos_token_id": 2,
-                },
+                "text_config": {**_LLAMA, **_TOKENS, **_CROSSING},
                 "vision_config": {**_WIDTHS, **_LAYERS, **_SIZES},
                 "image_token_index": 257,
             },
-            image_processor={
-                "image_processor_type": "MllamaImageProcessor",
-                "size": {"height": 28, "width": 28},
-            },
+            image_processor={"image_processor_type": "MllamaImageProcessor", "size": 28},
         ),
     ),
 )
