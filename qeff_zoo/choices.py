@@ -120,6 +120,14 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         fixed=True,
         short="is",
     )
+    max_num_images: int | None = _size(
+        "max_num_images",
+        "pictures of a prompt at most, of a model that reads them by cross-attention (default: 1)",
+        "mni",
+        of="vision",
+        sharing="at least",
+        least=1,
+    )
     pooling: str | None = choice(
         "task.pooling",
         f"{_either(POOLINGS)} (default: as the checkpoint says)",

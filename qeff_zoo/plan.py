@@ -316,6 +316,11 @@ def _check_programs(
             f"programs for --target {target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another "
             "model."
         )
+    elif target.fixed and recipe.images and recipe.images.crossing:
+        choices.problems.append(
+            f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
+            f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
+        )
 
 
 def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> None:

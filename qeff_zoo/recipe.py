@@ -27,6 +27,7 @@ class Shape:
         prefill_only: Whether there are calls for prompts alone, whose states another package goes on from.
         decode_only: Whether there are calls for one token of a row alone, and for drafted ones.
         image_size: Of pictures of any size, those that a program of fixed sizes is made for: `HEIGHTxWIDTH` in pixels.
+        max_num_images: Pictures of a prompt at most, of models that read them by cross-attention.
     """
 
     prefill_seq_len: int = 0
@@ -40,6 +41,7 @@ class Shape:
     prefill_only: bool = False
     decode_only: bool = False
     image_size: tuple[str, ...] = ()
+    max_num_images: int = 0
 
     @property
     def apart(self) -> bool:
@@ -151,6 +153,8 @@ class Images(Media):
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
+        crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
+            and features take no token's place; then `mask` is of tiles.
     """
 
     token: str = "image_token_id"
@@ -165,6 +169,7 @@ class Images(Media):
     frames: bool = False
     merged: bool = False
     positions: str = ""
+    crossing: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
