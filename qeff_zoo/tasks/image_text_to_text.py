@@ -43,7 +43,7 @@ def _language_model(model: Any) -> Any:
 def _tracing(model: Any, **variant: Any) -> Tracing:
     from qeff_zoo.tasks import merging, viewing
 
-    by_crossing = variant["images"].get("crossing")
+    by_crossing = variant.get("images", {}).get("crossing")
     made: Tracing = (viewing if by_crossing else merging).tracing(model, **variant)
     return made
 
@@ -78,8 +78,7 @@ def _of_patches(count: int, shape: PatchShape) -> dict[str, int]:
     rows, window = count // shape.merged, shape.window or count
     windows = max(-(-tall // window) * -(-(rows // tall) // window) for tall in range(1, rows + 1))
     # With where they begin, and with one of what fills up.
-    sizes = {"patches": count, "image_rows": rows, "windows": windows + 2}
-    return {"batch_size": 1, **sizes, "segments": _SEGMENTS}
+    return {"patches": count, "image_rows": rows, "windows": windows + 2, "segments": _SEGMENTS}
 
 
 def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:

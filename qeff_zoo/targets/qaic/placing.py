@@ -8,8 +8,9 @@ QEfficient's names and shapes: tokens find their rows by counting.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.states import mark, state_of, token_of
+from qeff_zoo.states import mark, token_of
 from qeff_zoo.targets.qaic.features import BATCH, FIRST, LAYERS, NAMES, OF_LAYER
+from qeff_zoo.targets.qaic.states import retain
 
 
 def place(graph: ir.Graph) -> None:
@@ -41,7 +42,9 @@ def place(graph: ir.Graph) -> None:
     after.name, after.type, after.shape = f"{first.name}_output", first.type, first.shape
     graph.insert_before(graph[0], tape.nodes)
     index.replace_all_uses_with(places)
-    graph.outputs.extend([after, *kept])
+    graph.outputs.append(after)
+    for value in kept:
+        retain(graph, value)
 
 
 def _count(tape: Tape, tokens: ir.Value, first: ir.Value, token: int) -> tuple[ir.Value, ir.Value]:
@@ -74,11 +77,7 @@ def _keep(graph: ir.Graph, tape: Tape, values: list[ir.Value]) -> ir.Value:
         value.replace_all_uses_with(_without_first(tape, part) if len(axes) > 1 else part)
         if value is not first:
             graph.inputs.remove(value)
-    state = state_of(whole)
-    assert state is not None
-    kept = tape.op("Identity", [whole])
-    kept.name, kept.type, kept.shape = state.output, whole.type, whole.shape
-    return kept
+    return whole
 
 
 def _constant(tape: Tape, number: int) -> ir.Value:
@@ -94,28 +93,29 @@ def _return_whole(graph: ir.Graph) -> None:
     found = [value for value in graph.outputs if value.name in NAMES]
     if not found:
         return
+    one: str | int = 1
     for value in graph.inputs:
         if value.shape and value.shape[0] == 1:
+            one = BATCH
             value.shape = ir.Shape([BATCH, *value.shape[1:]])
     deep = [value for value in graph.outputs if str(value.name).startswith(OF_LAYER)]
     for values in ([value] for value in found):
-        _return(graph, values, NAMES[str(values[0].name)], [0])
+        _return(graph, values, NAMES[str(values[0].name)], [one])
     if deep:
-        _return(graph, deep, LAYERS, [0, 1])
+        _return(graph, deep, LAYERS, [len(deep), one])
 
 
-def _return(graph: ir.Graph, values: list[ir.Value], name: str, axes: list[int]) -> None:
+def _return(graph: ir.Graph, values: list[ir.Value], name: str, axes: list[int | str]) -> None:
     """Put features, or those of layers one after another, in the place of the first that a graph returns."""
     tape = Tape()
-    new = tape.op("Constant", [], {"value_ints": axes})
+    new = tape.op("Constant", [], {"value_ints": [*range(len(axes))]})
     wide = [tape.op("Unsqueeze", [value, new]) for value in values]
     whole = tape.op("Concat", wide, {"axis": 0}) if len(wide) > 1 else wide[0]
     first = values[0]
     assert first.shape is not None
-    shape = [BATCH] if len(axes) == 1 else [len(values), BATCH]
     for value in values:
         value.name = f"{value.name}_rows"
-    whole.name, whole.type, whole.shape = name, first.type, ir.Shape([*shape, *first.shape])
+    whole.name, whole.type, whole.shape = name, first.type, ir.Shape([*axes, *first.shape])
     graph.extend(tape.nodes)
     graph.outputs[graph.outputs.index(first)] = whole
     for value in values[1:]:
