@@ -111,6 +111,14 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         "run one token of a row a call, for `serve --role decode`: another package runs prompts",
         of="decoder",
     )
+    max_num_images: int | None = _size(
+        "max_num_images",
+        "pictures of a prompt at most, of a model that reads them by cross-attention (default: 1)",
+        "mni",
+        of="vision",
+        sharing="at least",
+        least=1,
+    )
     pooling: str | None = choice(
         "task.pooling",
         f"{_either(POOLINGS)} (default: as the checkpoint says)",

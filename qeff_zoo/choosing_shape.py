@@ -39,6 +39,11 @@ def choose_shape(
     for name in [item.name for item in fields(Shape) if not choices.value[item.name]]:
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
+    if choices.value["max_num_images"] and not base.max_num_images:
+        choices.problems.append(
+            f"--max-num-images is for models that read pictures by cross-attention, and {recipe.model_type!r} is none: "
+            "as many pictures fit into a prompt as the context has room for. Leave it out."
+        )
     roles = {tasks.part_of(component).role for component in tasks.components_of(recipe)}
     config = checkpoint.text_config
     positions = _positions(config, recipe)

@@ -315,6 +315,11 @@ def _check_programs(
             f"Recipe {recipe.model_type!r} reads pictures of any size, but programs for --target {target.name} have "
             f"one. Choose --target {targets.NAMES[0]}, or a model of pictures of one size."
         )
+    elif target.fixed and recipe.images and recipe.images.crossing:
+        choices.problems.append(
+            f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
+            f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
+        )
 
 
 def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> None:

@@ -26,6 +26,7 @@ class Shape:
         num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
         prefill_only: Whether there are calls for prompts alone, whose states another package goes on from.
         decode_only: Whether there are calls for one token of a row alone, and for drafted ones.
+        max_num_images: Pictures of a prompt at most, of models that read them by cross-attention.
     """
 
     prefill_seq_len: int = 0
@@ -38,6 +39,7 @@ class Shape:
     num_speculative_tokens: tuple[int, ...] = ()
     prefill_only: bool = False
     decode_only: bool = False
+    max_num_images: int = 0
 
     @property
     def apart(self) -> bool:
@@ -132,6 +134,8 @@ class Images(Media):
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
+        crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
+            and features take no token's place; then `mask` is of tiles.
     """
 
     token: str = "image_token_id"
@@ -145,6 +149,7 @@ class Images(Media):
     frames: bool = False
     merged: bool = False
     positions: str = ""
+    crossing: str = ""
 
     @property
     def of_any_size(self) -> bool:

@@ -32,14 +32,14 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.media_text import MediaTextSession
-from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import Tracing, find
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference_media import Media
 from qeff_zoo.validation.sample_media import noise, sounds
 
-CHUNK, CTX_LEN = 8, 128
+CHUNK, CTX_LEN, PICTURES = 8, 128, 2
 CASES = [
     pytest.param(
         f"{recipe.model_type}-{tiny.name}", marks=pytest.mark.xdist_group(recipe.model_type)
@@ -83,14 +83,15 @@ class Eager:
             name: Tensor(dtype=np.dtype(np.float32), shape=(1, 1, vocabulary))
             for name in tracing.output_names
         }
-        self.memory = None  # nothing is kept of prompts here
+        sizes = {"ctx_len": CTX_LEN, "max_num_images": PICTURES}
         self._memory = {
             state.name: np.zeros(
-                [2, *(CTX_LEN if size == "ctx_len" else size for size in state.axes[1:])],
-                np.float32,
+                [2, *(sizes.get(str(size), size) for size in state.axes[1:])], np.float32
             )
             for state in self.states
         }
+        # Nothing is kept of prompts here.
+        self.memory = Memory(self._memory, is_current=False)
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -123,7 +124,8 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     assert case.recipe.media is not None
     told = {name: value for name, value in asdict(case.recipe.media).items() if value}
     task, model = find(case.recipe.task), subject.transformed
-    shape = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2)
+    most = pictures_of(case)
+    shape = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2, max_num_images=most or 0)
     (before,) = task.before
     chosen = {"images" if case.recipe.images else "sounds": told}
     session: MediaTextSession = task.session()(
@@ -136,6 +138,11 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
         assert isinstance(session, ImageTextToTextSession)
         session._processor = image_processor(case.tiny.image_processor)
     return session
+
+
+def pictures_of(case: parity.Case) -> int | None:
+    """Return how many pictures there may be, where a package has room for so many."""
+    return PICTURES if next(iter(case.recipe.shapes.values())).max_num_images else None
 
 
 def shown_to(session: MediaTextSession) -> list[Any]:
@@ -170,7 +177,8 @@ def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
 
 def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> MediaTextSession:
     """Build a package of the case, and open it."""
-    asked = Request(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2)
+    most = pictures_of(case)
+    asked = Request(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2, max_num_images=most)
     done = pipeline.build(
         str(subject.folder / "checkpoint"), asked, validate=False, store=Store(folder / "store")
     )
@@ -263,6 +271,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "size": {"height": 28, "width": 28},
         "image_grid_pinpoints": [[28, 28], [28, 84], [84, 28], [56, 56]],
     },
+    "MllamaImageProcessor": {"size": {"height": 28, "width": 28}},
     "PPChart2TableImageProcessor": {"size": {"height": 28, "width": 28}},
     "PaddleOCRVLImageProcessor": {
         "patch_size": 4,

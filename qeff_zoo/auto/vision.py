@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
     from qeff_zoo.runtime.media_text import Prepared
 
-_GRID = "image_grid_thw"
+_GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
@@ -154,9 +154,17 @@ def _of_processor(
 
 def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
     """Take apart what a processor returns of several pictures."""
+    import numpy as np
+
     if "pixel_values" not in inputs:
         return []
     pixels, grids = inputs["pixel_values"], inputs.get(_GRID)
+    if _RATIOS in inputs:  # of each prompt as many pictures; those that fill up have none
+        names = [name for name in inputs if name == "pixel_values" or name.startswith("aspect_")]
+        return [
+            {name: inputs[name][row : row + 1, place : place + 1] for name in names}
+            for row, place in np.argwhere(inputs[_RATIOS] > 0)
+        ]
     if grids is None:
         return [{"pixel_values": one[None]} for one in pixels]
     ends = grids.prod(axis=1).cumsum()

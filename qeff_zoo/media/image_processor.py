@@ -14,6 +14,7 @@ from typing import Any
 
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
+from qeff_zoo.media.canvases import tiles_of_canvases
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -125,6 +126,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "image_grid_pinpoints": [
                 [384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)
             ],
+        },
+    ),
+    "MllamaImageProcessor": (
+        tiles_of_canvases,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224},
+            "max_image_tiles": 4,
         },
     ),
     "PPChart2TableImageProcessor": (

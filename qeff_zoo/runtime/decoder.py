@@ -13,7 +13,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.runtime.insets import Insets
+from qeff_zoo.runtime.insets import Insets, Views
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sizes import DecoderSizes
 
@@ -25,6 +25,8 @@ _SOURCE = "encoder_attention_mask"
 #: What drafts read of each token; and what stands for it of a token that was drafted.
 _HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
 _AXES = "rope_positions"
+#: Which tiles of pictures a token sees, of a program that reads those by cross-attention.
+_TILES = "cross_attention_mask"
 #: Of pictures or sounds: each token's row of features, and how many rows there are.
 _INDICES, _ROWS = ("image_index", "audio_index"), ("image_rows", "audio_rows")
 
@@ -81,8 +83,11 @@ class Decoder:
         #: By row, of the tokens that it ran last, what heads draft from, (tokens, size); nothing where there are none.
         self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
+        self._written = frozenset(state.name for state in program.states if state.written)
         #: Whether to forget a row's newest tokens is to write over them: all states have a row for each position.
-        self.only_grows = len(self._growing) == len(program.states)
+        self.only_grows = self._growing == self._written
+        #: By row, whose pictures it has, of a program that reads those by cross-attention.
+        self._viewed: dict[int, Insets] = {}
 
     @property
     def verifies(self) -> bool:
@@ -185,6 +190,7 @@ class Decoder:
         return sum(
             state[0].nbytes * length // (self.sizes.ctx_len if name in self._growing else length)
             for name, state in self.states.items()
+            if name in self._written
         )
 
     def save(self, row: int, start: int, stop: int) -> dict[str, Array]:
@@ -196,11 +202,12 @@ class Decoder:
             stop: Position after the last.
 
         Returns:
-            By state; of those that grow with the context (…, stop - start, …).
+            By state that calls write; of those that grow with the context (…, stop - start, …).
         """
         return {
             name: state[row, :, start:stop].copy() if name in self._growing else state[row].copy()
             for name, state in self.states.items()
+            if name in self._written
         }
 
     def restore(self, row: int, start: int, saved: Mapping[str, Array], *, latest: bool) -> None:
@@ -213,11 +220,11 @@ class Decoder:
             latest: Whether the stretch is the last that is written; of those before it, states that do not grow with
                 the context are of no use.
         """
-        for name, state in self.states.items():
+        for name, rows in saved.items():
             if name in self._growing:
-                state[row, :, start : start + saved[name].shape[1]] = saved[name]
+                self.states[name][row, :, start : start + rows.shape[1]] = rows
             elif latest:
-                state[row] = saved[name]
+                self.states[name][row] = rows
         self._wrote(row)
 
     def exchange(self, one: int, other: int, one_length: int, other_length: int) -> None:
@@ -233,8 +240,12 @@ class Decoder:
         for name, state in self.states.items():
             if name in self._growing:
                 state[other, :, :one_length] = state[one, :, :one_length]
-            else:
+            elif name in self._written:
                 state[other] = state[one]
+            else:
+                state[[one, other]] = state[[other, one]]
+        rows = {one: other, other: one}
+        self._viewed = {rows.get(row, row): views for row, views in self._viewed.items()}
         self._wrote(other)
         if moved:
             self.restore(one, 0, moved, latest=True)
@@ -287,6 +298,8 @@ class Decoder:
             inputs[_SOURCE] = np.zeros((len(rows), self.sizes.encoder_ctx_len), np.int64)
             for place, row in enumerate(rows):
                 inputs[_SOURCE][place, : pieces[row].source] = 1
+        if _TILES in self.program.inputs:
+            inputs[_TILES] = self._view({row: pieces[row] for row in rows}, width)
         if self._types:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
@@ -326,6 +339,31 @@ class Decoder:
         for name in names if not count else ():
             rows[name] = [np.zeros((1, *map(int, tensors[name].shape[1:])), np.float32)]
         return {self._index: index, **{name: np.concatenate(found) for name, found in rows.items()}}
+
+    def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
+        """Let rows have what was read of their pictures, and return which tiles of those their tokens see."""
+        most = self.sizes.max_num_images
+        seen = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
+        for place, (row, piece) in enumerate(pieces.items()):
+            if piece.insets is not self._viewed.get(row):
+                self._give_pictures(row, piece.insets)
+            if isinstance(piece.insets, Views):
+                tokens = len(piece.tokens)
+                seen[place, :tokens] = piece.insets.seen(piece.start, piece.stop, most)
+        return seen
+
+    def _give_pictures(self, row: int, insets: Insets | None) -> None:
+        """Put keys and values of pictures into the row that reads them; zeros, where it has none."""
+        self._viewed.pop(row, None)
+        if insets is None:
+            for name in self.states.keys() - self._written:
+                self.states[name][row] = 0
+        else:
+            for place, part in enumerate(insets.parts):
+                for name, rows in part.features.items():
+                    self.states[name][row, :, place] = rows
+            self._viewed[row] = insets
+        self._wrote(row)
 
     def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
         """Return the rotary positions of a call's tokens, which without pictures are their positions."""

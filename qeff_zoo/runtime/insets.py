@@ -43,6 +43,22 @@ class Encoded:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Viewed(Encoded):
+    """A picture that a text reads by cross-attention: keys and values, (heads, rows, head_dim), of some layers.
+
+    Args:
+        tiles: (tiles,), which of those that were read are there, and do not fill up.
+    """
+
+    tiles: Array
+
+    @property
+    def rows(self) -> int:
+        """One token says where it is, whose embedding is its own."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Insets:
     """The pictures or sounds of one prompt.
 
@@ -103,6 +119,42 @@ class Insets:
         )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Views(Insets):
+    """Pictures that the text of a prompt reads by cross-attention."""
+
+    parts: tuple[Viewed, ...]
+
+    def seen(self, start: int, stop: int, most: int) -> Array:
+        """Tell which tiles the tokens at some positions see, (tokens, most, tiles).
+
+        A picture is seen from its own token to that of the next one; several whose tokens follow one another are seen
+        together.
+
+        Args:
+            start: Position of the first token.
+            stop: Position after the last.
+            most: Pictures that there may be.
+
+        Returns:
+            1 for a tile that is seen, 0 for another of the prompt's pictures, -1 where there is no picture.
+        """
+        tokens = np.arange(start, stop)
+        seen = np.full((stop - start, most, len(self.parts[0].tiles)), -1, np.int64)
+        end = np.iinfo(np.int64).max
+        following = [*self.starts[1:], end]
+        for place in reversed(range(len(self.parts))):
+            begun, following_one = self.starts[place], following[place]
+            end = end if following_one == begun + 1 else following_one
+            visible = (tokens >= begun) & (tokens < end)
+            seen[:, place] = visible[:, None] & self.parts[place].tiles
+        return seen
+
+    def name(self, start: int, stop: int) -> bytes:
+        """Tokens before the first picture attend to all of them, and those behind to what came of them."""
+        return b"".join(part.digest for part in self.parts)
+
+
 def arrange(
     tokens: Sequence[int],
     placeholder: int,
@@ -128,6 +180,9 @@ def arrange(
     begins = np.cumsum([0, *(part.rows for part in parts)])
     assert begins[-1] == len(places), f"{begins[-1]} rows for {len(places)} placeholders."
     starts = tuple(int(places[begun]) for begun in begins[:-1])
+    if isinstance(parts[0], Viewed):
+        views = [part for part in parts if isinstance(part, Viewed)]
+        return Views(parts=tuple(views), starts=starts, places=places, features={})
     names = parts[0].features
     stretches = [(start, start + one.rows) for start, one in zip(starts, parts, strict=True)]
     ended = stretches[-1][1] if prompt is None else prompt

@@ -164,6 +164,11 @@ class MediaTextSession(TextGenerationSession):
         ]
         return super().generate(requests, stream=stream)
 
+    def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
+        # The placeholder may lie beyond all tokens that the model writes.
+        known = [0 if token == self.placeholder else token for token in tokens]
+        return super()._limit(known, generation_len, blocks)
+
     @property
     def _nouns(self) -> str:
         return str(self.reader.kind)
@@ -213,6 +218,11 @@ class MediaTextSession(TextGenerationSession):
     def _arranged(
         self, tokens: Sequence[int], parts: Sequence[Encoded], prompt: int | None = None
     ) -> Insets | None:
+        if 0 < self.decoder.sizes.max_num_images < len(parts):
+            raise GenerationError(
+                f"The prompt has {len(parts)} {self._nouns}; expected at most {self.decoder.sizes.max_num_images}, for "
+                "which the package has room. Leave some out, or build it with a larger --max-num-images."
+            )
         axes, whole = int(self.told.get("axes", 1)), self.told.get("whole", "")
         return arrange(tokens, self.placeholder, parts, axes=axes, whole=whole, prompt=prompt)
 

@@ -23,6 +23,7 @@ class DecoderSizes:
         num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
         decodes: Whether it was specialized for decode calls, and not for prompts alone.
         encoder_ctx_len: Tokens of the longest text that it writes of; 0 where it reads its own alone.
+        max_num_images: Pictures of a prompt at most, where they are a state; else 0.
     """
 
     prefill_seq_len: int
@@ -34,6 +35,7 @@ class DecoderSizes:
     num_speculative_tokens: tuple[int, ...] = ()
     decodes: bool = True
     encoder_ctx_len: int = 0
+    max_num_images: int = 0
 
     @property
     def rows(self) -> int:
@@ -64,6 +66,7 @@ class DecoderSizes:
             ),
             decodes=bool(decodes),
             encoder_ctx_len=int(decode.get("encoder_ctx_len", 0)),
+            max_num_images=int(decode.get("max_num_images", 0)),
         )
 
 

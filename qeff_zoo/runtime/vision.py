@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.runtime.geometry import Tower
-from qeff_zoo.runtime.insets import Encoded
+from qeff_zoo.runtime.insets import Encoded, Viewed
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.reading import Reader
 
@@ -35,6 +35,8 @@ class Vision(Reader):
         self.tower = Tower.read(config, told) if "position_ids" in program.inputs else None
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        if self._told.get("crossing"):
+            return self._view(digest, prepared)
         pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
@@ -50,6 +52,18 @@ class Vision(Reader):
             }
         grid = frames, height // self.tower.merge, width // self.tower.merge
         return Encoded(digest=digest, features=self._run(told), grid=grid)
+
+    def _view(self, digest: bytes, prepared: Mapping[str, Array]) -> Viewed:
+        """Read all tiles of a picture together, which see one another."""
+        kinds = {"pixel_values": np.float32}
+        names = self.program.inputs
+        told = {
+            name: np.ascontiguousarray(prepared[name], kinds.get(name, np.int64)) for name in names
+        }
+        found = self._run(told)
+        tiles = prepared[self._told["mask"]].reshape(-1) > 0
+        features = {name: rows[0] for name, rows in found.items()}
+        return Viewed(digest=digest, features=features, tiles=tiles)
 
     def _look_at_tiles(
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `image-text-to-text` contract: pictures and tokens in, the last valid position's logits and the states out.
 
-Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens; what drafts is beside
-them. See `qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging` and `qeff_zoo.tasks.drafting` for inputs and outputs.
+Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
+what drafts is beside them. See `qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and
+`qeff_zoo.tasks.drafting` for inputs and outputs.
 """
 
 from collections.abc import Mapping
@@ -23,9 +24,12 @@ _MERGED = 4  # patches of a row of features
 
 
 def _read_picture(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import vision
+    from qeff_zoo.tasks import viewing, vision
 
-    return vision.tracing(model, **variant)
+    by_crossing = variant["images"].get("crossing")
+    return (
+        viewing.read_picture(model, **variant) if by_crossing else vision.tracing(model, **variant)
+    )
 
 
 def _language_model(model: Any) -> Any:
@@ -35,9 +39,11 @@ def _language_model(model: Any) -> Any:
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import merging
+    from qeff_zoo.tasks import merging, viewing
 
-    return merging.tracing(model, **variant)
+    by_crossing = variant["images"].get("crossing")
+    made: Tracing = (viewing if by_crossing else merging).tracing(model, **variant)
+    return made
 
 
 def _images(
@@ -66,6 +72,8 @@ def _pictures(shape: Shape) -> list[dict[str, Any]]:
 def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
     """As for text; a call is given as many rows of features as the widest has tokens: a device keeps them in one place.
 
+    What is read by cross-attention is a state, with places for so many pictures.
+
     Args:
         rows: Symbol of their number.
         shape: Of the package.
@@ -74,7 +82,10 @@ def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
     every = [one["symbols"] for one in found]
     widest = max(int(one["batch_size"]) * int(one["seq_len"]) for one in every)
     for one in every:
-        one[rows] = str(widest)
+        if shape.max_num_images:
+            one["max_num_images"] = str(shape.max_num_images)
+        else:
+            one[rows] = str(widest)
     return found
 
 

@@ -291,11 +291,19 @@ def _tiny_package(
 
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
     # A tenth of a real sound is enough for frames of all kinds.
-    of_sound = [length // 10 for length in next(iter(recipe.shapes.values())).seq_lens[:2]]
+    first = next(iter(recipe.shapes.values()))
+    of_sound = [length // 10 for length in first.seq_lens[:2]]
     lengths = tuple(of_sound) if find(recipe.task).reads == "sound" else (8, 24)
     encoder = Request(target=target, task=recipe.task, seq_lens=lengths)
     read = lengths if of_sound else None  # of those that read texts before they write
-    decoder = Request(target=target, task=recipe.task, prefill_seq_len=8, ctx_len=48, seq_lens=read)
+    decoder = Request(
+        target=target,
+        task=recipe.task,
+        prefill_seq_len=8,
+        ctx_len=48,
+        seq_lens=read,
+        max_num_images=2 if first.max_num_images else None,
+    )
     images = Request(target=target, task=recipe.task, batch_size=3)
     built = pipeline.build(
         str(checkpoint),

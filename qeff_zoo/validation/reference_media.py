@@ -4,6 +4,7 @@
 Only the reference process imports this.
 """
 
+import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+_SEEN = "cross_attention_mask"
 
 
 class Media:
@@ -28,6 +31,7 @@ class Media:
         arrays: Mapping[str, np.ndarray[Any, Any]],
         model: Any,
     ) -> None:
+        self._module = type(model).__module__
         self._taken = inspect.signature(model.forward).parameters.keys()
         self._counts: list[int] = request.get("media") or []
         self._told = request.get("of_media") or {}
@@ -57,11 +61,37 @@ class Media:
                     plain = name.removeprefix(prefix)
                     if plain != name and plain in self._taken:
                         found.setdefault(plain, []).append(self._arrays[name])
-        shown = {name: torch.cat(_alike(parts)) for name, parts in found.items()}
+        crossing = bool(self._told.get("crossing"))
+        shown = {name: torch.cat(_alike(parts), int(crossing)) for name, parts in found.items()}
+        if crossing and shown:
+            shown[_SEEN] = self._seen(input_ids, shown[self._told["mask"]])
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         if (types := self._told.get("types")) and shown:
             shown[types] = self._types(input_ids == self._told["placeholder"])
         return shown
+
+    @property
+    def together(self) -> bool:
+        """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
+        return not self._told.get("crossing")
+
+    def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what tokens behind a prompt are told, as `generate` does.
+
+        Args:
+            given: What `of` returned for it.
+        """
+        return {_SEEN: given[_SEEN][:, -1:]} if _SEEN in given else {}
+
+    def _seen(self, input_ids: Tensor, there: Tensor) -> Tensor:
+        """Tell which tiles each token sees, by the rule of transformers' own processor."""
+        rule = importlib.import_module(self._module.replace("modeling_", "processing_"))
+        (tokens,), counts = input_ids.tolist(), there.sum(2).tolist()
+        places = rule.get_cross_attention_token_mask(tokens, self._told["placeholder"])
+        dense = rule.convert_sparse_cross_attention_mask_to_dense(
+            [places], counts, there.shape[2], len(tokens)
+        )
+        return torch.from_numpy(dense)
 
     def _types(self, of_pictures: Tensor) -> Tensor:
         """Tell the tokens of pictures, by 1; or those of prompts, which end with their last picture, by 0."""

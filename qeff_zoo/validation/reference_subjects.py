@@ -119,11 +119,14 @@ class _Logits(Answers):
     def __init__(self, model: Any, request: Mapping[str, Any], media: Media) -> None:
         super().__init__(request["sequences"], model)
         self._model, self._media = model, media
+        self._shown: Mapping[str, Tensor] = {}  # to the newest call
         self._heads, self._drafted = reference_heads.attach(model, request.get("speculator"))
         # A position is there once for its own logits, and once for each head's.
         self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        if len(numbers) > 1 and not self._media.together:
+            return [row for number in numbers for row in self._run([number], length)]
         inputs = _padded([self._sequences[number][:length] for number in numbers])
         wanted = [
             [at for at in self._positions[number] if length is None or at < length]
@@ -158,12 +161,13 @@ class _Logits(Answers):
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         """Run the forward on tokens of sequences from their beginning."""
-        shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
-        return self._model(**inputs, **shown, **more)
+        self._shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
+        return self._model(**inputs, **self._shown, **more)
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
         """Run the forward on newest tokens alone."""
-        return self._model(input_ids=tokens, use_cache=True, **cache)
+        told = self._media.behind(self._shown)
+        return self._model(input_ids=tokens, use_cache=True, **told, **cache)
 
     def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
         """Continue the first sequence by the likeliest token, with transformers' own cache where there is one."""

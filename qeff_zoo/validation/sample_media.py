@@ -53,7 +53,8 @@ def insert(
             one = next(every)
             run = session.run_of(session.reader.look(one))
             between = (text + [plain] * place)[done:place]
-            if len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
+            full = len(found) == session.decoder.sizes.max_num_images > 0
+            if full or len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
                 break
             whole += [*between, *run]
             found.append(one)
@@ -66,7 +67,7 @@ def insert(
 
 def _pictures(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
-    if session.told.get("layout"):
+    if session.told.get("layout") or session.told.get("crossing"):
         # Without settings of a processor there is one tile of each, as below.
         with suppress(CheckpointError):
             for size in cycle(_PIXELS):
@@ -122,6 +123,11 @@ def noise(
             found[tower.positions] = np.stack([columns, rows], 1)[None]
             shape = [1, *shape]
     found["pixel_values"] = random.standard_normal(shape, np.float32)
+    told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
+    if session.told.get(
+        "crossing"
+    ):  # all of its tiles, in the first of the ways in which they may lie
+        found |= {name: np.ones(one.shape, np.int64) for name, one in told.items()}
     return found
 
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Llama 3.2 Vision, `transformers.models.mllama`: layers between those of Llama read a picture by cross-attention."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
+
+from .llama import RECIPE as LLAMA
+
+_LLAMA = {name: value for name, value in LLAMA.tiny[0].config.items() if name != "head_dim"}
+_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+_CROSSING = {"num_hidden_layers": 6, "cross_attention_layers": [1, 4]}
+_LAYERS = {"num_hidden_layers": 3, "num_global_layers": 2, "intermediate_layers_indices": [0, 1]}
+_WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "vision_output_dim": 192}
+_SIZES = {"attention_heads": 4, "image_size": 28, "patch_size": 7, "initializer_range": 0.2}
+
+RECIPE = Recipe(
+    model_type="mllama",
+    architectures=("MllamaForConditionalGeneration",),
+    task="image-text-to-text",
+    special="Gated layers between those of the text read keys and values of all of a picture's tiles.",
+    transforms=(
+        rms_norm(lambda text: 2 * (text.num_hidden_layers + len(text.cross_attention_layers)) + 1),
+    ),
+    images=Images(crossing="cross_attention_layers", mask="aspect_ratio_mask"),
+    # A picture takes as much memory as thousands of tokens.
+    shapes={name: replace(shape, max_num_images=1) for name, shape in DECODER_SHAPES.items()},
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**_LLAMA, **_TOKENS, **_CROSSING},
+                "vision_config": {**_WIDTHS, **_LAYERS, **_SIZES},
+                "image_token_index": 257,
+            },
+            image_processor={"image_processor_type": "MllamaImageProcessor", "size": 28},
+        ),
+    ),
+)
