@@ -110,7 +110,8 @@ def by_position(
         return None
     every = np.arange(ctx_len)
     mixed = np.random.default_rng(0).permutation(every)  # a value must not depend on company
-    with suppress(*parts.FAILURES):  # positions beyond a model's table
+    # Positions may lie beyond a model's table; and what is not finite is no table.
+    with suppress(*parts.FAILURES), np.errstate(invalid="ignore"):
         for batch_axis in (0, 1):
             rows, others = (_run(session, order, at_once, batch_axis) for order in (every, mixed))
             if rows is None or others is None:

@@ -21,7 +21,8 @@ PADDING = -1
 #: Begins names of inputs that have one number to a position of the context.
 OF_CONTEXT = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
-_SOURCE = "encoder_attention_mask"
+#: Says which rows of what an encoder has read are there.
+SOURCE = "encoder_attention_mask"
 #: What drafts read of each token; and what stands for it of a token that was drafted.
 _HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
 _AXES = "rope_positions"
@@ -294,10 +295,10 @@ class Decoder:
             inputs |= self._shown([pieces[row] for row in rows], width)
         if _AXES in self.program.inputs:
             inputs[_AXES] = self._rotary([pieces[row] for row in rows], position_ids)
-        if _SOURCE in self.program.inputs:
-            inputs[_SOURCE] = np.zeros((len(rows), self.sizes.encoder_ctx_len), np.int64)
+        if SOURCE in self.program.inputs:
+            inputs[SOURCE] = np.zeros((len(rows), self.sizes.encoder_ctx_len), np.int64)
             for place, row in enumerate(rows):
-                inputs[_SOURCE][place, : pieces[row].source] = 1
+                inputs[SOURCE][place, : pieces[row].source] = 1
         if _TILES in self.program.inputs:
             inputs[_TILES] = self._view({row: pieces[row] for row in rows}, width)
         if self._types:

@@ -9,11 +9,12 @@ import numpy as np
 from qeff_zoo.adapters import IDS
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.by_token import by_token
-from qeff_zoo.runtime.decoder import OF_CONTEXT, PADDING
+from qeff_zoo.runtime.decoder import OF_CONTEXT, PADDING, SOURCE
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 #: Input of which the length says of how many tokens of a row a call returns logits.
 KEPT = "num_logits_to_keep"
+_ROWS = "batch_size"
 #: Inputs that have one number to a row; others have one to a token.
 _OF_ROWS = frozenset({IDS, "image_idx", "audio_idx"})
 
@@ -97,15 +98,16 @@ class FixedShapes:
         """Choose the narrowest specialization that a call fits into, and fill it up.
 
         Args:
-            inputs: `input_ids` (n, w) and others of that shape; `comp_ctx_lengths` (L,) where a call says how much of
-                the cache it reads: there must be a specialization for exactly L; `num_logits_to_keep` (n,) where it
-                says of how many tokens it returns logits: 1, or at least as many as any row has.
+            inputs: `input_ids` or `attention_mask` (n, w) and others of that shape, or of more axes; `comp_ctx_lengths`
+                (L,) where a call says how much of the cache it reads: there must be a specialization for exactly L;
+                `num_logits_to_keep` (n,) where it says of how many tokens it returns logits: 1, or at least as many
+                as any row has.
             rows: Of the states, n of them; none where there are no states.
 
         Raises:
             GenerationError: No specialization is wide enough, has enough rows, or reads and returns what is asked for.
         """
-        count, width = inputs["input_ids"].shape
+        count, width = inputs["input_ids" if "input_ids" in inputs else "attention_mask"].shape
         index = self._choose(count, width, inputs)
         symbols = self._every[index]
         shape = symbols["batch_size"], symbols["seq_len"]
@@ -114,8 +116,8 @@ class FixedShapes:
         full: dict[str, Array] = {}
         for name, array in inputs.items():
             full[name] = array
-            if array.ndim == 2:
-                columns = shape[0], _columns(name, symbols)
+            if array.ndim == 2 or array.shape[:2] == (count, width):
+                columns = shape[0], _columns(name, symbols), *array.shape[2:]
                 filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
                     filled[:, : array.shape[1]] = array[0]
@@ -173,15 +175,17 @@ class WholeCall:
 
     Args:
         index: Of the specialization.
-        inputs: As they were given.
+        inputs: As they were given, but for rows to spare, which repeat the first.
+        count: Rows that were given; None where an axis of rows is not there.
     """
 
     index: int
     inputs: Mapping[str, Array]
+    count: int | None = None
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
-        """Return all of an output of the program."""
-        return output
+        """Return all of an output of the program, or the rows that were asked for."""
+        return output[: self.count] if axes and axes[0] == _ROWS else output
 
     def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return no choices: nothing here is of tokens."""
@@ -189,7 +193,7 @@ class WholeCall:
 
 
 class WholeShapes:
-    """The shapes of a program that was compiled for certain pictures or sounds, of which none can be filled up.
+    """The shapes of a program that was compiled for certain pictures or sounds, of which none is filled up but by rows.
 
     Args:
         specializations: As in a manifest.
@@ -204,6 +208,8 @@ class WholeShapes:
             }
             for entry in specializations
         ]
+        #: Inputs with an axis of rows.
+        self._in_rows = {name for name, one in inputs.items() if one.shape[0] == _ROWS}
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -218,13 +224,26 @@ class WholeShapes:
             GenerationError: There is none.
         """
         shapes = {name: [*array.shape] for name, array in inputs.items()}
-        if shapes in self._every:
-            return WholeCall(index=self._every.index(shapes), inputs=inputs)
+        count = next((len(inputs[name]) for name in self._in_rows), None)
+        for index, every in sorted(enumerate(self._every), key=self._rows_of):
+            filled = {
+                name: self._filled(name, array, every[name]) for name, array in inputs.items()
+            }
+            if {name: [*array.shape] for name, array in filled.items()} == every:
+                return WholeCall(index=index, inputs=filled, count=count)
         known = " or ".join(str(one) for one in self._every)
         raise GenerationError(
             f"The program takes no call of {shapes}; expected {known}, as it was compiled. Prepare pictures and sounds "
             "as the package's processor does."
         )
+
+    def _rows_of(self, one: tuple[int, Mapping[str, Sequence[int]]]) -> int:
+        return max((one[1][name][0] for name in self._in_rows), default=0)
+
+    def _filled(self, name: str, array: Array, shape: Sequence[int]) -> Array:
+        """Repeat the first row of an input of rows in those to spare."""
+        spare = shape[0] - len(array) if name in self._in_rows else 0
+        return np.concatenate([array, *[array[:1]] * spare]) if spare > 0 else array
 
 
 def shapes_of(
@@ -245,6 +264,8 @@ def _columns(name: str, symbols: Mapping[str, int]) -> int:
     """Return how many columns an input has."""
     if name.startswith(OF_CONTEXT):
         return symbols["ctx_len"]
+    if name == SOURCE:
+        return symbols["encoder_ctx_len"]
     return 1 if name in _OF_ROWS else symbols["seq_len"]
 
 

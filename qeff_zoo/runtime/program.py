@@ -77,7 +77,7 @@ class Program(Protocol):
 
     @property
     def memory(self) -> Memory | None:
-        """The states on the host; None where the device keeps them, and nobody can reach them there."""
+        """The states on the host; None where the device keeps all of them, and nobody can reach them there."""
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1

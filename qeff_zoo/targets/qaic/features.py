@@ -14,6 +14,7 @@ import numpy as np
 
 from qeff_zoo.runtime.program import Array, Program, Tensor
 from qeff_zoo.states import State
+from qeff_zoo.targets.qaic.crossing import Asking
 
 #: The one picture or window of a call, as a size for the compiler, which expects one.
 BATCH = "batch_size"
@@ -26,15 +27,16 @@ FIRST: Mapping[str, str] = {"image_index": "image_idx", "audio_index": "audio_id
 NOWHERE = -(1 << 24)
 
 
-def adapted(program: Any, features: Sequence[State]) -> Program:
-    """Let an opened program take and return features as those of all targets do.
+def adapted(program: Any) -> Program:
+    """Let an opened program take and return features, and what was read, as those of all targets do.
 
     Args:
         program: Of this target, as its graph is.
-        features: That it retains.
     """
-    if features:
-        return Merging(program, features)
+    if program.features:
+        return Merging(program, program.features)
+    if read := [state for state in program.states if not state.written]:
+        return Asking(program, read)
     if any(name in _OURS for name in program.outputs):
         return Reading(program)
     return program  # type: ignore[no-any-return]

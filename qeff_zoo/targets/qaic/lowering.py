@@ -86,6 +86,7 @@ def lower(
         states.name_for_handover(model.graph)
     states.retain_adapters(model.graph)
     placing.place(model.graph)
+    states.name_crossed(model.graph)
     ways["weights"] = weights.stored_ways()
     layers.name_nodes(model)
     return Lowered(

@@ -8,8 +8,9 @@ QEfficient's names and shapes: tokens find their rows by counting.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.states import mark, state_of, token_of
+from qeff_zoo.states import mark, token_of
 from qeff_zoo.targets.qaic.features import BATCH, FIRST, NAMES
+from qeff_zoo.targets.qaic.states import retain
 
 
 def place(graph: ir.Graph) -> None:
@@ -41,7 +42,9 @@ def place(graph: ir.Graph) -> None:
     after.name, after.type, after.shape = f"{first.name}_output", first.type, first.shape
     graph.insert_before(graph[0], tape.nodes)
     index.replace_all_uses_with(places)
-    graph.outputs.extend([after, *kept])
+    graph.outputs.append(after)
+    for value in kept:
+        retain(graph, value)
 
 
 def _count(tape: Tape, tokens: ir.Value, first: ir.Value, token: int) -> tuple[ir.Value, ir.Value]:
@@ -70,11 +73,7 @@ def _keep(graph: ir.Graph, tape: Tape, value: ir.Value) -> ir.Value:
     value.replace_all_uses_with(
         tape.op("Squeeze", [whole, tape.op("Constant", [], {"value_ints": [0]})])
     )
-    state = state_of(whole)
-    assert state is not None
-    kept = tape.op("Identity", [whole])
-    kept.name, kept.type, kept.shape = state.output, whole.type, whole.shape
-    return kept
+    return whole
 
 
 def _return_whole(graph: ir.Graph) -> None:
