@@ -232,7 +232,12 @@ def test_programs_for_cards_have_the_names_of_qefficient(carded: Path) -> None:
 
 
 def test_cards_write_what_generate_does(
-    carded: Path, session: SpeechSeq2SeqSession, tmp_path: Path, capsys: Any
+    carded: Path,
+    checkpoint: Path,
+    session: SpeechSeq2SeqSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
     """Three share two rows; of the decoder's states cards are given those alone that an encoder has made."""
     package = adopt(carded, carded / "qpc", Store(tmp_path))
@@ -252,6 +257,21 @@ def test_cards_write_what_generate_does(
             assert [*next(tokens)] == [*next(tokens)]
     ends = [[part.end for part in one.stream(sounds[1])] for one in (on_cards, session)]
     assert ends[0] == ends[1]
+    model = object.__new__(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq)
+    monkeypatch.setattr(type(model), "_opened", lambda *_: on_cards)
+    (wanted,) = session.transcribe(sounds[0], generation_len=12)
+    given = {"input_features": heard(checkpoint, sounds[0])}
+    assert model.generate(given, generation_len=12).generated_texts == [wanted.text]
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, sounds[0], RATE, subtype="FLOAT")
+    (wanted,) = on_cards.transcribe(path, **FALLBACK, seed=0)
+    with (
+        closing(SpeechQueue(on_cards, max_waiting=4)) as queue,
+        running(queue) as served,
+        connect(served) as client,
+    ):
+        told = {"model": MODEL, "file": ("speech.wav", path.read_bytes())}
+        assert client.audio.transcriptions.create(**told).text == wanted.text
     assert main(["serve-args", str(package.path)]) == 1
     assert "all that vllm-qaic runs of such models" in capsys.readouterr().err
 
