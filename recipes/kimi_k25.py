@@ -22,6 +22,7 @@ VISION = {
 RECIPE = replace(
     LLAVA,
     model_type="kimi_k25",
+    rev=2,
     architectures=("Kimi_K25ForConditionalGeneration",),
     special="Patches of pictures of any size, line by line; learned positions, interpolated by cubes; DeepSeek-V3.",
     images=Images(patches=True, planes=True, lines=True, taps="bicubic"),

@@ -22,6 +22,7 @@ from PIL import Image
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
+from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.recipe import PatchShape, Shape
 from qeff_zoo.registry import list_recipes, recipe_for
@@ -343,6 +344,36 @@ def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> 
     for key, array in ours.items():
         if key in theirs:
             np.testing.assert_array_equal(array, np.asarray(theirs[key]), err_msg=key)
+
+
+#: Patches that a program takes, and the settings of transformers' processor that make no more of a picture.
+BOUNDED: dict[str, tuple[int, dict[str, Any]]] = {
+    "CohereCompassImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
+    "Gemma4ImageProcessor": (700, {"max_soft_tokens": 70}),
+    "Glm4vImageProcessor": (40, {"size": {"shortest_edge": 512, "longest_edge": 1280}}),
+    "PaddleOCRVLImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
+    "PixtralImageProcessor": (10, {"size": {"longest_edge": 42}}),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_pictures_are_made_as_small_as_a_program_takes_them(name: str) -> None:
+    """By settings that transformers' own processor has, which makes the same of a picture."""
+    most, settings = BOUNDED[name]
+    pixels = np.random.default_rng(0).integers(0, 256, (97, 60, 3), np.uint8)
+    given = {
+        **SETTINGS[name],
+        **({"max_soft_tokens": 280} if "max_soft_tokens" in settings else {}),
+    }
+    processor = image_processor({"image_processor_type": name, **given})
+    kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
+    theirs = kind(**{**given, **settings})(Image.fromarray(pixels), return_tensors="np")
+    ours = bounded(processor, most)([pixels])
+    for key, array in ours.items():
+        np.testing.assert_array_equal(array, np.asarray(theirs[key]), err_msg=key)
+    assert processor([pixels])["pixel_values"].size > ours["pixel_values"].size
+    if "image_grid_thw" in ours:
+        assert ours["image_grid_thw"].prod() <= most
 
 
 def mentioned(layout: str, picture: Encoded) -> str:

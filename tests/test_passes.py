@@ -333,6 +333,54 @@ def test_angles_of_several_kinds_of_positions_are_looked_up(kinds: str, shape: s
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+_AXES = """
+<ir_version: 10, opset_import: ["": 18]>
+main (int64[{given}] {name}) => (float[{shape}] y)
+<float[4] frequency = {{1.0, 0.5, 0.25, 0.125}}, int64[4] axis = {{0, 1, 0, 1}}>
+{{
+    last = Constant <value_ints = [-1]> ()
+    zero = Constant <value_int = 0> ()
+    one = Constant <value_int = 1> ()
+    position = Cast <to = 1> ({name})
+    first = Gather <axis = {along}> (position, zero)
+    second = Gather <axis = {along}> (position, one)
+    row = Unsqueeze (first, last)
+    column = Unsqueeze (second, last)
+    of_row = Equal (axis, zero)
+    mixed = Where (of_row, row, column)
+    each = Unsqueeze (position, last)
+    both = Add (row, column)
+    angle = Mul ({read}, frequency)
+    y = Cos (angle)
+}}"""
+_TOKENS = {"given": "2, batch_size, seq_len", "name": "rope_positions", "along": 0}
+_PATCHES = {"given": "patches, 2", "name": "position_ids", "along": 1}
+
+
+@pytest.mark.parametrize(
+    ("form", "read", "shape", "tables"),
+    [
+        (_TOKENS, "each", "2, batch_size, seq_len, 4", 1),  # every axis has a row of its own
+        (_TOKENS, "mixed", "batch_size, seq_len, 4", 1),
+        (_PATCHES, "each", "patches, 2, 4", 1),
+        (_PATCHES, "mixed", "patches, 4", 1),
+        (_PATCHES, "both", "patches, 4", 0),  # no row of a table says that
+    ],
+)
+def test_angles_of_several_axes_are_looked_up(
+    form: dict[str, Any], read: str, shape: str, tables: int
+) -> None:
+    text = _AXES.format(**form, read=read, shape=shape)
+    model, whole = (ir.from_onnx_text(text) for _ in range(2))
+    assert position_tables.tabulate(model.graph, 50) == tables
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    assert ("Cos" in [one.op_type for one in model.graph]) == (not tables)
+    size = (2, 2, 7) if form is _TOKENS else (7, 2)
+    positions = np.random.default_rng(0).integers(0, 50, size)
+    found, expected = (run(one, **{form["name"]: positions}) for one in (model, whole))
+    np.testing.assert_array_equal(found, expected)
+
+
 # --- constants that devices hold -----------------------------------------------------------------
 
 

@@ -239,7 +239,8 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
     model_type: str, prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     source, folder = prepare_media(model_type, **SEEING[model_type])
-    predicted(folder)
+    angles = [one.get("ways", {}).get("angles", {}) for one in predicted(folder)["programs"]]
+    assert all(ways.keys() <= {"table"} for ways in angles)
     session = open_session(adopt(folder, compiled(folder, tmp_path), Store()))
     assert isinstance(session, ImageTextToTextSession)
     rng = np.random.default_rng(0)

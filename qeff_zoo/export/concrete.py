@@ -180,6 +180,16 @@ def _numbers(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     return torch.stack([torch.full((), one, dtype=dtype) for one in values])
 
 
+def _bag(_: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """Rows of a table, weighed and added up, would be a loop."""
+    given = {**dict(zip(("input", "weight"), args, strict=False)), **kwargs}
+    index, shares = given["input"], given.get("per_sample_weights")
+    if index.ndim != 2 or shares is None or given.get("mode") != "sum":
+        return None
+    added: Tensor = (given["weight"][index] * shares[..., None]).sum(1)
+    return added
+
+
 _RULES: dict[Any, Callable[[Any, Any, Any], Any]] = {
     torch.conv2d: _convolve,
     torch.conv3d: _convolve,
@@ -189,6 +199,7 @@ _RULES: dict[Any, Callable[[Any, Any, Any], Any]] = {
     torch.squeeze: _squeeze,
     Tensor.squeeze: _squeeze,
     F.one_hot: _one_hot,
+    F.embedding_bag: _bag,
     F.unfold: _unfold,
     torch.split: _split,
     torch.tensor: _numbers,
