@@ -9,7 +9,7 @@ import numpy as np
 from qeff_zoo.adapters import IDS
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.by_token import by_token
-from qeff_zoo.runtime.decoder import OF_CONTEXT, PADDING, SOURCE
+from qeff_zoo.runtime.decoder import AXES, OF_CONTEXT, PADDING, SOURCE
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 #: Input of which the length says of how many tokens of a row a call returns logits.
@@ -116,12 +116,15 @@ class FixedShapes:
         full: dict[str, Array] = {}
         for name, array in inputs.items():
             full[name] = array
-            if array.ndim == 2 or array.shape[:2] == (count, width):
-                columns = shape[0], _columns(name, symbols), *array.shape[2:]
+            by_row = np.moveaxis(array, 0, -1) if name == AXES else array
+            if array.ndim == 2 or by_row.shape[:2] == (count, width):
+                columns = shape[0], _columns(name, symbols), *by_row.shape[2:]
                 filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
-                    filled[:, : array.shape[1]] = array[0]
-                filled[places, : array.shape[1]] = array
+                    filled[:, : by_row.shape[1]] = by_row[0]
+                filled[places, : by_row.shape[1]] = by_row
+                if name == AXES:
+                    filled = np.ascontiguousarray(np.moveaxis(filled, -1, 0))
                 full[name] = filled
         if KEPT in full:
             full[KEPT] = np.zeros(symbols[KEPT], np.int64)
@@ -246,9 +249,84 @@ class WholeShapes:
         return np.concatenate([array, *[array[:1]] * spare]) if spare > 0 else array
 
 
+#: Inputs of programs that read patches: where each lies, and rows of features in the order of windows.
+_PLACES, _ORDER = "position_ids", "window_index"
+#: Begins names of those that say where segments end.
+_ENDS = "cu_"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PatchCall(WholeCall):
+    """A call whose patches were filled up to one specialization.
+
+    Args:
+        given: Patches that were there.
+        made: Patches of the specialization.
+    """
+
+    given: int
+    made: int
+
+    def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
+        """Cut an output of the program to the rows of the patches that were there."""
+        kept = (
+            slice(size * self.given // self.made) if axis == "image_rows" else slice(None)
+            for axis, size in zip(axes, output.shape, strict=True)
+        )
+        return output[tuple(kept)]
+
+
+class PatchShapes(WholeShapes):
+    """The shapes of a program that reads patches of pictures, of which any number up to the largest will do.
+
+    What fills up lies nowhere, at -1, and is a segment of its own, or is masked: no patch of the picture sees it. In
+    the order of windows it comes last, and so does what becomes of it.
+
+    Args:
+        specializations: As in a manifest.
+        inputs: Of the program.
+    """
+
+    def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> PatchCall:
+        """Choose the smallest specialization that a picture fits into, and fill it up.
+
+        Raises:
+            GenerationError: None is large enough.
+        """
+        given = len(inputs[_PLACES])
+        fitting = [index for index, one in enumerate(self._every) if one[_PLACES][0] >= given]
+        if not fitting:
+            most = max(one[_PLACES][0] for one in self._every)
+            raise GenerationError(
+                f"A picture has {given:,} patches; expected at most {most:,}, as the program was compiled. "
+                "Give one of fewer pixels, or build the package with a larger --image-size."
+            )
+        index = min(fitting, key=lambda one: self._every[one][_PLACES][0])
+        shapes = self._every[index]
+        return PatchCall(
+            index=index,
+            inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
+            given=given,
+            made=shapes[_PLACES][0],
+        )
+
+
+def _filled_up(name: str, array: Array, shape: Sequence[int]) -> Array:
+    """Fill up an input of patches, of segments, or of rows of features."""
+    filled = np.zeros(shape, array.dtype)
+    if name == _PLACES:
+        filled[...] = PADDING
+    elif name == _ORDER:
+        filled[...] = np.arange(len(filled))
+    elif name.startswith(_ENDS):
+        filled[...] = array[-1]
+    filled[tuple(map(slice, array.shape))] = array
+    return filled
+
+
 def shapes_of(
     specializations: Specializations, inputs: Mapping[str, Tensor]
-) -> FixedShapes | WholeShapes:
+) -> FixedShapes | WholeShapes | PatchShapes:
     """Return what makes calls fit a program.
 
     Args:
@@ -257,7 +335,7 @@ def shapes_of(
     """
     if all("seq_len" in entry["symbols"] for entry in specializations):
         return FixedShapes(specializations)
-    return WholeShapes(specializations, inputs)
+    return (PatchShapes if _PLACES in inputs else WholeShapes)(specializations, inputs)
 
 
 def _columns(name: str, symbols: Mapping[str, int]) -> int:

@@ -118,6 +118,15 @@ class Retaining(Protocol):
         """
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """What a program says besides that reads pictures of sizes up to a largest."""
+
+    @property
+    def most_patches(self) -> int:
+        """Patches that a picture may have; 0 where that is no question."""
+
+
 #: Inputs, rows and outputs of a call.
 Observe: TypeAlias = Callable[[Mapping[str, Array], Sequence[int], Mapping[str, Array]], None]
 
