@@ -69,7 +69,7 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
     shared = "max_loras" in program.variant or tasks.find(program.task).before
     if program.shape.apart or (shared and program.decodes):  # else nobody could hand states over
         options = {**options, "split_retained_state_io": True}
-    crosses = "encoder" in tasks.find(program.task).parts
+    crosses = "encoder" in [part.role for part in tasks.find(program.task).before]
     return told(Files(name), options, decodes=program.decodes, crosses=crosses)
 
 
