@@ -27,6 +27,7 @@ class Choice:
         help: Of the flag.
         of: Role or kind of answer of the tasks that it is for; None for every task.
         targets: That it is for; empty for every target.
+        fixed: Whether it is for those targets alone whose programs have fixed sizes.
         allowed: Values that it may have; empty where other code decides.
         least: Of a number; None where other code decides.
         most: Of a number; None where other code decides.
@@ -43,6 +44,7 @@ class Choice:
     help: str
     of: str | None = None
     targets: tuple[str, ...] = ()
+    fixed: bool = False
     allowed: tuple[Any, ...] = ()
     least: int | None = None
     most: int | None = None

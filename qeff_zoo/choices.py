@@ -111,6 +111,15 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         "run one token of a row a call, for `serve --role decode`: another package runs prompts",
         of="decoder",
     )
+    image_size: tuple[str, ...] | None = choice(
+        "shape.image_size",
+        "HEIGHTxWIDTH in pixels, of models that read pictures of any size: a program takes those of as many patches or "
+        "fewer, of any shape; larger ones are made smaller; may be given several times (default: 1024 patches, or as "
+        "many as processors make of every picture)",
+        of="vision",
+        fixed=True,
+        short="is",
+    )
     max_num_images: int | None = _size(
         "max_num_images",
         "pictures of a prompt at most, of a model that reads them by cross-attention (default: 1)",

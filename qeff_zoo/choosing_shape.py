@@ -10,8 +10,10 @@ from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.choosing import Chosen
-from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.choosing_pictures import choose_pictures
+from qeff_zoo.recipe import PatchShape, Recipe, Shape
 from qeff_zoo.speculators import HEADS
+from qeff_zoo.targets import Target
 from qeff_zoo.tasks import compute_contexts
 
 #: Of rope_type dynamic: why a context ends at the model's own positions.
@@ -19,9 +21,9 @@ _BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for
 
 
 def choose_shape(
-    checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: Chosen
+    checkpoint: Checkpoint, recipe: Recipe, target: Target, request: Request, choices: Chosen
 ) -> Shape:
-    """Start from a profile, take what the user asked for, and fit the rest to the model's positions."""
+    """Start from a profile, take what the user asked for, and fit the rest to the model's positions and pictures."""
     profile = request.profile or next(iter(recipe.shapes))
     if profile not in recipe.shapes:
         choices.problems.append(
@@ -36,6 +38,7 @@ def choose_shape(
         )
     if request.batch_size is not None and request.full_batch_size is None:
         choices.set("full_batch_size", None, "user: --batch-size")
+    pictures = choose_pictures(checkpoint, recipe, target, choices)
     for name in [item.name for item in fields(Shape) if not choices.value[item.name]]:
         del choices.why[name]  # it does not apply, so nobody chose it
     _check_sizes(choices, request)
@@ -61,7 +64,8 @@ def choose_shape(
         _fit_compute_contexts(recipe, choices)
         _fit_speculation(checkpoint, request, choices)
         _check_apart(recipe, choices)
-    return replace(base, **{item.name: choices.value[item.name] for item in fields(Shape)})
+    chosen = {item.name: choices.value[item.name] for item in fields(Shape)}
+    return PatchShape(**chosen, **pictures) if pictures else replace(base, **chosen)
 
 
 def _check_sizes(choices: Chosen, request: Request) -> None:

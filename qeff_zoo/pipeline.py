@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from qeff_zoo import manifest_entries, prepared, targets
+from qeff_zoo import formats, manifest_entries, prepared, targets
 from qeff_zoo import plan as plans
 from qeff_zoo.checkpoint import Checkpoint, Place, companions, open_checkpoint
 from qeff_zoo.choices import Request
@@ -253,6 +253,7 @@ def _trace(
     changes = graphs.changes_of(plan, checkpoint)  # what cannot be merged is refused here
     checkpoint.fetch()
     _ = checkpoint.tensors  # a damaged file is refused here, before torch is imported
+    formats.require_finite_scales(checkpoint)
     with watch.stage("graph"):
         return [
             graphs.obtain(plan, program, checkpoint, store, changes) for program in plan.programs
@@ -439,12 +440,13 @@ def export(
         checkpoint = with_adapters(checkpoint, request.adapter)
         checkpoint = with_speculator(checkpoint, request.speculator)
         plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
-    with new_folder(output) as folder, watch.stage("graph"):
+    with new_folder(output) as folder:
         if graph_only:
-            for program in plan.programs:
-                graphs.trace(folder, plan, program, checkpoint, _graph_name(plan, program))
+            with watch.stage("graph"):
+                for program in plan.programs:
+                    graphs.trace(folder, plan, program, checkpoint, _graph_name(plan, program))
         else:
-            _export_with_weights(folder, plan, checkpoint, store)
+            _export_with_weights(folder, plan, checkpoint, store, watch)
     return Exported(
         path=output / _graph_name(plan, plan.programs[0]),
         seconds=watch.seconds,
@@ -456,19 +458,20 @@ def _graph_name(plan: Plan, program: ProgramPlan) -> str:
     return f"{program_name(plan, program)}{Path(graphs.GRAPH).suffix}"
 
 
-def _export_with_weights(folder: Path, plan: Plan, checkpoint: Checkpoint, store: Store) -> None:
+def _export_with_weights(
+    folder: Path, plan: Plan, checkpoint: Checkpoint, store: Store, watch: Stopwatch
+) -> None:
     """Write the portable graphs, and their weights in float32 as the model names them."""
     import onnx_ir as ir
 
     from qeff_zoo.weights import external_data
 
-    changes = graphs.changes_of(plan, checkpoint)
-    checkpoint.fetch()
-    found = [graphs.obtain(plan, one, checkpoint, store, changes) for one in plan.programs]
+    found = _trace(checkpoint, plan, store, watch)
     slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in found]
     layout = plan_file(external_data.together(slots), checkpoint.tensors)
     store.require_space(folder, layout.nbytes, "the graph's weights")
-    weights.write(layout, checkpoint, folder / external_data.WEIGHTS)
+    with watch.stage("weights", layout.nbytes) as advance:
+        weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
     for program, graph in zip(plan.programs, found, strict=True):
         external_data.place(graph.model, layout)
         ir.save(graph.model, folder / _graph_name(plan, program))

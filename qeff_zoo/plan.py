@@ -132,7 +132,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     _check_model(checkpoint, recipe, choices)
     target = _choose_target(request, choices)
     storage = choose_weights(target, checkpoint, request, choices)
-    shape = choose_shape(checkpoint, recipe, request, choices)
+    shape = choose_shape(checkpoint, recipe, target, request, choices)
     _choose_variant(checkpoint, served, request, choices)
     choose_merged(checkpoint, request, choices)
     others = choose_adapters(target, len(served), request, choices)
@@ -310,10 +310,11 @@ def _check_programs(
             f"does not run {' and '.join(map(repr, sorted(lacking)))} of them. Choose --target "
             f"{targets.NAMES[0]}{other if fits_without else ''}."
         )
-    elif target.fixed and recipe.images and "vision" in roles and recipe.images.of_any_size:
+    elif target.fixed and recipe.images and "vision" in roles and recipe.images.sized:
         choices.problems.append(
-            f"Recipe {recipe.model_type!r} reads pictures of any size, but programs for --target {target.name} have "
-            f"one. Choose --target {targets.NAMES[0]}, or a model of pictures of one size."
+            f"Recipe {recipe.model_type!r} reads pictures of any size and has no patches that fill one up, but "
+            f"programs for --target {target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another "
+            "model."
         )
     elif target.fixed and recipe.images and recipe.images.crossing:
         choices.problems.append(

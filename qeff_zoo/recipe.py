@@ -26,6 +26,7 @@ class Shape:
         num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
         prefill_only: Whether there are calls for prompts alone, whose states another package goes on from.
         decode_only: Whether there are calls for one token of a row alone, and for drafted ones.
+        image_size: Of pictures of any size, those that a program of fixed sizes is made for: `HEIGHTxWIDTH` in pixels.
         max_num_images: Pictures of a prompt at most, of models that read them by cross-attention.
     """
 
@@ -39,6 +40,7 @@ class Shape:
     num_speculative_tokens: tuple[int, ...] = ()
     prefill_only: bool = False
     decode_only: bool = False
+    image_size: tuple[str, ...] = ()
     max_num_images: int = 0
 
     @property
@@ -56,6 +58,21 @@ class SoundShape(Shape):
     """
 
     inputs_per_row: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchShape(Shape):
+    """The sizes of a package that reads pictures of any size with programs of fixed ones.
+
+    Args:
+        patches: Of the pictures that it is made for, ascending.
+        merged: Patches that become a row of features.
+        window: Rows of features on a side of a window of attention; 0 without windows.
+    """
+
+    patches: tuple[int, ...]
+    merged: int
+    window: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +144,8 @@ class Images(Media):
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
+        column: Of a tower of patches, whether its forward takes a picture and no patches: one of the squares that are
+            merged, one below another.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
         planes: Whether patches are (channels, rows, columns), and not one list of values.
         taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, else
@@ -143,6 +162,7 @@ class Images(Media):
     layout: str = ""
     nested: bool = False
     sized: bool = False
+    column: bool = False
     lines: bool = False
     planes: bool = False
     taps: str = ""
@@ -150,11 +170,6 @@ class Images(Media):
     merged: bool = False
     positions: str = ""
     crossing: str = ""
-
-    @property
-    def of_any_size(self) -> bool:
-        """Whether the tower takes pictures of any height and width."""
-        return self.patches or self.sized
 
 
 @dataclass(frozen=True, kw_only=True)

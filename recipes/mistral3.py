@@ -16,7 +16,7 @@ RECIPE = replace(
     model_type="mistral3",
     architectures=("Mistral3ForConditionalGeneration",),
     special="Pictures of any size, each line of which ends with a token; four rows become one.",
-    images=Images(layout="broken_lines", sized=True),
+    images=Images(layout="broken_lines", patches=True, planes=True, column=True),
     tiny=(
         Tiny(
             config={

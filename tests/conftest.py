@@ -86,8 +86,12 @@ def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _collect_seldom() -> None:
     """Spend less on garbage: what is there when the first test runs stays anyway."""
+    from accelerate.utils import memory
+
     gc.freeze()
     gc.set_threshold(_OBJECTS, 20, 20)
+    # Accelerate looks through all objects whenever a training ends, though no device's memory is to be freed here.
+    memory.clear_device_cache = lambda **_: None
 
 
 @pytest.fixture(scope="session", autouse=True)

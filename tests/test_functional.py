@@ -2,6 +2,7 @@
 """A traced program in which nothing is written in place computes the same; what is not simple is left to PyTorch."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import onnx_ir as ir
@@ -9,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 
-from qeff_zoo.export import exporter
+from qeff_zoo.export import exporter, promotion
 from qeff_zoo.export.functional import simplify
 
 Tensor = torch.Tensor
@@ -198,6 +199,12 @@ def test_programs_simple_or_not_are_translated(
     compute: Callable[[Tensor], tuple[Tensor, ...]],
 ) -> None:
     x = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
+    session = onnxruntime.InferenceSession(translated(compute, x))
+    (got,) = session.run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), compute(x)[0])
+
+
+def translated(compute: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor) -> bytes:
     names = SimpleNamespace(input_names=["x"], output_names=["y"])
 
     def export() -> torch.export.ExportedProgram:
@@ -207,6 +214,22 @@ def test_programs_simple_or_not_are_translated(
 
     with exporter._quiet():
         model = exporter._translate(export, names)  # type: ignore[arg-type]
-    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
-    (got,) = session.run(None, {"x": x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(got), compute(x)[0])
+    content: bytes = ir.to_proto(model).SerializeToString()
+    return content
+
+
+def mixes_types(x: Tensor) -> tuple[Tensor, ...]:
+    some = x.to(torch.float16) * (x > 0)  # a truth value becomes a half, a half becomes a float
+    counts = torch.arange(x.shape[0])[:, None] + (x > 1)
+    return (torch.where(x > 0, some, 2.0) + counts / 3 + x * counts**2 + x.shape[0] * 0.5,)
+
+
+def test_operands_are_cast_as_by_an_exporter_that_runs_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
+    got = translated(mixes_types, x)
+    (answer,) = onnxruntime.InferenceSession(got).run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(answer), mixes_types(x)[0], rtol=1e-3, atol=1e-3)
+    monkeypatch.setattr(promotion, "as_traced", nullcontext)
+    assert got == translated(mixes_types, x)

@@ -249,9 +249,25 @@ def test_targets_of_one_program_refuse(built: tuple[Package, Path], target: str)
 
 
 @pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
-def test_programs_of_fixed_sizes_take_no_pictures_of_any(built: tuple[Package, Path]) -> None:
-    with pytest.raises(PlanError, match=r"pictures of any size.*Choose --target ort"):
-        pipeline.make_plan(str(built[1]), Request(target="qaic"))
+def test_programs_of_fixed_sizes_are_told_those_of_pictures(built: tuple[Package, Path]) -> None:
+    """As many patches as a picture has, rounded up to squares that are merged; and windows for any shape of it."""
+
+    def plan(target: str = "qaic", **asked: Any) -> Any:
+        return pipeline.make_plan(str(built[1]), Request(target=target, **asked))
+
+    *_, usual = plan().programs
+    assert [one["symbols"]["patches"] for one in usual.specializations] == ["1024"]
+    small, large = plan(image_size=("20x33", "8x16")).programs[-1].specializations
+    # Windows are of 2 x 2 rows of features: a picture of 15 rows may be one line of them.
+    assert (
+        small["symbols"] | {"patches": "8", "image_rows": "2", "windows": "3"} == small["symbols"]
+    )
+    assert large["symbols"] | {"patches": "60", "windows": "10"} == large["symbols"]
+    for sizes in (("20x",), ("0x40",), ("8x8",)):
+        with pytest.raises(PlanError, match=r"expected HEIGHTxWIDTH in pixels"):
+            plan(image_size=sizes)
+    with pytest.raises(PlanError, match=r"--image-size is for models that read pictures of any"):
+        plan("ort", image_size=("20x33",))
 
 
 def test_run_answers_about_a_picture(

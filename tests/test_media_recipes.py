@@ -7,7 +7,7 @@
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,18 +23,19 @@ from PIL import Image
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.recipe import Shape
+from qeff_zoo.recipe import PatchShape, Shape
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import Tracing, find
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Tracing, find
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference_media import Media
 from qeff_zoo.validation.sample_media import noise, sounds
@@ -162,7 +163,42 @@ def test_media_and_text_agree_with_hugging_face(name: str) -> None:
     """Two rows, of two pictures or sounds and one, in chunks that cut them, and one token at a time."""
     case = parity.all_cases()[name]
     subject = parity.Subject(case.config, recipe_for(case.config))
-    check(session_of(case, subject), subject)
+    session = session_of(case, subject)
+    check(session, subject)
+    check_filled_up(session)
+
+
+def check_filled_up(session: MediaTextSession) -> None:
+    """Compare what becomes of patches with what becomes of them where a program takes more, as those of devices do."""
+    vision = session.reader.program
+    if "position_ids" not in vision.inputs:
+        return
+    tower = session.reader.tower
+    merged = tower.merge**2
+    sizes = {"patches": (7 * merged, 18 * merged), "merged": merged, "window": tower.window}
+    rows = PatchShape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, **sizes)
+    (before,) = find(IMAGE_TEXT_TO_TEXT).before
+    named = {
+        name: replace(
+            one, shape=tuple("patches" if "*" in str(axis) else axis for axis in one.shape)
+        )
+        for name, one in vision.inputs.items()
+    }
+    shapes = shapes_of(before.specializations(rows), named)
+    calls: list[Any] = []
+    plain = vision.run
+    vision.run = lambda inputs: calls.append((inputs, plain(inputs))) or calls[-1][1]
+    session.reader.forget()
+    for one in shown_to(session):
+        session.reader.look(one)
+    for inputs, right in calls:
+        call = shapes.fit(inputs)
+        assert {name: array.shape for name, array in call.inputs.items()} != {
+            name: array.shape for name, array in inputs.items()
+        }
+        for name, made in plain(call.inputs).items():
+            found = call.answer(made, ("image_rows", made.shape[1]))
+            assert relative_errors(right[name], found).max() < 1e-5, name
 
 
 @pytest.mark.skipif(

@@ -546,6 +546,15 @@ def test_choices_of_blocks_go_together(
     assert re.search(problem, found) if problem else not found
 
 
+@pytest.mark.parametrize("mode", ["kv", "h"])
+def test_an_encoder_is_cut_by_heads_alone(mode: str) -> None:
+    told = {"kv": {"num_kv_blocks": 2}, "h": {"head_block_size": 2}}[mode]
+    options = {"blocking_mode": mode, **told}
+    found = [*conflicts.of_blocks({**HEADS, "is_encoder_decoder": True}, BLOCKED_SHAPE, options)]
+    assert len(found) == (mode == "kv")
+    assert all("expected 'h' of such models" in one for one in found)
+
+
 _MERGING = """
 <ir_version: 8, opset_import: ["": 18]>
 language (int64[batch_size, seq_len] input_ids, int64[batch_size, seq_len] image_index,

@@ -39,6 +39,7 @@ from qeff_zoo.targets.qaic import sdk
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import TOLERANCES, relative_errors
 from qeff_zoo.validation.reference_numerics import in_float16
+from qeff_zoo.validation.sample_media import noise
 
 __all__ = ["rt"]
 ROWS, WIDTH = 3, 8
@@ -217,7 +218,7 @@ def prepare_media(
     """Give a function that makes a recipe's tiny model, and prepares a folder of it."""
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
 
-    def run(model_type: str, **sizes: int) -> tuple[Path, Path]:
+    def run(model_type: str, **sizes: Any) -> tuple[Path, Path]:
         recipe = find_recipe(model_type)
         source = tiny_models.make(recipe, recipe.tiny[0], tmp_path / model_type)
         request = Request(target="qaic", ctx_len=48, prefill_seq_len=WIDTH, **sizes)
@@ -226,15 +227,23 @@ def prepare_media(
     return run
 
 
+#: Of one size; and patches of any size, with windows, and three axes of positions.
+SEEING: dict[str, dict[str, Any]] = {
+    "llava": {"full_batch_size": 2},
+    "qwen2_5_vl": {"batch_size": 2, "image_size": ("8x16", "24x32")},
+}
+
+
+@pytest.mark.parametrize("model_type", SEEING)
 def test_a_model_that_sees_answers_as_hugging_face_does(
-    prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
+    model_type: str, prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
-    source, folder = prepare_media("llava", full_batch_size=2)
+    source, folder = prepare_media(model_type, **SEEING[model_type])
     predicted(folder)
     session = open_session(adopt(folder, compiled(folder, tmp_path), Store()))
     assert isinstance(session, ImageTextToTextSession)
     rng = np.random.default_rng(0)
-    pictures = [{"pixel_values": rng.standard_normal((1, 3, 28, 28), np.float32)} for _ in range(2)]
+    pictures = [noise(session, size, rng) for size in ((1, 2), (3, 3))]
     # One picture, two, which calls cut, and none; the model may write a placeholder itself.
     texts = [[3, session.marker, 4, 5], [session.marker, 7, session.marker, 9], [*range(20, 31)]]
     shown = [pictures[:1], pictures[::-1], []]
@@ -244,9 +253,14 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
     ]
     model = AutoModelForImageTextToText.from_pretrained(source, attn_implementation="eager").eval()
     for made, images, answer in zip(requests, shown, session.generate(requests), strict=True):
-        pixels = [torch.tensor(one["pixel_values"]) for one in images]
-        told = {"pixel_values": torch.cat(pixels)} if images else {}
         tokens = torch.tensor([[*made.prompt, *answer.token_ids]])
+        told = {
+            name: torch.cat([torch.tensor(one[name]) for one in images])
+            for name in pictures[0]
+            if images
+        }
+        if images and (types := session.told.get("types")):
+            told[types] = (tokens == session.placeholder).long()
         with torch.no_grad():
             logits = model(input_ids=tokens, **told, use_cache=False).logits[0].float()
         after = logits[len(made.prompt) - 1 : -1]

@@ -19,19 +19,24 @@ import tokenizers
 import torch
 import transformers
 from parity import Array, Subject
+from test_qaic_runtime import rt
+from test_qaic_whole import compiled, predicted
 
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
+from qeff_zoo.prepared import adopt
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import LabelledSpeechSession
+from qeff_zoo.runtime import LabelledSpeechSession, open_session
 from qeff_zoo.runtime.labels_of_frames import CharacterLabels
+from qeff_zoo.store import Store
 from qeff_zoo.tasks.listening import Listen, example
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
+__all__ = ["rt"]
 RECIPES = [one for one in list_recipes() if one.task == "automatic-speech-recognition"]
 CASES = {
     f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
@@ -294,6 +299,21 @@ def test_a_long_recording_is_read_to_its_end_as_the_pipeline_reads_windows(
     assert found.text == wanted["text"]
     assert as_pipeline(found) == of_pipeline(wanted)
     assert found.words[-1].end > 45_000 / RATE
+
+
+def test_cards_label_frames_as_hugging_face_does(
+    package: Any, checkpoint: Path, theirs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QEFF_HOME", str(package.path.parents[3]))
+    request = Request(target="qaic", seq_lens=(4000, 16_000), batch_size=2)
+    folder = pipeline.prepare(str(checkpoint), tmp_path / "prepared", request=request)
+    predicted(folder)
+    on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
+    assert isinstance(on_cards, LabelledSpeechSession)
+    sounds = [voice(length, RATE, length) for length in (900, 15_999, 4000)]
+    for sound, found in zip(sounds, on_cards.transcribe(sounds), strict=True):
+        wanted = theirs(sound.copy(), return_timestamps="word")
+        assert (found.text, as_pipeline(found)) == (wanted["text"], of_pipeline(wanted))
 
 
 def test_several_of_different_lengths_are_each_as_alone(session: LabelledSpeechSession) -> None:

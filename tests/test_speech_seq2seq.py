@@ -24,6 +24,8 @@ import torch
 import transformers
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
+from test_qaic_runtime import rt
+from test_qaic_whole import compiled, predicted
 from transformers.models.whisper import generation_whisper, tokenization_whisper
 
 import qeff_zoo
@@ -33,6 +35,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import features
+from qeff_zoo.prepared import SCRIPT, adopt
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import (
     FALLBACK,
@@ -40,6 +43,7 @@ from qeff_zoo.runtime import (
     SpeechSeq2SeqSession,
     Transcription,
     languages,
+    open_session,
     sampling,
     speech_words,
 )
@@ -47,10 +51,12 @@ from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.store import Store
 from qeff_zoo.tasks import crossing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
+__all__ = ["rt"]
 ROOT = Path(__file__).parent.parent
 RATE = 16_000
 RECIPES = [one for one in list_recipes() if one.task == "speech-seq2seq"]
@@ -196,6 +202,78 @@ def test_text_and_times_are_those_of_generate(
     (found,) = session.transcribe(sound, **ours)
     assert_same(found, wanted)
     assert len(found.segments) > (3 if length == LONG else 0)
+
+
+# --- on Cloud AI 100 --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def carded(session: SpeechSeq2SeqSession, checkpoint: Path, tmp_path_factory: Any) -> Path:
+    """Prepare, with graphs that are traced already, and compile by the stub."""
+    folder: Path = tmp_path_factory.mktemp("cards") / "prepared"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(session.folder.parents[3]))
+        request = Request(target="qaic", batch_size=2, prefill_seq_len=8)
+        pipeline.prepare(str(checkpoint), folder, request=request)
+    compiled(folder, folder.parent)
+    return folder
+
+
+def test_programs_for_cards_have_the_names_of_qefficient(carded: Path) -> None:
+    decoder, encoder, alignment = predicted(carded)["programs"]
+    names = [f"past_{what}_{whose}.0" for whose in ("self", "cross") for what in ("key", "value")]
+    assert {
+        one["name"]: one["dtype"] for one in decoder["states"] if one["layer"] == 0
+    } == dict.fromkeys(names, "float16")
+    assert [one["name"] for one in encoder["inputs"]] == ["input_features"]
+    assert [one["name"] for one in encoder["outputs"]][:2] == names[2:]
+    assert [one["name"] for one in alignment["inputs"]][:3] == ["input_ids", *names[2:]]
+    assert "-split-retained-state-io" in (carded / SCRIPT).read_text()
+
+
+def test_cards_write_what_generate_does(
+    carded: Path,
+    checkpoint: Path,
+    session: SpeechSeq2SeqSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    """Three share two rows; of the decoder's states cards are given those alone that an encoder has made."""
+    package = adopt(carded, carded / "qpc", Store(tmp_path))
+    on_cards = open_session(package)
+    assert isinstance(on_cards, SpeechSeq2SeqSession)
+    sounds = [voice(length, RATE, length) for length in (SHORT, LONG, 30_000)]
+    for asked in ({}, {"language": "de"}, {"timestamps": True}, {"word_timestamps": True}):
+        choices = {**asked, "generation_len": 12}
+        found, wanted = (one.transcribe(sounds, **choices) for one in (on_cards, session))
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert (ours.text, ours.words, ours.language) == (
+                theirs.text,
+                theirs.words,
+                theirs.language,
+            )
+            tokens = ([part.tokens for part in one.segments] for one in (ours, theirs))
+            assert [*next(tokens)] == [*next(tokens)]
+    ends = [[part.end for part in one.stream(sounds[1])] for one in (on_cards, session)]
+    assert ends[0] == ends[1]
+    model = object.__new__(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq)
+    monkeypatch.setattr(type(model), "_opened", lambda *_: on_cards)
+    (wanted,) = session.transcribe(sounds[0], generation_len=12)
+    given = {"input_features": heard(checkpoint, sounds[0])}
+    assert model.generate(given, generation_len=12).generated_texts == [wanted.text]
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, sounds[0], RATE, subtype="FLOAT")
+    (wanted,) = on_cards.transcribe(path, **FALLBACK, seed=0)
+    with (
+        closing(SpeechQueue(on_cards, max_waiting=4)) as queue,
+        running(queue) as served,
+        connect(served) as client,
+    ):
+        told = {"model": MODEL, "file": ("speech.wav", path.read_bytes())}
+        assert client.audio.transcriptions.create(**told).text == wanted.text
+    assert main(["serve-args", str(package.path)]) == 1
+    assert "all that vllm-qaic runs of such models" in capsys.readouterr().err
 
 
 # --- times of words --------------------------------------------------------------------------------

@@ -20,19 +20,24 @@ import torch
 import transformers
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
+from test_qaic_runtime import rt
+from test_qaic_whole import compiled, predicted
 
 import qeff_zoo
 from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError, PlanError
+from qeff_zoo.prepared import adopt
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession
+from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession, open_session
 from qeff_zoo.runtime.translation import Languages
 from qeff_zoo.runtime.writing_rules import WritingRules
+from qeff_zoo.store import Store
 from qeff_zoo.tasks import TEXT2TEXT, crossing, for_task, tasks_of
 from qeff_zoo.validation import tiny_models
 
+__all__ = ["rt"]
 ROOT = Path(__file__).parent.parent
 RECIPES = [for_task(one, TEXT2TEXT) for one in list_recipes() if TEXT2TEXT in tasks_of(one)]
 CASES = {
@@ -233,6 +238,24 @@ def test_tokens_are_those_of_generate(
         assert one.prompt == text
     assert session.metrics is not None
     assert session.metrics.prompt_tokens == sum(len(session.encode(text)) for text in TEXTS)
+
+
+def test_cards_write_what_generate_does(
+    session: Text2TextSession, checkpoint: Path, theirs: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Four texts share two slots; each sees what was read of its own, whatever the rest of the row had."""
+    monkeypatch.setenv("QEFF_HOME", str(session.folder.parents[3]))
+    sizes = {"full_batch_size": 2, "ctx_len": 32, "prefill_seq_len": 4, "seq_lens": (8, LONGEST)}
+    request = Request(target="qaic", **sizes)
+    folder = pipeline.prepare(str(checkpoint), tmp_path / "prepared", request=request)
+    decoder, encoder = predicted(folder)["programs"]
+    names = [one["name"] for one in decoder["states"] if one["kind"] == "cross"]
+    assert [one["name"] for one in encoder["outputs"]] == names
+    assert decoder["ways"]["states"] == {"growing": len(names), "cross": len(names)}
+    on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
+    assert isinstance(on_cards, Text2TextSession)
+    for text, one in zip(TEXTS, on_cards.generate(TEXTS), strict=True):
+        assert one.token_ids == generated(theirs, session.encode(text)), text
 
 
 def test_languages_are_told_by_code_or_name(session: Text2TextSession, theirs: Any) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo import targets
 from qeff_zoo.choice import Choice, JsonText
 from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import PlanError
@@ -230,6 +231,8 @@ class Asked:
 
 
 def _is_for(choice: Choice, target: str) -> bool:
+    if choice.fixed and not targets.find(target).fixed:
+        return False
     return not choice.targets or target in choice.targets
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.auto import translation
 from qeff_zoo.auto.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
 if TYPE_CHECKING:
@@ -60,16 +60,41 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         assert isinstance(model, cls)
         return model
 
-    def compile(self, *, img_size: int | None = None, **choices: Any) -> str:
+    def compile(
+        self,
+        *,
+        img_size: int | None = None,
+        height: int | Sequence[int] | None = None,
+        width: int | Sequence[int] | None = None,
+        num_frames: int = 1,
+        **choices: Any,
+    ) -> str:
         """Build a package, or find it in the store.
 
         Args:
             img_size: QEfficient's; of no use here, as the checkpoint's processor says how large pictures become.
+            height: Of models that read pictures of any size, that of the largest, or of several, for a card.
+            width: As many.
+            num_frames: Of QEfficient's videos; 1, a picture.
             **choices: As for `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
             The package's folder.
+
+        Raises:
+            ZooError: As there; or heights and widths do not go together, or it is a video.
         """
+        heights, widths = ([one] if isinstance(one, int) else one or () for one in (height, width))
+        if len(heights) != len(widths) or num_frames != 1:
+            raise PlanError(
+                [
+                    f"`compile`: height is {height!r}, width {width!r} and num_frames {num_frames!r}; expected as many "
+                    "heights as widths, and 1 frame. Give both, or neither."
+                ]
+            )
+        if heights:
+            sizes = zip(heights, widths, strict=True)
+            choices["image_size"] = tuple(f"{tall}x{wide}" for tall, wide in sizes)
         return super().compile(**choices)
 
     def generate(  # type: ignore[override]

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from qeff_zoo import tasks
 from qeff_zoo.adapters import Slots
-from qeff_zoo.export import folding, functional, layers, loader, translations
+from qeff_zoo.export import folding, functional, layers, loader, promotion, translations
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.passes import bfloat16, bodies, linear, rotary
 from qeff_zoo.recipe import Recipe
@@ -146,16 +146,17 @@ def _translate(export: Callable[[], torch.export.ExportedProgram], tracing: Trac
     """Run the ONNX exporter, without its decompositions where the graph needs none: they take half of all time."""
 
     def translate(program: torch.export.ExportedProgram) -> ir.Model:
-        exported = torch.onnx.export(
-            program,
-            dynamo=True,
-            opset_version=OPSET,
-            optimize=False,
-            verbose=False,
-            custom_translation_table=translations.table(),
-            input_names=tracing.input_names,
-            output_names=tracing.output_names,
-        )
+        with promotion.as_traced():
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=OPSET,
+                optimize=False,
+                verbose=False,
+                custom_translation_table=translations.table(),
+                input_names=tracing.input_names,
+                output_names=tracing.output_names,
+            )
         assert exported is not None
         return exported.model
 

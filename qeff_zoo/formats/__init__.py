@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
     from qeff_zoo.formats.encoded import Encodings, Stored
 
 # In one text: core names no recipe, and one is called as a method is.
@@ -100,3 +101,21 @@ def find(stored: "Stored") -> "Encodings":
     if not (found.encoded or found.values):
         raise stored.wrong("no tensor is stored so", "some, or no `quantization_config`")
     return found
+
+
+def require_finite_scales(checkpoint: "Checkpoint") -> None:
+    """Refuse scales and minima that are not all numbers; those inside of blocks are seen where these are read.
+
+    Args:
+        checkpoint: With its weights at hand; only its scales are read.
+
+    Raises:
+        CheckpointError: One is infinite or not a number.
+    """
+    from qeff_zoo.formats.fields import FLOATS, finite, to_floats
+
+    for name, encoded in checkpoint.encoded.items():
+        for info in map(checkpoint.stored.__getitem__, encoded.sources):
+            if info.dtype in FLOATS:
+                finite(to_floats(checkpoint.read_stored(info.name), info.dtype), info)
+        checkpoint.release(name)

@@ -65,7 +65,10 @@ _GROUPS = ("target", "task", "quantization", "shape")
 _SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
 #: Said first, without their name. What follows from other axes, or is so nearly always, is not said; nor is a file.
 _FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
-_UNSAID = ("task", "method", "continuous_batching", "comp_ctx_lengths", "qnn_config", "gguf_file")
+_UNSAID = (
+    *("task", "method", "continuous_batching", "comp_ctx_lengths", "qnn_config", "gguf_file"),
+    *("patches", "merged", "window"),
+)
 _LONGEST = 96
 
 

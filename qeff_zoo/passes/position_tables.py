@@ -11,9 +11,12 @@ from contextlib import suppress
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
+from onnx_ir.tape import Tape
 
 from qeff_zoo.passes import parts
 from qeff_zoo.passes.parts import Array
+from qeff_zoo.passes.position_axes import Axes, Table, look_up
+from qeff_zoo.passes.position_axes import tabulate as tabulated
 from qeff_zoo.weights.external_data import is_placeholder
 
 #: Ops whose error grows with their input, or that are as wrong as it is.
@@ -22,48 +25,72 @@ _AT_ONCE = 1024  # positions
 _CLOSE = 1e-5  # share of the largest number
 
 
+#: Inputs: of tokens or patches, and of tokens whose rotary embedding has several axes.
+_POSITIONS = ("position_ids", "rope_positions")
+
+
 def tabulate(graph: ir.Graph, ctx_len: int) -> int:
     """Look up every cosine, sine, logarithm or power of a position, in place.
 
     Args:
-        graph: With `position_ids` (batch, seq); without, nothing changes.
+        graph: With `position_ids` (batch, seq), or with others that have several axes; without, nothing changes.
         ctx_len: Positions that there are.
 
     Returns:
         How many values became rows of a table; those that depend on more than the position are left.
     """
-    positions = next((value for value in graph.inputs if value.name == "position_ids"), None)
-    if positions is None:
-        return 0
-    known: dict[ir.Value, bool | None] = {positions: True}
-    wanted = [node for node in graph if node.op_type in _OPS and _depends(node.outputs[0], known)]
     tables: dict[bytes, ir.Value] = {}
+    given = [value for value in graph.inputs if value.name in _POSITIONS]
+    return sum(_tabulate(graph, positions, given, ctx_len, tables) for positions in given)
+
+
+def _tabulate(
+    graph: ir.Graph,
+    positions: ir.Value,
+    given: Sequence[ir.Value],
+    ctx_len: int,
+    tables: dict[bytes, ir.Value],
+) -> int:
+    axes = Axes.of(positions, given)
+    # Positions of all kinds may have been put together, and taken apart again.
+    known: dict[ir.Value, bool | None] = dict.fromkeys(given if axes else [positions], True)
+    wanted = [node for node in graph if node.op_type in _OPS and _depends(node.outputs[0], known)]
     count = 0
-    safe: ir.Node | None = None
+    safe: ir.Value | None = None
     for node in wanted:
         value = node.outputs[0]
-        found = by_position(positions, [value], ctx_len)
+        found = tabulated(axes, value, ctx_len) if axes else _of_one(positions, value, ctx_len)
         if found is None:
             continue
-        (table,), batch_axis = found
         if safe is None:  # padding has position -1
-            zero = ir.Value(name="position_table.zero", const_value=ir.tensor(np.int64(0)))
-            zero.shape, zero.type = ir.Shape([]), ir.TensorType(ir.DataType.INT64)
-            graph.initializers["position_table.zero"] = zero
-            safe = ir.node("Max", [positions, zero])
-            safe.outputs[0].name = "position_table.rows"
-            graph.insert_before(graph[0], [safe])
-        rows = ir.node("Gather", [_initializer(graph, table, tables), safe.outputs[0]], {"axis": 0})
-        made = [rows]
-        if batch_axis:  # (batch, seq, kinds, …) -> (kinds, batch, seq, …)
-            order = [2, 0, 1, *range(3, table.ndim + 1)]
-            made.append(ir.node("Transpose", rows.outputs, {"perm": order}))
-        made[-1].outputs[0].type, made[-1].outputs[0].shape = value.type, value.shape
-        ir.convenience.replace_nodes_and_values(
-            graph, node, [node], made, [value], made[-1].outputs
-        )
+            safe = _without_padding(graph, positions)
+        tape = Tape()
+        made = look_up(tape, axes, found, _initializer(graph, found.rows, tables), safe)
+        made.type, made.shape = value.type, value.shape
+        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [value], [made])
         count += 1
     return count
+
+
+def _without_padding(graph: ir.Graph, positions: ir.Value) -> ir.Value:
+    zero = graph.initializers.get("position_table.zero")
+    if zero is None:
+        zero = ir.Value(name="position_table.zero", const_value=ir.tensor(np.int64(0)))
+        zero.shape, zero.type = ir.Shape([]), ir.TensorType(ir.DataType.INT64)
+        graph.initializers["position_table.zero"] = zero
+    safe = ir.node("Max", [positions, zero])
+    safe.outputs[0].name = f"position_table.{positions.name}"
+    graph.insert_before(graph[0], [safe])
+    return safe.outputs[0]
+
+
+def _of_one(positions: ir.Value, value: ir.Value, ctx_len: int) -> Table | None:
+    """Find the table of a value of positions with one axis: its rows are (batch, seq, …), or (…, batch, seq, …)."""
+    found = by_position(positions, [value], ctx_len)
+    if found is None:
+        return None
+    (rows,), batch_axis = found
+    return Table(rows=rows, axis=batch_axis + 1)
 
 
 def _depends(value: ir.Value, known: dict[ir.Value, bool | None]) -> bool | None:
@@ -110,7 +137,8 @@ def by_position(
         return None
     every = np.arange(ctx_len)
     mixed = np.random.default_rng(0).permutation(every)  # a value must not depend on company
-    with suppress(*parts.FAILURES):  # positions beyond a model's table
+    # Positions may lie beyond a model's table; and what is not finite is no table.
+    with suppress(*parts.FAILURES), np.errstate(invalid="ignore"):
         for batch_axis in (0, 1):
             rows, others = (_run(session, order, at_once, batch_axis) for order in (every, mixed))
             if rows is None or others is None:

@@ -282,7 +282,8 @@ class _Rounding:
 
     def round_states(self) -> None:
         """Round new keys and values: rounding again what was retained changes nothing."""
-        names = {one.output for one in states_of(self.graph.inputs) if one.kind != "recurrent"}
+        keys = ("growing", "index", "window")
+        names = {one.output for one in states_of(self.graph.inputs) if one.kind in keys}
         for value in list(self.graph.outputs):
             if value.name in names and value.producer() is not None:
                 uses = list(value.uses())

@@ -302,7 +302,8 @@ def opened(
             raise PlanError(
                 [
                     f"{checkpoint.name!r} is for {task}, of which no numerics are predicted. Expected "
-                    f"{TEXT_GENERATION} or {FEATURE_EXTRACTION}. Choose one with --task where the recipe serves it."
+                    f"{TEXT_GENERATION} or {FEATURE_EXTRACTION}. Choose one with --task where the recipe serves it, or "
+                    "`build --target qaic --prepare-only`, which compares a package in a card's numerics."
                 ]
             )
         checkpoint.fetch()

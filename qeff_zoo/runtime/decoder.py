@@ -21,10 +21,12 @@ PADDING = -1
 #: Begins names of inputs that have one number to a position of the context.
 OF_CONTEXT = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
-_SOURCE = "encoder_attention_mask"
+#: Says which rows of what an encoder has read are there.
+SOURCE = "encoder_attention_mask"
 #: What drafts read of each token; and what stands for it of a token that was drafted.
 _HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
-_AXES = "rope_positions"
+#: Positions of tokens whose rotary embedding has several axes, which come first.
+AXES = "rope_positions"
 #: Which tiles of pictures a token sees, of a program that reads those by cross-attention.
 _TILES = "cross_attention_mask"
 #: Of pictures or sounds: each token's row of features, and how many rows there are.
@@ -292,12 +294,12 @@ class Decoder:
         inputs |= self._adapters.given([pieces[row].slot for row in rows], rows)
         if self._index:
             inputs |= self._shown([pieces[row] for row in rows], width)
-        if _AXES in self.program.inputs:
-            inputs[_AXES] = self._rotary([pieces[row] for row in rows], position_ids)
-        if _SOURCE in self.program.inputs:
-            inputs[_SOURCE] = np.zeros((len(rows), self.sizes.encoder_ctx_len), np.int64)
+        if AXES in self.program.inputs:
+            inputs[AXES] = self._rotary([pieces[row] for row in rows], position_ids)
+        if SOURCE in self.program.inputs:
+            inputs[SOURCE] = np.zeros((len(rows), self.sizes.encoder_ctx_len), np.int64)
             for place, row in enumerate(rows):
-                inputs[_SOURCE][place, : pieces[row].source] = 1
+                inputs[SOURCE][place, : pieces[row].source] = 1
         if _TILES in self.program.inputs:
             inputs[_TILES] = self._view({row: pieces[row] for row in rows}, width)
         if self._types:
@@ -368,7 +370,7 @@ class Decoder:
 
     def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
         """Return the rotary positions of a call's tokens, which without pictures are their positions."""
-        axes = int(self.program.inputs[_AXES].shape[0])
+        axes = int(self.program.inputs[AXES].shape[0])
         positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
         for place, piece in enumerate(pieces):
             if piece.insets is not None:

@@ -9,11 +9,12 @@ import numpy as np
 from qeff_zoo.adapters import IDS
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.by_token import by_token
-from qeff_zoo.runtime.decoder import OF_CONTEXT, PADDING
+from qeff_zoo.runtime.decoder import AXES, OF_CONTEXT, PADDING, SOURCE
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 #: Input of which the length says of how many tokens of a row a call returns logits.
 KEPT = "num_logits_to_keep"
+_ROWS = "batch_size"
 #: Inputs that have one number to a row; others have one to a token.
 _OF_ROWS = frozenset({IDS, "image_idx", "audio_idx"})
 
@@ -97,15 +98,16 @@ class FixedShapes:
         """Choose the narrowest specialization that a call fits into, and fill it up.
 
         Args:
-            inputs: `input_ids` (n, w) and others of that shape; `comp_ctx_lengths` (L,) where a call says how much of
-                the cache it reads: there must be a specialization for exactly L; `num_logits_to_keep` (n,) where it
-                says of how many tokens it returns logits: 1, or at least as many as any row has.
+            inputs: `input_ids` or `attention_mask` (n, w) and others of that shape, or of more axes; `comp_ctx_lengths`
+                (L,) where a call says how much of the cache it reads: there must be a specialization for exactly L;
+                `num_logits_to_keep` (n,) where it says of how many tokens it returns logits: 1, or at least as many
+                as any row has.
             rows: Of the states, n of them; none where there are no states.
 
         Raises:
             GenerationError: No specialization is wide enough, has enough rows, or reads and returns what is asked for.
         """
-        count, width = inputs["input_ids"].shape
+        count, width = inputs["input_ids" if "input_ids" in inputs else "attention_mask"].shape
         index = self._choose(count, width, inputs)
         symbols = self._every[index]
         shape = symbols["batch_size"], symbols["seq_len"]
@@ -114,12 +116,15 @@ class FixedShapes:
         full: dict[str, Array] = {}
         for name, array in inputs.items():
             full[name] = array
-            if array.ndim == 2:
-                columns = shape[0], _columns(name, symbols)
+            by_row = np.moveaxis(array, 0, -1) if name == AXES else array
+            if array.ndim == 2 or by_row.shape[:2] == (count, width):
+                columns = shape[0], _columns(name, symbols), *by_row.shape[2:]
                 filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
-                    filled[:, : array.shape[1]] = array[0]
-                filled[places, : array.shape[1]] = array
+                    filled[:, : by_row.shape[1]] = by_row[0]
+                filled[places, : by_row.shape[1]] = by_row
+                if name == AXES:
+                    filled = np.ascontiguousarray(np.moveaxis(filled, -1, 0))
                 full[name] = filled
         if KEPT in full:
             full[KEPT] = np.zeros(symbols[KEPT], np.int64)
@@ -173,15 +178,17 @@ class WholeCall:
 
     Args:
         index: Of the specialization.
-        inputs: As they were given.
+        inputs: As they were given, but for rows to spare, which repeat the first.
+        count: Rows that were given; None where an axis of rows is not there.
     """
 
     index: int
     inputs: Mapping[str, Array]
+    count: int | None = None
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
-        """Return all of an output of the program."""
-        return output
+        """Return all of an output of the program, or the rows that were asked for."""
+        return output[: self.count] if axes and axes[0] == _ROWS else output
 
     def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return no choices: nothing here is of tokens."""
@@ -189,7 +196,7 @@ class WholeCall:
 
 
 class WholeShapes:
-    """The shapes of a program that was compiled for certain pictures or sounds, of which none can be filled up.
+    """The shapes of a program that was compiled for certain pictures or sounds, of which none is filled up but by rows.
 
     Args:
         specializations: As in a manifest.
@@ -204,6 +211,8 @@ class WholeShapes:
             }
             for entry in specializations
         ]
+        #: Inputs with an axis of rows.
+        self._in_rows = {name for name, one in inputs.items() if one.shape[0] == _ROWS}
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -218,18 +227,106 @@ class WholeShapes:
             GenerationError: There is none.
         """
         shapes = {name: [*array.shape] for name, array in inputs.items()}
-        if shapes in self._every:
-            return WholeCall(index=self._every.index(shapes), inputs=inputs)
+        count = next((len(inputs[name]) for name in self._in_rows), None)
+        for index, every in sorted(enumerate(self._every), key=self._rows_of):
+            filled = {
+                name: self._filled(name, array, every[name]) for name, array in inputs.items()
+            }
+            if {name: [*array.shape] for name, array in filled.items()} == every:
+                return WholeCall(index=index, inputs=filled, count=count)
         known = " or ".join(str(one) for one in self._every)
         raise GenerationError(
             f"The program takes no call of {shapes}; expected {known}, as it was compiled. Prepare pictures and sounds "
             "as the package's processor does."
         )
 
+    def _rows_of(self, one: tuple[int, Mapping[str, Sequence[int]]]) -> int:
+        return max((one[1][name][0] for name in self._in_rows), default=0)
+
+    def _filled(self, name: str, array: Array, shape: Sequence[int]) -> Array:
+        """Repeat the first row of an input of rows in those to spare."""
+        spare = shape[0] - len(array) if name in self._in_rows else 0
+        return np.concatenate([array, *[array[:1]] * spare]) if spare > 0 else array
+
+
+#: Inputs of programs that read patches: where each lies, and rows of features in the order of windows.
+_PLACES, _ORDER = "position_ids", "window_index"
+#: Begins names of those that say where segments end.
+_ENDS = "cu_"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PatchCall(WholeCall):
+    """A call whose patches were filled up to one specialization.
+
+    Args:
+        given: Patches that were there.
+        made: Patches of the specialization.
+    """
+
+    given: int
+    made: int
+
+    def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
+        """Cut an output of the program to the rows of the patches that were there."""
+        kept = (
+            slice(size * self.given // self.made) if axis == "image_rows" else slice(None)
+            for axis, size in zip(axes, output.shape, strict=True)
+        )
+        return output[tuple(kept)]
+
+
+class PatchShapes(WholeShapes):
+    """The shapes of a program that reads patches of pictures, of which any number up to the largest will do.
+
+    What fills up lies nowhere, at -1, and is a segment of its own, or is masked: no patch of the picture sees it. In
+    the order of windows it comes last, and so does what becomes of it.
+
+    Args:
+        specializations: As in a manifest.
+        inputs: Of the program.
+    """
+
+    def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> PatchCall:
+        """Choose the smallest specialization that a picture fits into, and fill it up.
+
+        Raises:
+            GenerationError: None is large enough.
+        """
+        given = len(inputs[_PLACES])
+        fitting = [index for index, one in enumerate(self._every) if one[_PLACES][0] >= given]
+        if not fitting:
+            most = max(one[_PLACES][0] for one in self._every)
+            raise GenerationError(
+                f"A picture has {given:,} patches; expected at most {most:,}, as the program was compiled. "
+                "Give one of fewer pixels, or build the package with a larger --image-size."
+            )
+        index = min(fitting, key=lambda one: self._every[one][_PLACES][0])
+        shapes = self._every[index]
+        return PatchCall(
+            index=index,
+            inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
+            given=given,
+            made=shapes[_PLACES][0],
+        )
+
+
+def _filled_up(name: str, array: Array, shape: Sequence[int]) -> Array:
+    """Fill up an input of patches, of segments, or of rows of features."""
+    filled = np.zeros(shape, array.dtype)
+    if name == _PLACES:
+        filled[...] = PADDING
+    elif name == _ORDER:
+        filled[...] = np.arange(len(filled))
+    elif name.startswith(_ENDS):
+        filled[...] = array[-1]
+    filled[tuple(map(slice, array.shape))] = array
+    return filled
+
 
 def shapes_of(
     specializations: Specializations, inputs: Mapping[str, Tensor]
-) -> FixedShapes | WholeShapes:
+) -> FixedShapes | WholeShapes | PatchShapes:
     """Return what makes calls fit a program.
 
     Args:
@@ -238,13 +335,15 @@ def shapes_of(
     """
     if all("seq_len" in entry["symbols"] for entry in specializations):
         return FixedShapes(specializations)
-    return WholeShapes(specializations, inputs)
+    return (PatchShapes if _PLACES in inputs else WholeShapes)(specializations, inputs)
 
 
 def _columns(name: str, symbols: Mapping[str, int]) -> int:
     """Return how many columns an input has."""
     if name.startswith(OF_CONTEXT):
         return symbols["ctx_len"]
+    if name == SOURCE:
+        return symbols["encoder_ctx_len"]
     return 1 if name in _OF_ROWS else symbols["seq_len"]
 
 

@@ -22,6 +22,7 @@ class Tower:
         lines: Whether a processor gives patches line by line.
         frames: Whether a patch's frame is told, too.
         positions: What a processor calls the columns and rows of patches, where it says those.
+        column: Whether a processor gives a picture, and no patches.
     """
 
     merge: int
@@ -31,6 +32,7 @@ class Tower:
     lines: bool = False
     frames: bool = False
     positions: str = ""
+    column: bool = False
 
     @classmethod
     def read(cls, config: Mapping[str, Any], images: Mapping[str, Any]) -> "Tower":
@@ -41,7 +43,7 @@ class Tower:
             images: As a recipe says of them.
         """
         vision = config["vision_config"]
-        merge = 1 if images.get("merged") else merge_of(vision)
+        merge = 1 if images.get("merged") else merge_of({**config, **vision})
         patch = int(vision.get("patch_size", 14))
         taps = images.get("taps", "")
         side = int(vision.get("num_position_embeddings", 0) ** 0.5)
@@ -55,6 +57,7 @@ class Tower:
             lines=images.get("lines", False),
             frames=images.get("frames", False),
             positions=images.get("positions", ""),
+            column=images.get("column", False),
         )
 
     def unpadded(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
@@ -66,6 +69,17 @@ class Tower:
             "pixel_values": pixels.reshape(-1, pixels.shape[-1])[real],
             "position_ids": places[real],
         }
+
+    def cut(self, picture: Array, patch: int) -> Array:
+        """Return the patches of a picture (channels, height, width), line by line: (patches, channels, rows, columns).
+
+        Args:
+            picture: Of whole patches.
+            patch: Pixels on a side of one.
+        """
+        channels, height, width = picture.shape
+        shape = channels, height // patch, patch, width // patch, patch
+        return picture.reshape(shape).transpose(1, 3, 0, 2, 4).reshape(-1, channels, patch, patch)
 
     def describe(self, grid: tuple[int, ...]) -> dict[str, Array]:
         """Return all that a program may be told of one picture.
@@ -96,7 +110,7 @@ class Tower:
     def ordered(self, patches: Array, grid: tuple[int, ...]) -> Array:
         """Return the patches of a picture square by square of those that are merged."""
         time, height, width = grid
-        if not self.lines:
+        if not (self.lines or self.column):
             return patches
         rows, columns = self._places(height, width)
         within = rows * width + columns

@@ -7,7 +7,7 @@ from typing import Any
 
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.vision import Vision
 
@@ -61,11 +61,15 @@ class ImageTextToTextSession(MediaTextSession):
             MediaError: It cannot be read.
             CheckpointError: The package does not say how pictures are prepared.
         """
+        from qeff_zoo.media.image_bounds import bounded
         from qeff_zoo.media.image_processor import load_image_processor
 
         if isinstance(given, Mapping):
             return given
         if self._processor is None:
             self._processor = load_image_processor(self.folder)
+            program = self.reader.program
+            if isinstance(program, Bounded) and program.most_patches:
+                self._processor = bounded(self._processor, program.most_patches)
         made: Prepared = self._processor([given])
         return made

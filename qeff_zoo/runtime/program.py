@@ -77,7 +77,7 @@ class Program(Protocol):
 
     @property
     def memory(self) -> Memory | None:
-        """The states on the host; None where the device keeps them, and nobody can reach them there."""
+        """The states on the host; None where the device keeps all of them, and nobody can reach them there."""
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -116,6 +116,15 @@ class Retaining(Protocol):
         Args:
             states: By name, those of all slots.
         """
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """What a program says besides that reads pictures of sizes up to a largest."""
+
+    @property
+    def most_patches(self) -> int:
+        """Patches that a picture may have; 0 where that is no question."""
 
 
 #: Inputs, rows and outputs of a call.

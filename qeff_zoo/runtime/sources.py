@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array, Memory, Program
 from qeff_zoo.runtime.sizes import EncoderSizes, batch_sizes
 
 #: Token ids; or a sound, as the encoder takes it: (samples,), (frames, bins), or (bins, frames) of a window.
@@ -20,10 +20,11 @@ class Sources:
 
     Args:
         encoder: Opened.
-        memory: States of the decoder by name, rows first.
+        memory: States of the decoder, those that an encoder writes among them.
     """
 
-    def __init__(self, encoder: Program, memory: Mapping[str, Array]) -> None:
+    def __init__(self, encoder: Program, memory: Memory | None) -> None:
+        assert memory is not None
         self._encoder, self._memory = encoder, memory
         self._together = max(batch_sizes(encoder.specializations))
         self.input_name = next(name for name in encoder.inputs if name != _MASK)
@@ -66,3 +67,4 @@ class Sources:
             for name, value in found.items():
                 for place, row in enumerate(some):
                     self._memory[name][row, :, : value.shape[2]] = value[place]
+            self._memory.written.update(some)

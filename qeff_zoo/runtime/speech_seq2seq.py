@@ -82,7 +82,7 @@ class SpeechSeq2SeqSession:
     ) -> None:
         require(program, folder, self.task, {"input_ids", "position_ids"}, {"logits"})
         self.folder, self.decoder = folder, Decoder(program)
-        self.sources = Sources(encoder, self.decoder.states)
+        self.sources = Sources(encoder, program.memory)
         self.features = features.load_features(folder)
         self.tokenizer = Tokenizer.find(folder)
         self.tokens = SpeechTokens.read(folder)

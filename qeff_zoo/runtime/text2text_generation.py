@@ -46,7 +46,7 @@ class Text2TextSession(TextGenerationSession):
         self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
     ) -> None:
         super().__init__(folder, program, prefixes=PrefixChoices(bytes=0))  # prompts of one token
-        self.sources = Sources(encoder, self.decoder.states)
+        self.sources = Sources(encoder, program.memory)
         self.rules = WritingRules.read(folder)
         self.languages = Languages.read(self.tokenizer.vocabulary if self.tokenizer else {})
 

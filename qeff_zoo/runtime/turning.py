@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.decoder import AXES, Decoder, Piece
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import read_json
 
@@ -21,7 +21,6 @@ _KEY, _VALUE = "past_key.", "past_value."
 _TOKENS = 4
 _FARTHEST = 512  # position that is tried: a rounding of its angle is small beside the angle
 _CLOSE = 0.02  # share of a key's length: int8 and int4 round what they multiply by
-_AXES = "rope_positions"
 #: What configs call a scale of queries that depends on their position: then a passage is another elsewhere.
 _SCALED = ("attn_temperature_tuning", "llama_4_scaling_beta", "attn_scale")
 
@@ -112,7 +111,7 @@ def _obstacle(decoder: Decoder, folder: Path) -> str | None:
         return f"it has {' and '.join(kinds)} states"
     if types := {str(state.dtype) for state in decoder.states.values()} - {"float32"}:
         return f"it retains keys and values in {', '.join(sorted(types))}, which turning would round again"
-    if _AXES in decoder.program.inputs:
+    if AXES in decoder.program.inputs:
         return "a token has several positions (M-RoPE)"
     config = read_json(folder / "config.json")
     for part in (config, *(part for part in config.values() if isinstance(part, dict))):

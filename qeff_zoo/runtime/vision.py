@@ -43,6 +43,8 @@ class Vision(Reader):
         if self.tower.positions:
             told = self.tower.unpadded({**prepared, "pixel_values": pixels})
             frames, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
+        elif self.tower.column:
+            return self._look_at_column(digest, pixels, prepared)
         else:
             frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
             told = {
@@ -52,6 +54,21 @@ class Vision(Reader):
             }
         grid = frames, height // self.tower.merge, width // self.tower.merge
         return Encoded(digest=digest, features=self._run(told), grid=grid)
+
+    def _look_at_column(
+        self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]
+    ) -> Encoded:
+        """Read a picture that the processor may have padded, patch by patch."""
+        assert self.tower is not None
+        height, width = (int(side) for side in prepared["image_sizes"].reshape(2))
+        patch = int(self.program.inputs["pixel_values"].shape[2])
+        grid = 1, height // patch, width // patch
+        patches = self.tower.cut(pixels.reshape(-1, *pixels.shape[-2:])[:, :height, :width], patch)
+        found = self._run(
+            {"pixel_values": self.tower.ordered(patches, grid), **self.tower.describe(grid)}
+        )
+        rows = self.layout.grid(1, prepared, self._config)
+        return Encoded(digest=digest, features=found, grid=rows)
 
     def _view(self, digest: bytes, prepared: Mapping[str, Array]) -> Viewed:
         """Read all tiles of a picture together, which see one another."""

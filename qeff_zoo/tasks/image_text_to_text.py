@@ -11,16 +11,18 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
+from qeff_zoo.recipe import DECODER_SHAPES, PatchShape, Recipe, Shape
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
-#: Patches of a picture that a program of fixed sizes is made for: 1,024 of them are one of 448 x 448 pixels.
+#: Patches of a picture that a program of any sizes is told: 1,024 of them are one of 448 x 448 pixels.
 _PATCHES = 1024
 _SIDE = 448
 _MERGED = 4  # patches of a row of features
+#: Where two pictures begin and end, one of which is what fills up.
+_SEGMENTS = 3
 
 
 def _read_picture(model: Any, **variant: Any) -> Tracing:
@@ -41,7 +43,7 @@ def _language_model(model: Any) -> Any:
 def _tracing(model: Any, **variant: Any) -> Tracing:
     from qeff_zoo.tasks import merging, viewing
 
-    by_crossing = variant["images"].get("crossing")
+    by_crossing = variant.get("images", {}).get("crossing")
     made: Tracing = (viewing if by_crossing else merging).tracing(model, **variant)
     return made
 
@@ -64,9 +66,19 @@ def _variant(
 
 
 def _pictures(shape: Shape) -> list[dict[str, Any]]:
-    symbols = {"image_rows": _PATCHES // _MERGED, "segments": 3, "windows": _PATCHES // _MERGED}
-    sides = {"height": _SIDE, "width": _SIDE}
+    if isinstance(shape, PatchShape):
+        return named("Picture", [_of_patches(count, shape) for count in shape.patches])
+    symbols = {"image_rows": _PATCHES // _MERGED, "windows": _PATCHES // _MERGED}
+    sides = {"height": _SIDE, "width": _SIDE, "segments": _SEGMENTS}
     return named("Picture", [{"batch_size": 1, "patches": _PATCHES, **symbols, **sides}])
+
+
+def _of_patches(count: int, shape: PatchShape) -> dict[str, int]:
+    """Return sizes of which none is too small for a picture of so many patches, whatever its shape."""
+    rows, window = count // shape.merged, shape.window or count
+    windows = max(-(-tall // window) * -(-(rows // tall) // window) for tall in range(1, rows + 1))
+    # With where they begin, and with one of what fills up.
+    return {"patches": count, "image_rows": rows, "windows": windows + 2, "segments": _SEGMENTS}
 
 
 def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:

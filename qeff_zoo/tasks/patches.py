@@ -112,12 +112,13 @@ def rows_of(part: Any) -> Tensor:
     return torch.cat([one.reshape(-1, one.shape[-1]) for one in parts])
 
 
-def tracing(model: Any, images: Images) -> Tracing:
+def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> Tracing:
     """Describe how to trace what makes features of patches.
 
     Args:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
+        column: Returns the module of a forward that takes a picture, told the patches on a side of what is merged.
     """
     vision = model.config.vision_config
     tower = Tower.read(model.config.to_dict(), asdict(images))
@@ -145,7 +146,7 @@ def tracing(model: Any, images: Images) -> Tracing:
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
     return Tracing(
-        module=Patches(model, names[1:], tower).eval(),
+        module=(column(tower.merge) if images.column else Patches(model, names[1:], tower)).eval(),
         inputs={"given": [example for example, _ in whole.values()]},
         dynamic_shapes={"given": [axes for _, axes in whole.values()]},
         input_names=names,
@@ -157,6 +158,7 @@ def tracing(model: Any, images: Images) -> Tracing:
 def _name_patches(graph: Any) -> None:
     """Call the number of patches that, which the trace knows as a multiple of the rows."""
     rename(graph.graph.inputs, lambda dim, _: "patches" if "*" in str(dim) else dim)
+    rename(graph.graph.outputs, lambda dim, axis: dim if axis else "image_rows")
 
 
 def rename(values: Any, name: Callable[[Any, int], Any]) -> None:

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -143,7 +144,7 @@ class Picture(nn.Module):
         """Return the rows of features."""
         pixels, noted = given[0], Noted()
         told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
-        if self.images.sized and not self.images.mask:
+        if (self.images.sized and not self.images.mask) or self.images.column:
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
             told["image_sizes"] = torch.tensor([pixels.shape[2:]])
@@ -159,6 +160,40 @@ class Picture(nn.Module):
         return (rows_of(noted.features),)
 
 
+class Column(Picture):
+    """The forward of a picture whose squares of merged patches lie one below another: where they really are is told.
+
+    Args:
+        model: As of `Picture`.
+        images: As a recipe says of them.
+        merge: Patches on a side of a square.
+    """
+
+    def __init__(self, model: Any, images: Images, merge: int) -> None:
+        super().__init__(model, images)
+        self.merge = merge
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features of patches, (patches, channels, rows, columns), places and ends."""
+        patches, places, ends = given
+        channels, side = patches.shape[1:3]
+        rows = patches.shape[0] // self.merge**2
+        squares = patches.reshape(rows, self.merge, self.merge, channels, side, side)
+        column = squares.permute(3, 0, 1, 4, 2, 5)
+        wide = self.merge * side
+        tower = self.model.get_encoder(modality="image")
+        turn, run = tower.patch_positional_embedding, tower.transformer
+        plain, attend = turn.forward, run.forward
+
+        def packed(embeds: Tensor, **told: Any) -> Any:
+            return attend(embeds, **{**told, "cu_seq_lens_q": ends})
+
+        with swapped(
+            (turn, "forward", lambda embeds, _: plain(embeds, places)), (run, "forward", packed)
+        ):
+            return super().forward([column.reshape(1, channels, rows * wide, wide)])
+
+
 def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
@@ -168,7 +203,7 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """
     told = Images(**images)
     if told.patches:
-        return patches.tracing(model, told)
+        return patches.tracing(model, told, partial(Column, model, told))
     vision = model.config.vision_config
     size = vision.image_size
     axes: dict[int, Any] = {}

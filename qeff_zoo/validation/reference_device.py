@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from transformers import DynamicCache
+from transformers import DynamicCache, EncoderDecoderCache
 
 from qeff_zoo import mx
 from qeff_zoo.numerics import MXINT8, DeviceNumerics, RoundedMatrix
@@ -117,5 +117,7 @@ def _mxint8(states: Tensor) -> Tensor:
 
 
 def _give_states(model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    states = _States(config=model.config)
+    states: Any = _States(config=model.config)
+    if model.config.is_encoder_decoder:  # of cross-attention a device keeps float16
+        states = EncoderDecoderCache(states, DynamicCache(config=model.config))
     return args, {**kwargs, "use_cache": True, "past_key_values": states}

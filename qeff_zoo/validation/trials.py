@@ -252,6 +252,7 @@ class _Drawn:
             prompt = self.sequences[0][: int(insets.places[-1]) + 1]
         length = _GREEDY_LENGTH if sizes.decodes else 1
         if self.windows:
+            length = min(length, sizes.ctx_len - len(prompt) + 1)  # the last is run no more
             return prompt, session.generate(self.windows[0], prompt, length)
         request = TextGenerationSession.request(session, prompt, generation_len=length)
         if insets is not None:

@@ -130,6 +130,7 @@ class Qpc:
         self.note = json.loads(content.removeprefix(HEADER))
         graph = onnx.load(self.note["model"], load_external_data=False).graph
         constants = {tensor.name for tensor in graph.initializer}
+        self._known: dict[str, dict[str, list[int]]] = {}
         #: (name, direction, precision, symbolic shape) of everything that the graph takes and returns.
         self.values = [
             (value.name, way, self._precision(value), self._axes(value))
@@ -151,7 +152,28 @@ class Qpc:
         return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
     def shapes(self, symbols: dict[str, int]) -> list[list[int]]:
-        return [[symbols.get(axis, axis) for axis in axes] for *_, axes in self.bindings]
+        found = {name: [symbols.get(axis, axis) for axis in axes] for name, *_, axes in self.values}
+        if any(isinstance(axis, str) for dims in found.values() for axis in dims):
+            found |= self._measured(json.dumps(symbols), found)
+        return [found[name] for name, *_ in self.bindings]
+
+    def _measured(self, symbols: str, sizes: dict[str, Any]) -> dict[str, list[int]]:
+        """Find sizes of outputs that follow from others, as a compiler does."""
+        if symbols not in self._known:
+            model = _runnable(onnx.load(self.note["model"]))
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), providers=["CPUExecutionProvider"]
+            )
+            kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+            given = {
+                one.name: np.ones(sizes[one.name], kinds[one.type]) for one in session.get_inputs()
+            }
+            names = [one.name for one in session.get_outputs()]
+            made = session.run(names, given)
+            self._known[symbols] = {
+                name: [*array.shape] for name, array in zip(names, made, strict=True)
+            }
+        return self._known[symbols]
 
     def getIoDescriptor(self) -> tuple[QStatus, bytes]:
         every = [self.shapes(symbols) for _, symbols in self.note["specializations"]]

@@ -32,8 +32,8 @@ class QaicTarget:
     level: str = "device"
     no_adapters: str = ""
     keeps_weights: bool = False
-    reads: tuple[str, ...] = ("text",)
-    beside: tuple[str, ...] = ("vision", "audio")
+    reads: tuple[str, ...] = ("text", "sound")
+    beside: tuple[str, ...] = ("vision", "audio", "encoder", "alignment")
     fixed: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
@@ -137,7 +137,7 @@ class QaicTarget:
         from qeff_zoo.targets.qaic import features, session
 
         opened = session.open_program(package, role, threads=threads, choices=choices, lean=lean)
-        return features.adapted(opened, opened.features)
+        return features.adapted(opened)
 
     def runs_here(self, program: "ProgramPlan") -> bool:
         """Tell whether this machine has the cards that a program is compiled for, and they are free."""
@@ -172,7 +172,7 @@ class QaicTarget:
             threads=threads,
             choices=choices,
         )
-        return features.adapted(opened, opened.features)
+        return features.adapted(opened)
 
 
 TARGET = QaicTarget()

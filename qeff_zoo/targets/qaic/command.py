@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import Any
 
+from qeff_zoo import tasks
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.targets.qaic.options import flags_of
 from qeff_zoo.targets.qaic.sdk import COMPILER_VARIABLE, SDK
@@ -65,7 +66,7 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
         name: Of the program.
     """
     options = program.flags
-    shared = {"max_loras", "images", "sounds"} & {*program.variant}
+    shared = "max_loras" in program.variant or tasks.find(program.task).before
     if program.shape.apart or (shared and program.decodes):  # else nobody could hand states over
         options = {**options, "split_retained_state_io": True}
     return told(Files(name), options, decodes=program.decodes)

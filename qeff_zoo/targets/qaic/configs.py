@@ -37,7 +37,7 @@ def state_types(options: Mapping[str, Any]) -> dict[str, str]:
         options: Of the target.
     """
     cache = "mxint8" if options.get("mxint8_kv_cache") else "float16"
-    others = dict.fromkeys(("index", "recurrent", "adapter", "features"), "float16")
+    others = dict.fromkeys(("index", "recurrent", "cross", "adapter", "features"), "float16")
     return {"growing": cache, "window": cache, **others}
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from qeff_zoo.recipe import Shape
 
 #: What configs call the same.
-_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_HEADS = ("num_attention_heads", "decoder_attention_heads", "n_head", "num_heads", "n_heads")
+_HEAD_SIZES = ("head_dim", "d_kv")
 _WIDTH = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
@@ -92,7 +93,7 @@ def _of_cache(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
     if not options.get("mxint8_kv_cache") or _said(config, ("kv_lora_rank",)):
         return  # of latents, the graph tells
     heads, width = _said(config, _HEADS), _said(config, _WIDTH)
-    size = _said(config, ("head_dim",)) or (width // heads if width and heads else None)
+    size = _said(config, _HEAD_SIZES) or (width // heads if width and heads else None)
     if size and size % MX_BLOCK:
         yield (
             f"--mxint8-kv-cache needs heads of a multiple of {MX_BLOCK}, and the model's have {size}. Leave it out."
@@ -115,6 +116,11 @@ def of_blocks(
         options: As for `problems`.
     """
     mode = options.get("blocking_mode", "")
+    if config.get("is_encoder_decoder") and mode not in ("", "h"):
+        yield (
+            f"--blocking-mode is {mode!r}, and the model has an encoder, whose attention reads no cache; expected 'h' "
+            "of such models. Choose that, or leave it out."
+        )
     for letters, name in (("kv", "num_kv_blocks"), ("q", "num_q_blocks"), ("h", "head_block_size")):
         cut = letters in mode.replace("qkv", "q kv")
         if cut != (name in options):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures and sounds as Cloud AI 100's programs are given them, under QEfficient's names.
 
-A program that reads one returns `vision_embeds` (1, rows, hidden), of sounds `audio_embeds`. The language program
-retains them: a call that has none of them leaves them out. It finds the tokens in whose place they stand itself, and is
-told for each row of a call, in `image_idx` (batch_size, 1) or `audio_idx`, the features of its first one.
+A program that reads one returns `vision_embeds` (1, rows, hidden), of sounds `audio_embeds`; and, of models that add
+more to the states of some layers, `deepstack_features` (layers, 1, rows, hidden). The language program retains them: a
+call that has none of them leaves them out. It finds the tokens in whose place they stand itself, and is told for each
+row of a call, in `image_idx` (batch_size, 1) or `audio_idx`, the features of its first one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,27 +15,31 @@ import numpy as np
 
 from qeff_zoo.runtime.program import Array, Program, Tensor
 from qeff_zoo.states import State
+from qeff_zoo.targets.qaic.crossing import Asking
 
 #: The one picture or window of a call, as a size for the compiler, which expects one.
 BATCH = "batch_size"
 #: What QEfficient calls features.
 NAMES: Mapping[str, str] = {"image_embeds": "vision_embeds", "audio_embeds": "audio_embeds"}
 _OURS = {name: ours for ours, name in NAMES.items()}
+#: What it calls those that are added to the states of layers, and what begins their names elsewhere.
+LAYERS, OF_LAYER = "deepstack_features", "deepstack."
 #: Inputs that say where the features of a row's tokens begin.
 FIRST: Mapping[str, str] = {"image_index": "image_idx", "audio_index": "audio_idx"}
 #: Where they begin of a row that has none: a token that a model made itself stands for no picture.
 NOWHERE = -(1 << 24)
 
 
-def adapted(program: Any, features: Sequence[State]) -> Program:
-    """Let an opened program take and return features as those of all targets do.
+def adapted(program: Any) -> Program:
+    """Let an opened program take and return features, and what was read, as those of all targets do.
 
     Args:
         program: Of this target, as its graph is.
-        features: That it retains.
     """
-    if features:
-        return Merging(program, features)
+    if program.features:
+        return Merging(program, program.features)
+    if read := [state for state in program.states if not state.written]:
+        return Asking(program, read)
     if any(name in _OURS for name in program.outputs):
         return Reading(program)
     return program  # type: ignore[no-any-return]
@@ -54,19 +59,39 @@ class Reading:
             for name, one in program.inputs.items()
         }
         self.outputs = {
-            _OURS.get(name, name): Tensor(dtype=one.dtype, shape=one.shape[name in _OURS :])
+            ours: Tensor(dtype=one.dtype, shape=shape)
             for name, one in program.outputs.items()
+            for ours, shape in _shapes(name, one.shape).items()
         }
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
+    @property
+    def most_patches(self) -> int:
+        """Patches that a picture may have; 0 of programs that read none."""
+        if "position_ids" not in self.inputs:
+            return 0
+        symbol = str(self.inputs["position_ids"].shape[0])
+        return max(int(entry["symbols"][symbol]) for entry in self._program.specializations)
+
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""
+        made: dict[str, Array] = {**self._program.run(inputs, rows)}
+        if LAYERS in made:
+            made |= {f"{OF_LAYER}{at}": one[0] for at, one in enumerate(made.pop(LAYERS))}
         return {
             _OURS.get(name, name): array[0] if name in _OURS else array
-            for name, array in self._program.run(inputs, rows).items()
+            for name, array in made.items()
         }
+
+
+def _shapes(name: str, shape: tuple[Any, ...]) -> dict[str, tuple[Any, ...]]:
+    """Return what an output or a retained input is elsewhere, with its shape."""
+    if name == LAYERS:
+        return {f"{OF_LAYER}{at}": shape[2:] for at in range(int(shape[0]))}
+    ours: str = _OURS.get(name, name)
+    return {ours: shape[name in _OURS :]}
 
 
 class Merging:
@@ -84,21 +109,26 @@ class Merging:
             for entry in program.specializations
             for symbol, size in entry["symbols"].items()
         }
-        self._features = {_OURS[one.name]: one for one in features}
-        self._shapes = {
-            name: [int(sizes.get(str(axis), axis)) for axis in one.axes]
-            for name, one in self._features.items()
+        #: By name, the shape of what is kept, and what it is made of.
+        self._kept = {
+            one.name: (
+                [int(sizes.get(str(axis), axis)) for axis in one.axes],
+                _shapes(one.name, one.axes),
+            )
+            for one in features
         }
+        given = {name: shape for _, parts in self._kept.values() for name, shape in parts.items()}
         self._index, self._first = next(pair for pair in FIRST.items() if pair[1] in program.inputs)
         first = program.inputs[self._first]
         self.inputs = {
             **{name: one for name, one in program.inputs.items() if name != self._first},
             self._index: Tensor(dtype=first.dtype, shape=(first.shape[0], "seq_len")),
             **{
-                name: Tensor(dtype=np.dtype(np.float32), shape=one.axes[1:])
-                for name, one in self._features.items()
+                name: Tensor(dtype=np.dtype(np.float32), shape=shape)
+                for name, shape in given.items()
             },
         }
+        self._ours = {self._index, *given}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
@@ -111,16 +141,20 @@ class Merging:
         first = np.where(shown, found, NOWHERE)[:, None]
         if shown.any():
             self._program.retain(
-                {one.name: self._filled(name, inputs[name]) for name, one in self._features.items()}
+                {
+                    name: _filled(shape, [inputs[part] for part in parts])
+                    for name, (shape, parts) in self._kept.items()
+                }
             )
-        ours = {self._index, *self._features}
-        others = {name: array for name, array in inputs.items() if name not in ours}
+        others = {name: array for name, array in inputs.items() if name not in self._ours}
         made: Mapping[str, Array] = self._program.run({**others, self._first: first}, rows)
         return made
 
-    def _filled(self, name: str, rows: Array) -> Array:
-        """Return features as they are kept: of a call that is too wide to be made, as many as there is room for."""
-        filled = np.zeros(self._shapes[name], np.float32)
-        room = filled.shape[1]
-        filled[0, : len(rows)] = rows[:room]
-        return filled
+
+def _filled(shape: Sequence[int], parts: Sequence[Array]) -> Array:
+    """Return features as they are kept: of a call that is too wide to be made, as many as there is room for."""
+    filled = np.zeros(shape, np.float32)
+    room, each = shape[-2], filled.reshape(-1, *shape[-2:])
+    for place, rows in zip(each, parts, strict=True):
+        place[: len(rows)] = rows[:room]
+    return filled

@@ -55,7 +55,7 @@ def lower(
     _inline(model, _KEPT | blocking.ATTENTION if blocked else _KEPT)
     layers.inline(model)
     sequences.slice_parts(model.graph)
-    tables = position_tables.tabulate(model.graph, program.shape.ctx_len)
+    tables = position_tables.tabulate(model.graph, _positions(program))
     ways = _count(model.graph)
     ways["angles"]["table"] = tables
     ways["states"] = states.lower(model.graph)
@@ -86,6 +86,7 @@ def lower(
         states.name_for_handover(model.graph)
     states.retain_adapters(model.graph)
     placing.place(model.graph)
+    states.name_crossed(model.graph)
     ways["weights"] = weights.stored_ways()
     layers.name_nodes(model)
     return Lowered(
@@ -134,6 +135,12 @@ _RULES: dict[tuple[str, str], Callable[[_Weights, ir.Node], list[ir.Node] | None
     ("", "MatMul"): products.matmul,
     ("", "Gemm"): products.gemm,
 }
+
+
+def _positions(program: ProgramPlan) -> int:
+    """Return how many positions there are: those of the context, or on a side of a picture, at most its patches."""
+    every = (entry["symbols"].get("patches", 0) for entry in program.specializations)
+    return max(map(int, every)) or program.shape.ctx_len
 
 
 def _inline(model: ir.Model, kept: Collection[str] = ()) -> None:

@@ -8,8 +8,9 @@ QEfficient's names and shapes: tokens find their rows by counting.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.states import mark, state_of, token_of
-from qeff_zoo.targets.qaic.features import BATCH, FIRST, NAMES
+from qeff_zoo.states import mark, token_of
+from qeff_zoo.targets.qaic.features import BATCH, FIRST, LAYERS, NAMES, OF_LAYER
+from qeff_zoo.targets.qaic.states import retain
 
 
 def place(graph: ir.Graph) -> None:
@@ -32,69 +33,90 @@ def place(graph: ir.Graph) -> None:
     )
     graph.inputs[graph.inputs.index(index)] = first
     rows = f"{index.name.partition('_')[0]}_rows"
-    kept = [
-        _keep(graph, tape, value)
-        for value in list(graph.inputs)
-        if value.shape and str(value.shape[0]) == rows
-    ]
+    every = [value for value in graph.inputs if value.shape and str(value.shape[0]) == rows]
+    deep = [value for value in every if str(value.name).startswith(OF_LAYER)]
+    kept = [_keep(graph, tape, [value]) for value in every if value not in deep]
+    if deep:
+        kept.append(_keep(graph, tape, deep))
     places, after = _count(tape, inputs["input_ids"], first, token_of(index) or 0)
     after.name, after.type, after.shape = f"{first.name}_output", first.type, first.shape
     graph.insert_before(graph[0], tape.nodes)
     index.replace_all_uses_with(places)
-    graph.outputs.extend([after, *kept])
+    graph.outputs.append(after)
+    for value in kept:
+        retain(graph, value)
 
 
 def _count(tape: Tape, tokens: ir.Value, first: ir.Value, token: int) -> tuple[ir.Value, ir.Value]:
     """Return each token's row of features, -1 for what stands for itself; and the first that a next call finds."""
-
-    def constant(number: int) -> ir.Value:
-        return tape.op("Constant", [], {"value_int": number})
-
-    stands = tape.op("Equal", [tokens, constant(token)])
+    stands = tape.op("Equal", [tokens, _constant(tape, token)])
     ones = tape.op("Cast", [stands], {"to": ir.DataType.INT64})
-    counted = tape.op("Sub", [tape.op("CumSum", [ones, constant(1)]), constant(1)])
+    counted = tape.op("Sub", [tape.op("CumSum", [ones, _constant(tape, 1)]), _constant(tape, 1)])
     rows = tape.op("Add", [counted, first])
-    known = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, constant(0)])])
+    known = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, _constant(tape, 0)])])
     axis = tape.op("Constant", [], {"value_ints": [1]})
     after = tape.op("Add", [tape.op("ReduceSum", [ones, axis]), first])
-    return tape.op("Where", [known, rows, constant(-1)]), after
+    return tape.op("Where", [known, rows, _constant(tape, -1)]), after
 
 
-def _keep(graph: ir.Graph, tape: Tape, value: ir.Value) -> ir.Value:
-    """Let a graph keep features from call to call, under their name and with an axis for it; return what it keeps."""
-    assert value.name is not None
-    assert value.shape is not None
-    whole = ir.Value(name=NAMES[value.name], type=value.type, shape=ir.Shape([1, *value.shape]))
+def _keep(graph: ir.Graph, tape: Tape, values: list[ir.Value]) -> ir.Value:
+    """Let a graph keep features from call to call, under their name and with an axis for it; return what it keeps.
+
+    Several are of layers, and lie one after another.
+    """
+    first = values[0]
+    assert first.name is not None
+    assert first.shape is not None
+    name = NAMES.get(first.name, LAYERS)
+    axes = [1] if name in NAMES.values() else [len(values), 1]
+    whole = ir.Value(name=name, type=first.type, shape=ir.Shape([*axes, *first.shape]))
     mark(whole, "features", 0)
-    graph.inputs[graph.inputs.index(value)] = whole
-    value.replace_all_uses_with(
-        tape.op("Squeeze", [whole, tape.op("Constant", [], {"value_ints": [0]})])
-    )
-    state = state_of(whole)
-    assert state is not None
-    kept = tape.op("Identity", [whole])
-    kept.name, kept.type, kept.shape = state.output, whole.type, whole.shape
-    return kept
+    graph.inputs[graph.inputs.index(first)] = whole
+    for at, value in enumerate(values):
+        part = tape.op("Gather", [whole, _constant(tape, at)], {"axis": 0})
+        value.replace_all_uses_with(_without_first(tape, part) if len(axes) > 1 else part)
+        if value is not first:
+            graph.inputs.remove(value)
+    return whole
+
+
+def _constant(tape: Tape, number: int) -> ir.Value:
+    return tape.op("Constant", [], {"value_int": number})
+
+
+def _without_first(tape: Tape, value: ir.Value) -> ir.Value:
+    return tape.op("Squeeze", [value, tape.op("Constant", [], {"value_ints": [0]})])
 
 
 def _return_whole(graph: ir.Graph) -> None:
     """Give features that a graph returns their name, and an axis; let all that it takes and returns say how many."""
-    if not any(value.name in NAMES for value in graph.outputs):
+    found = [value for value in graph.outputs if value.name in NAMES]
+    if not found:
         return
+    one: str | int = 1
     for value in graph.inputs:
         if value.shape and value.shape[0] == 1:
+            one = BATCH
             value.shape = ir.Shape([BATCH, *value.shape[1:]])
-    for at, value in enumerate(graph.outputs):
-        name = value.name
-        if name not in NAMES:
-            continue
-        assert name is not None
-        assert value.shape is not None
-        tape = Tape()
-        axis = tape.op("Constant", [], {"value_ints": [0]})
-        whole = tape.op("Unsqueeze", [value, axis])
-        value.name = f"{name}_rows"
-        whole.name, whole.type = NAMES[name], value.type
-        whole.shape = ir.Shape([BATCH, *value.shape])
-        graph.extend(tape.nodes)
-        graph.outputs[at] = whole
+    deep = [value for value in graph.outputs if str(value.name).startswith(OF_LAYER)]
+    for values in ([value] for value in found):
+        _return(graph, values, NAMES[str(values[0].name)], [one])
+    if deep:
+        _return(graph, deep, LAYERS, [len(deep), one])
+
+
+def _return(graph: ir.Graph, values: list[ir.Value], name: str, axes: list[int | str]) -> None:
+    """Put features, or those of layers one after another, in the place of the first that a graph returns."""
+    tape = Tape()
+    new = tape.op("Constant", [], {"value_ints": [*range(len(axes))]})
+    wide = [tape.op("Unsqueeze", [value, new]) for value in values]
+    whole = tape.op("Concat", wide, {"axis": 0}) if len(wide) > 1 else wide[0]
+    first = values[0]
+    assert first.shape is not None
+    for value in values:
+        value.name = f"{value.name}_rows"
+    whole.name, whole.type, whole.shape = name, first.type, ir.Shape([*axes, *first.shape])
+    graph.extend(tape.nodes)
+    graph.outputs[graph.outputs.index(first)] = whole
+    for value in values[1:]:
+        graph.outputs.remove(value)

@@ -111,6 +111,7 @@ class PredictedProgram:
         inputs = Tensor.by_name(program.inputs)
         # Slots are found here, of the rows of a call.
         self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
+        self._dtypes = {name: one.dtype for name, one in inputs.items()}
         self.outputs = Tensor.by_name(program.outputs)
         self._shapes = shapes_of(program.specializations, self.inputs)
         self._memory: dict[str, Array] = new_states(
@@ -125,13 +126,19 @@ class PredictedProgram:
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
     def retain(self, states: Mapping[str, Array]) -> None:
-        """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
-        self._memory |= {name: array.copy() for name, array in states.items()}
+        """Take what the host has, see `qeff_zoo.runtime.program.Retaining`."""
+        self._memory |= {
+            name: array.astype(self._memory[name].dtype) for name, array in states.items()
+        }
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""
         call = self._shapes.fit(inputs, rows)
-        found = self._session.run(self._names, {**call.inputs, **self._memory})
+        given = {
+            name: array.astype(self._dtypes[name], copy=False)
+            for name, array in call.inputs.items()
+        }
+        found = self._session.run(self._names, {**given, **self._memory})
         made = dict(zip(self._names, found, strict=True))
         kept = (*self.states, *self.matrices, *self.features)
         self._memory = {state.name: made.pop(state.output) for state in kept}

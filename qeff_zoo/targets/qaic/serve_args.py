@@ -94,6 +94,12 @@ def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
     if decode is not None or _is_for(package, "prefill") or _is_for(package, "decode"):
         return _serve_pair(package, decode)
     folders = _folders_of(package)
+    if {"encoder", "decoder"} <= folders.keys():
+        raise refused(
+            package,
+            "has an encoder beside its decoder; expected one program of both, as QEfficient compiles Whisper, which is "
+            f"all that vllm-qaic runs of such models. Run `qeff-zoo serve {shlex.quote(str(package.path))}`.",
+        )
     arrange = _ARRANGEMENTS.get(frozenset(folders))
     if arrange is None:
         known = "; ".join(", ".join(sorted(roles)) for roles in _ARRANGEMENTS)

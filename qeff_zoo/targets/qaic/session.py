@@ -118,7 +118,8 @@ class QaicProgram:
         layout.ParseFromString(bytes(described))
         found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
         read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
-        shared = {one.name for one in (*self.matrices, *self.features)}
+        read_once = (one for one in self.states if not one.written)
+        shared = {one.name for one in (*self.matrices, *self.features, *read_once)}
         self._require(axes.keys() | shared, read, {one.name for one in found})
         self._names = [one.name for one in found]
         buffers = {
@@ -126,7 +127,7 @@ class QaicProgram:
             for one in found
             if one.name in shared | axes.keys()
         }
-        #: Matrices of adapters, and features: calls leave them out but where the host has others.
+        #: Matrices of adapters, features, and what was read: calls leave them out but where the host has others.
         self._kept = {name: buffer for name, buffer in buffers.items() if name in shared}
         self._changed: dict[str, Array] = {}
         self._buffers = {name: buffer for name, buffer in buffers.items() if name in axes}
@@ -161,7 +162,7 @@ class QaicProgram:
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
     def retain(self, states: Mapping[str, Array]) -> None:
-        """Take the matrices of adapters, see `qeff_zoo.runtime.program.Retaining`."""
+        """Take what the host has, see `qeff_zoo.runtime.program.Retaining`."""
         self._changed.update(states)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:

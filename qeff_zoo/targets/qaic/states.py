@@ -5,6 +5,8 @@ What a call must not write has the index `SKIP`: padding, and rows that are idle
 beyond the newest token, and of windows and recurrences what an earlier request left. That is made zero, since no mask
 hides a NaN: the device returns anything for it.
 
+What an encoder has read (`cross`) the host writes, all rows at once; calls keep it as it is.
+
 A window is read as it was before the call, and only then written: who runs a graph must not write states over what it
 reads, unless it keeps that order.
 
@@ -26,6 +28,13 @@ from qeff_zoo.targets.qaic import ops
 
 #: In the names of states that one program hands to another, by which vllm-qaic knows them.
 _HANDED_OVER = "_vllmKvCache"
+#: QEfficient's names of an encoder-decoder's states.
+_CROSSED = {
+    "past_key": "past_key_self",
+    "past_value": "past_value_self",
+    "cross_key": "past_key_cross",
+    "cross_value": "past_value_cross",
+}
 _READS = {"SlotRead", "ContextRead"}
 _MOST_AXES = 4  # of what the compiler's ops take
 _SAME = {"Cast", "CastLike", "Identity"}
@@ -65,14 +74,23 @@ def retain_adapters(graph: ir.Graph) -> int:
         layer = layer_of(value)
         assert layer is not None
         mark(value, "adapter", layer)
-        tape = Tape()
-        kept = tape.op("Identity", [value])
-        state = state_of(value)
-        assert state is not None
-        kept.name, kept.type, kept.shape = state.output, value.type, value.shape
-        graph.extend(tape.nodes)
-        graph.outputs.append(kept)
+        retain(graph, value)
     return len(matrices)
+
+
+def retain(graph: ir.Graph, value: ir.Value) -> None:
+    """Let a graph keep what the host writes as it is, in place.
+
+    Args:
+        graph: Of a decoder.
+        value: An input, which is marked as a state.
+    """
+    state, tape = state_of(value), Tape()
+    assert state is not None
+    kept = tape.op("Identity", [value])
+    kept.name, kept.type, kept.shape = state.output, value.type, value.shape
+    graph.extend(tape.nodes)
+    graph.outputs.append(kept)
 
 
 def name_for_handover(graph: ir.Graph) -> None:
@@ -86,6 +104,18 @@ def name_for_handover(graph: ir.Graph) -> None:
         if (state := state_of(value)) is not None:
             named = replace(state, name=f"{state.name}{_HANDED_OVER}")
             value.name, outputs[state.output].name = named.name, named.output
+
+
+def name_crossed(graph: ir.Graph) -> None:
+    """Name the states of an encoder-decoder as QEfficient does, and what its encoder returns alike, in place.
+
+    Args:
+        graph: Lowered; one of any other model stays as it is.
+    """
+    values = {value: str(value.name).partition(".") for value in (*graph.inputs, *graph.outputs)}
+    if any(kind.startswith("cross_") for kind, _, _ in values.values()):
+        for value, (kind, *rest) in values.items():
+            value.name = "".join((_CROSSED.get(kind, kind), *rest))
 
 
 class _Lowering:
@@ -102,7 +132,7 @@ class _Lowering:
 
     def lower(self, past: ir.Value, state: State) -> None:
         """Lower one state."""
-        rules = {"window": self._window, "recurrent": self._recurrent}
+        rules = {"window": self._window, "recurrent": self._recurrent, "cross": self._cross}
         rules.get(state.kind, self._growing)(past, state)
 
     def finish(self) -> None:
@@ -172,6 +202,19 @@ class _Lowering:
             present = self._write_whole(tape, past, state, writer.inputs[2])
             self._insert_after(writer, tape.nodes)
             _replace(output, present)
+
+    def _cross(self, past: ir.Value, state: State) -> None:
+        """Keep what the host wrote; of slots, read those of a call's rows."""
+        for node in [node for node, _ in list(past.uses()) if node.op_type == "SlotRead"]:
+            tape = Tape()
+            length = self._op(
+                "Squeeze", self._op("Shape", past, start=2, end=3), self._constant([0])
+            )
+            rows = self._op("Range", self._constant(0), length, self._constant(1))
+            read = self._read(tape, past, self._idle(), rows, length)
+            self._insert_after(node, tape.nodes)
+            ir.convenience.replace_all_uses_with(node.outputs[0], read)
+        retain(self.graph, past)
 
     def _read_whole(self, tape: Tape, past: ir.Value, state: State) -> ir.Value:
         """Read all rows of a state, zeros where there is none to read."""

@@ -12,6 +12,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "index": "by scatter and gather, of an indexer's keys",
         "window": "by scatter and gather, of the newest positions",
         "recurrent": "as a whole",
+        "cross": "as the host wrote them, of what an encoder has read",
         "scan": "by a Scan over tokens, which a compiler may refuse",
         "table": "looked up by position",
         "computed": "computed in float16, since they depend on more than the position",

@@ -22,6 +22,7 @@ class QnnAicTarget(QaicTarget):
 
     name: str = "qnn-aic"
     weights: tuple[str, ...] = ("fp32",)  # of integers in its converter nothing is known
+    reads: tuple[str, ...] = ("text",)
     beside: tuple[str, ...] = ()
     no_adapters: str = "nobody has tried what its converter makes of matrices that the host writes"
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processors of pictures that make no more patches than a program takes, by settings that they have anyway."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from qeff_zoo.media import image_rules as rules
+from qeff_zoo.media.image_processor import PROCESSORS, ImageProcessor
+
+#: What Gemma 4's processor may be told to make of a picture.
+_TOKENS = (1120, 560, 280, 140, 70)
+
+
+def bounded(processor: ImageProcessor, patches: int) -> ImageProcessor:
+    """Let a processor make pictures smaller than it would, where a program takes no more patches.
+
+    Args:
+        processor: As the checkpoint says; one that cannot be told stays as it is.
+        patches: Of a picture at most.
+    """
+    rule, _ = PROCESSORS[processor.name]
+    bound = _BOUNDS.get(rule)
+    if bound is None:
+        return processor
+    changed = bound(processor.settings, patches)
+    return replace(processor, settings={**processor.settings, **changed})
+
+
+def _by_pixels(settings: Mapping[str, Any], patches: int, frames: int = 1) -> dict[str, Any]:
+    """Of Qwen2-VL's kind: `longest_edge` is a number of pixels, whatever its name says."""
+    most = patches * settings["patch_size"] ** 2 * frames
+    size = {name: min(value, most) for name, value in settings["size"].items()}
+    return {"size": size}
+
+
+def _by_frames(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
+    return _by_pixels(settings, patches, settings["temporal_patch_size"])
+
+
+def _by_edges(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
+    """Of Pixtral: no side is longer than that of a square."""
+    side = settings["patch_size"]["height"]
+    most = math.isqrt(patches) * side
+    return {"size": {name: min(value, most) for name, value in settings["size"].items()}}
+
+
+def _by_tokens(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
+    """Of Gemma 4: one of the numbers of tokens that its processor takes, if one is small enough."""
+    room = patches // settings["pooling_kernel_size"] ** 2
+    most = next((count for count in _TOKENS if count <= room), room)
+    return {"max_soft_tokens": min(settings["max_soft_tokens"], most)}
+
+
+_BOUNDS: Mapping[rules.Rule, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
+    rules.grid_of_patches: _by_pixels,
+    rules.lines_of_patches: _by_pixels,
+    rules.grid_of_frames: _by_frames,
+    rules.whole_patches: _by_edges,
+    rules.placed_patches: _by_tokens,
+}
