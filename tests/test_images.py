@@ -253,7 +253,7 @@ def test_programs_of_fixed_sizes_are_told_those_of_pictures(built: tuple[Package
     """As many patches as a picture has, rounded up to squares that are merged; and windows for any shape of it."""
 
     def plan(target: str = "qaic", **asked: Any) -> Any:
-        return pipeline.make_plan(str(built[1]), Request(target=target, **asked))
+        return pipeline.make_plan(str(built[1]), Request(target=target, **asked))[1]
 
     *_, usual = plan().programs
     assert [one["symbols"]["patches"] for one in usual.specializations] == ["1024"]
