@@ -127,7 +127,7 @@ def test_tiny_models_count_by_what_was_run(
         {"rev": 99},
         {"tiny": (Tiny(config={}),)},
         {"transforms": (experts(),)},
-        {"images": Images()},
+        {"images": Images(mask="tiles")},
         {"sounds": Sounds(token="a_token")},
     ],
     ids=["rev", "tiny", "transforms", "images", "sounds"],
