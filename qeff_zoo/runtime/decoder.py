@@ -363,7 +363,8 @@ class Decoder:
         else:
             for place, part in enumerate(insets.parts):
                 for name, rows in part.features.items():
-                    self.states[name][row, :, place] = rows
+                    there = self.states[name][row, :, place]
+                    there[:] = rows.reshape(there.shape)
             self._viewed[row] = insets
         self._wrote(row)
 
