@@ -274,7 +274,7 @@ def _check_applicable(
     choices.problems += [
         f"--target {target.name} runs nothing that reads {task.reads}s, as {task.name} does. Expected "
         f"{' or '.join(name for name in targets.NAMES if task.reads in targets.find(name).reads)}; choose that."
-        for task in served
+        for task in {one.name: one for one in served}.values()
         if task.reads not in target.reads
     ]
     choices.problems += [
