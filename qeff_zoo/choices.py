@@ -126,7 +126,6 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         "mni",
         of="vision",
         sharing="at least",
-        least=1,
     )
     pooling: str | None = choice(
         "task.pooling",

@@ -69,7 +69,7 @@ def choose_shape(
 
 
 def _check_sizes(choices: Chosen, request: Request) -> None:
-    for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size"):
+    for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size", "max_num_images"):
         asked = getattr(request, name)
         if asked is not None and asked < 1:
             choices.problems.append(f"{CHOICES[name].flag} is {asked}, expected at least 1.")

@@ -7,7 +7,7 @@ together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from qeff_zoo import formats, identity, registry, targets, tasks, transforms
@@ -24,7 +24,7 @@ from qeff_zoo.choosing import (
 from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import ProgramPlan
-from qeff_zoo.recipe import Component, Recipe, Shape
+from qeff_zoo.recipe import Component, Media, Recipe, Shape
 from qeff_zoo.targets import Resolved
 from qeff_zoo.tasks import Task, choice
 from qeff_zoo.versions import installed
@@ -233,6 +233,16 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "transforms": [*always, *own],
         "components": [asdict(component) for component in recipe.components],
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
+        **({"media": _spoken(recipe.media)} if recipe.media else {}),
+    }
+
+
+def _spoken(media: Media) -> dict[str, Any]:
+    """Return what a recipe itself says of how pictures or sounds come in: new fields of others change nothing."""
+    usual = {one.name: one.default for one in fields(media)}
+    said = {name: value for name, value in asdict(media).items() if value != usual[name]}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in said.items()
     }
 
 
@@ -274,7 +284,7 @@ def _check_applicable(
     choices.problems += [
         f"--target {target.name} runs nothing that reads {task.reads}s, as {task.name} does. Expected "
         f"{' or '.join(name for name in targets.NAMES if task.reads in targets.find(name).reads)}; choose that."
-        for task in served
+        for task in {one.name: one for one in served}.values()
         if task.reads not in target.reads
     ]
     choices.problems += [

@@ -9,7 +9,7 @@ from .llama import RECIPE as LLAMA
 
 _LLAMA = {name: value for name, value in LLAMA.tiny[0].config.items() if name != "head_dim"}
 _TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-_CROSSING = {"num_hidden_layers": 6, "cross_attention_layers": [1, 4]}
+_CROSSING = {"num_hidden_layers": 7, "cross_attention_layers": [1, 3, 5]}
 _LAYERS = {"num_hidden_layers": 3, "num_global_layers": 2, "intermediate_layers_indices": [0, 1]}
 _WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "vision_output_dim": 192}
 _SIZES = {"attention_heads": 4, "image_size": 28, "patch_size": 7, "initializer_range": 0.2}

@@ -323,6 +323,18 @@ def test_compute_contexts_are_chosen_where_none_are_given(
     assert (asked["comp_ctx_lengths_prefill"], asked["comp_ctx_lengths_decode"]) == (None, [64])
 
 
+def test_a_sampler_is_for_a_card(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"include_sampler": True, "return_pdfs": True, "max_top_k_ids": 64}
+    model = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", qaic_config=config)
+    with pytest.raises(PlanError, match=r"'ort' knows no return_pdfs=True\. Leave it out"):
+        model.compile(target="ort")
+    asked: list[Request] = []
+    monkeypatch.setattr(model, "_prepare", lambda request, _: asked.append(request) or Path())
+    model.compile(target="qaic")
+    assert {name: getattr(asked[0], name) for name in config} == config
+    assert asked[0].include_guided_decoding is None
+
+
 def test_any_number_of_prompts_is_answered(
     llama: auto.QEFFAutoModelForCausalLM, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -637,7 +649,6 @@ def test_compile_refuses_by_name(
     ("arguments", "problem"),
     [
         ({"qaic_config": {"speculative_model_type": "x"}}, "There are 'target', a model that"),
-        ({"qaic_config": {"include_sampler": True, "return_pdfs": True}}, "Give sampling=Sampling"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
         ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
         ({"torch_dtype": torch.float16}, "torch_dtype is torch.float16, which means nothing here"),

@@ -18,7 +18,7 @@ from qeff_zoo import architectures, models, pipeline, registry
 from qeff_zoo.choices import Request
 from qeff_zoo.identity import canonical
 from qeff_zoo.models import Model
-from qeff_zoo.recipe import Recipe, Tiny, experts
+from qeff_zoo.recipe import Images, Recipe, Sounds, Tiny, experts
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.validation import checks
@@ -123,8 +123,14 @@ def test_tiny_models_count_by_what_was_run(
 
 @pytest.mark.parametrize(
     "change",
-    [{"rev": 99}, {"tiny": (Tiny(config={}),)}, {"transforms": (experts(),)}],
-    ids=["rev", "tiny", "transforms"],
+    [
+        {"rev": 99},
+        {"tiny": (Tiny(config={}),)},
+        {"transforms": (experts(),)},
+        {"images": Images(mask="tiles")},
+        {"sounds": Sounds(token="a_token")},
+    ],
+    ids=["rev", "tiny", "transforms", "images", "sounds"],
 )
 def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> None:
     llama = registry.find_recipe("llama")

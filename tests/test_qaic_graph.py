@@ -65,7 +65,9 @@ def lowered(
 ) -> Lowered:
     subject = parity.subject(name)
     graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
-    program = SimpleNamespace(shape=shape, storage=lambda encoded: Storage(weights, encoded))
+    program = SimpleNamespace(
+        shape=shape, storage=lambda encoded: Storage(weights, encoded), flags={}
+    )
     return lowering.lower(graph, program)
 
 
@@ -212,7 +214,9 @@ def test_integers_stay_that_the_compiler_takes(kind: dict[str, Any], way: str) -
         model=subject.graph(CONTINUOUS), bindings=subject.bindings, encoded=encoded
     )
     shape = SimpleNamespace(ctx_len=parity.CTX_LEN, apart=False)
-    program = SimpleNamespace(shape=shape, storage=lambda encoded: Storage(FLOAT16, encoded))
+    program = SimpleNamespace(
+        shape=shape, storage=lambda encoded: Storage(FLOAT16, encoded), flags={}
+    )
     made = lowering.lower(graph, program)
     assert made.ways["weights"] == {way: len(encoded)}
     products = [node for node in made.model.graph if node.op_type == "MatMulNBits"]
@@ -482,7 +486,9 @@ def test_attention_in_blocks_agrees_with_hugging_face(
 def in_blocks(name: str, variant: Variant, **blocks: int) -> Lowered:
     subject = parity.subject(name)
     graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
-    program = SimpleNamespace(shape=SHAPE, storage=lambda encoded: Storage(FLOAT32, encoded))
+    program = SimpleNamespace(
+        shape=SHAPE, storage=lambda encoded: Storage(FLOAT32, encoded), flags={}
+    )
     return lowering.lower(graph, program, Blocking(**blocks))
 
 

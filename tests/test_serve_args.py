@@ -94,6 +94,19 @@ def options(command: Command) -> dict[str, Any]:
     return found
 
 
+def test_a_decoder_that_draws_tokens(tmp_path: Path) -> None:
+    flags = {"include_sampler": True, "return_pdfs": True}
+    for number, (more, most) in enumerate([({}, 512), ({"max_top_k_ids": 64}, 64)]):
+        package = compiled(tmp_path / str(number), program("decoder"), flags={**flags, **more})
+        (command,) = serve_args(package).commands
+        assert options(command)["--additional-config"]["override_qaic_config"] == {
+            "device_group": [0],
+            "max_top_k_ids": most,
+            "aic_include_sampler": 1,
+            "aic_return_pdfs": 1,
+        }
+
+
 def test_a_decoder(tmp_path: Path) -> None:
     package = compiled(
         tmp_path / "package",

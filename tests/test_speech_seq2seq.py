@@ -229,6 +229,8 @@ def test_programs_for_cards_have_the_names_of_qefficient(carded: Path) -> None:
     assert [one["name"] for one in encoder["outputs"]][:2] == names[2:]
     assert [one["name"] for one in alignment["inputs"]][:3] == ["input_ids", *names[2:]]
     assert "-split-retained-state-io" in (carded / SCRIPT).read_text()
+    halves = (carded / "encoder.custom_io.yaml").read_text()
+    assert halves.count("Precision: float16") == len(encoder["outputs"])
 
 
 def test_cards_write_what_generate_does(

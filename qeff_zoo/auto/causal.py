@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.auto import translation
@@ -10,6 +11,7 @@ from qeff_zoo.auto.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.auto.models import Model
 from qeff_zoo.auto.sampler import samplings
 from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
 from qeff_zoo.tasks import TEXT_GENERATION
 
 _TURBO = "turbo"
@@ -54,9 +56,10 @@ class QEFFAutoModelForCausalLM(Model):
         Args:
             pretrained_model_name_or_path: Hub id or folder, or a GGUF file.
             continuous_batching: Answers begin and end by themselves; `compile` then takes `full_batch_size`.
-            qaic_config: QEfficient's options of a graph: `ccl_enabled`, `include_sampler`, `max_top_k_ids`, and
-                `speculative_model_type`: "target", or "turbo" with the heads that lie in
-                `pretrained_model_name_or_path` (default: beside the model); the others are refused by name.
+            qaic_config: QEfficient's options of a graph: `ccl_enabled`; `include_sampler`, `max_top_k_ids`,
+                `include_guided_decoding` and `return_pdfs`; and `speculative_model_type`: "target", or "turbo" with
+                the heads that lie in `pretrained_model_name_or_path` (default: beside the model); the others are
+                refused by name.
             trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
             full_batch_size: QEfficient's older way to say `continuous_batching`.
             **source: `revision`, `gguf_file`, `config_from`; QEfficient's others are refused by name.
@@ -66,7 +69,7 @@ class QEFFAutoModelForCausalLM(Model):
         """
         config = dict(qaic_config or {})
         compute_contexts = bool(config.pop("ccl_enabled", False))
-        most_top_k = config.pop("max_top_k_ids", None)
+        sampler = {name: one for name in SAMPLER if (one := config.pop(name, None))}
         heads = None
         if config.get("speculative_model_type") == _TURBO:
             beside = config.pop("pretrained_model_name_or_path", None)
@@ -77,7 +80,7 @@ class QEFFAutoModelForCausalLM(Model):
         model._slots = 1 if continuous_batching or full_batch_size else None
         model._compute_contexts = compute_contexts
         model._checks_drafts = bool(config.get("speculative_model_type") or source.get("is_tlm"))
-        model._most_top_k = most_top_k
+        model._sampler = sampler
         return model
 
     #: Folder or Hub id of heads that draft for it.
@@ -86,8 +89,8 @@ class QEFFAutoModelForCausalLM(Model):
     _compute_contexts: bool = False
     #: Whether it is to be told how many drafted tokens a call checks.
     _checks_drafts: bool = False
-    #: Of tokens that a sampler draws from; None for no limit.
-    _most_top_k: int | None = None
+    #: What a card's program is to draw tokens by; nothing where the host draws.
+    _sampler: Mapping[str, Any] = MappingProxyType({})
 
     def compile(
         self,
@@ -161,6 +164,12 @@ class QEFFAutoModelForCausalLM(Model):
             "speculator": self._heads,
             "comp_ctx_lengths_prefill": comp_ctx_lengths_prefill,
             "comp_ctx_lengths_decode": comp_ctx_lengths_decode,
+            # Beside a card the host draws; what it does not return is refused.
+            **{
+                name: value
+                for name, value in self._sampler.items()
+                if target in (None, "qaic") or name == "return_pdfs"
+            },
         }
         return self._compile(target, compile_dir, given | compiler_options)
 
@@ -221,6 +230,8 @@ class QEFFAutoModelForCausalLM(Model):
         Raises:
             ZooError: It is not compiled, or a prompt cannot be answered.
         """
+        if self._sampler.get("return_pdfs"):  # as it was loaded
+            others.pop("return_pdfs", None)
         translation.refuse("generate", others, translation.GENERATING)
         if None not in (sampling, sampling_params):
             raise GenerationError(
@@ -229,7 +240,9 @@ class QEFFAutoModelForCausalLM(Model):
         given = [prompts] if isinstance(prompts, str) else [*prompts]
         each: list[Any] = [sampling] * len(given)
         if sampling_params is not None:
-            each = samplings(sampling_params, len(given), self._most_top_k)
+            usual = TOP_K_IDS if self._sampler else None
+            most = self._sampler.get("max_top_k_ids", usual)
+            each = samplings(sampling_params, len(given), most)
         return execute(
             self._opened(device_id, runtime_ai100),
             given,

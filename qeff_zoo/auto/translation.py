@@ -92,9 +92,6 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             "model with heads that draft.",
         ),
         "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
-        "include_sampler": _ALWAYS,  # `generate` takes sampling_params
-        "return_pdfs": Foreign(_OFF, "Give sampling=Sampling(logprobs=N) to `generate`."),
-        "include_guided_decoding": _ALWAYS,  # `generate` takes grammar
         "enable_blocking": Foreign(
             _OFF, "Leave it out, and give `compile` blocking_mode with num_kv_blocks or its kin."
         ),

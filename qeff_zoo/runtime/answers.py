@@ -6,8 +6,11 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
+from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.insets import Encoded, Insets
 from qeff_zoo.runtime.program import Array
@@ -100,6 +103,7 @@ class Answer:
         tokenizer: Turns tokens into text; None where a package has none.
         listen: Told of every delta as it comes, by whoever runs the steps; of None where the answer failed.
         guide: Keeps the answer to the request's grammar.
+        sampler: Of a program that draws tokens itself; None where they are drawn here.
     """
 
     def __init__(
@@ -108,8 +112,13 @@ class Answer:
         tokenizer: Tokenizer | None,
         listen: Callable[[Delta | None], None] | None = None,
         guide: Guide | None = None,
+        sampler: DeviceSampler | None = None,
     ) -> None:
         self.request = request
+        #: How a program draws its tokens; None where they are drawn here.
+        self.drawing: Drawing | None = None
+        if sampler:
+            self.drawing = sampler.drawing(request.sampling, len(request.prompt), guide)
         #: The adapter that its session lent it.
         self.adapter = BASE
         self.token_ids: list[int] = []
@@ -153,7 +162,23 @@ class Answer:
         except GenerationError as error:
             self.fail(error)
             return
-        logprobs = self._sampler.logprobs(logits, token)
+        self._add(token, self._sampler.logprobs(logits, token))
+
+    def extend_by(self, drawn: Sampled) -> None:
+        """Take the next token from a program that drew it, or fail where none may come after it."""
+        logprobs = None
+        if drawn.probs is not None:  # of a token that could not be drawn, very small
+            scores = np.log(np.maximum(drawn.probs, np.finfo(np.float32).tiny))
+            logprobs = self._sampler.logprobs(scores, drawn.token)
+        self._add(self._sampler.take(drawn.token), logprobs)
+        if self.drawing and not self.ended:
+            try:
+                self.drawing.renew()
+            except GenerationError as error:
+                self.fail(error)
+
+    def _add(self, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Go on by a token."""
         added = () if logprobs is None else (replace(logprobs, offset=self._offset),)
         self.token_ids.append(token)
         self.logprobs += added

@@ -13,8 +13,11 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
+from qeff_zoo.runtime.grammar import Grammar
 from qeff_zoo.runtime.insets import Insets, Views
 from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
@@ -44,6 +47,7 @@ class Piece:
         slot: Of the row's adapter; 0 for the model as it is.
         source: Tokens of the text that the row writes of.
         hidden: (tokens, size), of a program that drafts from hidden states.
+        drawing: How a program that draws tokens draws the next one; None for greedily.
     """
 
     tokens: Sequence[int]
@@ -52,6 +56,7 @@ class Piece:
     slot: int = 0
     source: int = 0
     hidden: Array | None = None
+    drawing: Drawing | None = None
 
     @property
     def stop(self) -> int:
@@ -79,9 +84,16 @@ class Decoder:
         self.program, self.sizes = program, sizes
         self._index = next((name for name in program.inputs if name in _INDICES), "")
         self._types = next((name for name in program.inputs if name.startswith(OF_CONTEXT)), "")
-        vocab_size = program.outputs["logits"].shape[2]
-        assert isinstance(vocab_size, int)
-        self.vocab_size = vocab_size
+        #: What draws the tokens where the program does; None where it returns logits alone.
+        self.sampler = DeviceSampler.of(program)
+        #: By row, what it drew last; nothing where the host draws.
+        self.drawn: dict[int, Sampled] = {}
+        shape = (
+            (None, None, self.sampler.vocab_size)
+            if self.sampler
+            else program.outputs["logits"].shape
+        )
+        self.vocab_size = int(shape[2])
         #: By row, of the tokens that it ran last, what heads draft from, (tokens, size); nothing where there are none.
         self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
@@ -90,6 +102,31 @@ class Decoder:
         self.only_grows = self._growing == self._written
         #: By row, whose pictures it has, of a program that reads those by cross-attention.
         self._viewed: dict[int, Insets] = {}
+
+    @property
+    def tells(self) -> bool:
+        """Whether calls return logits; else the tokens alone that the program drew."""
+        return "logits" in self.program.outputs
+
+    def require_logits(self, what: str) -> None:
+        """Refuse a program that does not tell what its tokens are drawn from.
+
+        Args:
+            what: Needs that.
+
+        Raises:
+            GenerationError: It does not.
+        """
+        if not self.tells:
+            raise GenerationError(
+                f"The package draws tokens on its device and returns no logits; expected these for {what}. Build it "
+                "without --include-sampler."
+            )
+
+    def check(self, sampling: Sampling, grammar: Grammar | None) -> None:
+        """Refuse what a program that draws tokens itself cannot do, see `DeviceSampler.check`."""
+        if self.sampler:
+            self.sampler.check(sampling, grammar)
 
     @property
     def verifies(self) -> bool:
@@ -113,7 +150,7 @@ class Decoder:
             context: Read at least that many rows of the cache.
 
         Returns:
-            Per row of `pieces` the logits after its last token, (vocab,).
+            Per row of `pieces` the logits after its last token, (vocab,); nothing where `tells` is not so.
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
         lengths = [n for n in self.sizes.comp_ctx_lengths_prefill if n >= context]
@@ -312,7 +349,16 @@ class Decoder:
             inputs[_HIDDEN] = np.zeros((len(rows), width, size), np.float32)
             for place, row in enumerate(rows):
                 inputs[_HIDDEN][place, : len(pieces[row].tokens)] = pieces[row].hidden
+        if self.sampler:
+            drawings = [pieces[row].drawing for row in rows]
+            inputs |= self.sampler.given(drawings, input_ids, position_ids)
         outputs = self.program.run(inputs, rows)
+        if self.sampler:
+            self.drawn |= {
+                row: self.sampler.sampled(outputs, place) for place, row in enumerate(rows)
+            }
+        if not self.tells:
+            return {}
         hidden = outputs.get(_HIDDEN, outputs.get(_DRAFTED))
         if hidden is not None:
             self.hidden |= {
@@ -363,7 +409,8 @@ class Decoder:
         else:
             for place, part in enumerate(insets.parts):
                 for name, rows in part.features.items():
-                    self.states[name][row, :, place] = rows
+                    there = self.states[name][row, :, place]
+                    there[:] = rows.reshape(there.shape)
             self._viewed[row] = insets
         self._wrote(row)
 

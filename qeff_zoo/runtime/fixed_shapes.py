@@ -3,20 +3,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
-from qeff_zoo.adapters import IDS
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.by_token import by_token
-from qeff_zoo.runtime.decoder import AXES, OF_CONTEXT, PADDING, SOURCE
+from qeff_zoo.runtime.decoder import AXES, PADDING
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 #: Input of which the length says of how many tokens of a row a call returns logits.
 KEPT = "num_logits_to_keep"
 _ROWS = "batch_size"
-#: Inputs that have one number to a row; others have one to a token.
-_OF_ROWS = frozenset({IDS, "image_idx", "audio_idx"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,9 +72,15 @@ class FixedShapes:
 
     Args:
         specializations: As in a manifest.
+        inputs: Of the program; one that is not there has a column for each token.
     """
 
-    def __init__(self, specializations: Specializations) -> None:
+    def __init__(
+        self,
+        specializations: Specializations,
+        inputs: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
+        self._inputs = inputs
         self._every = [
             {symbol: int(size) for symbol, size in entry["symbols"].items()}
             for entry in specializations
@@ -118,7 +122,7 @@ class FixedShapes:
             full[name] = array
             by_row = np.moveaxis(array, 0, -1) if name == AXES else array
             if array.ndim == 2 or by_row.shape[:2] == (count, width):
-                columns = shape[0], _columns(name, symbols), *by_row.shape[2:]
+                columns = shape[0], self._columns(name, symbols), *by_row.shape[2:]
                 filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
                     filled[:, : by_row.shape[1]] = by_row[0]
@@ -138,6 +142,12 @@ class FixedShapes:
             width=width,
             kept=len(inputs.get(KEPT, [0])),
         )
+
+    def _columns(self, name: str, symbols: Mapping[str, int]) -> int:
+        """Return how many columns an input has."""
+        axis = 2 if name == AXES else 1
+        width = self._inputs[name].shape[axis] if name in self._inputs else "seq_len"
+        return int(symbols.get(width, width))
 
     def _choose(self, count: int, width: int, inputs: Mapping[str, Array]) -> int:
         seen, kept = inputs.get("comp_ctx_lengths"), len(inputs.get(KEPT, [0]))
@@ -334,17 +344,8 @@ def shapes_of(
         inputs: Of the program.
     """
     if all("seq_len" in entry["symbols"] for entry in specializations):
-        return FixedShapes(specializations)
+        return FixedShapes(specializations, inputs)
     return (PatchShapes if _PLACES in inputs else WholeShapes)(specializations, inputs)
-
-
-def _columns(name: str, symbols: Mapping[str, int]) -> int:
-    """Return how many columns an input has."""
-    if name.startswith(OF_CONTEXT):
-        return symbols["ctx_len"]
-    if name == SOURCE:
-        return symbols["encoder_ctx_len"]
-    return 1 if name in _OF_ROWS else symbols["seq_len"]
 
 
 def _keeps(symbols: Mapping[str, int], kept: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
-from qeff_zoo.runtime.program import Bounded, Program
+from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.vision import Vision
 
@@ -42,6 +42,11 @@ class ImageTextToTextSession(MediaTextSession):
     ) -> None:
         told = chosen["images"]
         config = read_json(folder / "config.json")
+        if feature_cache_bytes:  # those of a prompt at least, where they are a state
+            memory: Mapping[str, Array] = program.memory or {}
+            read = {one.name for one in program.states if not one.written} & memory.keys()
+            of_row = sum(memory[name][0].nbytes for name in read)
+            feature_cache_bytes = max(feature_cache_bytes, of_row)
         reader = Vision(vision, config, feature_cache_bytes, told)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: Any = None

@@ -12,6 +12,8 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.states import State
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+#: What a program that draws tokens itself returns in place of logits.
+TOKENS = "next_tokens"
 Specializations: TypeAlias = Sequence[Mapping[str, Any]]
 
 
@@ -160,12 +162,13 @@ def require(program: Program, folder: Path, task: str, inputs: Set[str], outputs
         folder: Of its package, for the message.
         task: Hub pipeline tag, for the message.
         inputs: Names that the task's programs have.
-        outputs: Names that the task's programs have.
+        outputs: Names that the task's programs have; `TOKENS` may stand for them.
 
     Raises:
         GenerationError: It is one of another task.
     """
-    if inputs <= program.inputs.keys() and outputs <= program.outputs.keys():
+    answers = outputs <= program.outputs.keys() or TOKENS in program.outputs
+    if inputs <= program.inputs.keys() and answers:
         return
     raise GenerationError(
         f"Package {str(folder)!r} is not one for {task}: its program takes {_some(program.inputs)} and "

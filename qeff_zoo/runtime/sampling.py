@@ -124,8 +124,7 @@ class Sampler:
         self._sampling, self._guide = sampling, guide
         #: Whether the guide lets nothing follow.
         self.complete = False
-        seed = None if sampling.seed is None else sampling.seed % _SEEDS
-        self._random = np.random.default_rng(seed) if sampling.temperature else None
+        self._random = generator(sampling)
         self._counts: dict[int, int] = {}  # of the answer's tokens
         self._seen = set(prompt) if sampling.repetition_penalty != 1 else set[int]()
 
@@ -145,7 +144,7 @@ class Sampler:
             token = int(tokens[_reach(shares, self._random.random())])
         elif scores is not logits:
             token = int(scores.argmax())
-        return self._taken(token)
+        return self.take(token)
 
     def draw(self, logits: Array) -> Drawn:
         """Choose a token that is not the answer's yet, at random.
@@ -185,7 +184,7 @@ class Sampler:
             left = np.maximum(ours - theirs, 0)
             # Where rounding alone leaves nothing, p is q.
             token = int(tokens[_reach(left if left.any() else ours, self._random.random())])
-        return self._taken(token)
+        return self.take(token)
 
     def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
         """Return how likely a token was, where that was asked for."""
@@ -201,8 +200,8 @@ class Sampler:
             top=tuple((int(one), float(values[one])) for one in best),
         )
 
-    def _taken(self, token: int) -> int:
-        """Note a token as the answer's newest."""
+    def take(self, token: int) -> int:
+        """Note a token as the answer's newest, whoever chose it."""
         self._counts[token] = self._counts.get(token, 0) + 1
         if self._guide is not None:
             self.complete = self._guide.take(token)
@@ -249,6 +248,12 @@ class Sampler:
             inside = np.flatnonzero(shares >= asked.min_p)
             tokens, shares = tokens[inside], shares[inside]
         return tokens, shares
+
+
+def generator(sampling: Sampling) -> np.random.Generator | None:
+    """Return where the random numbers of an answer come from; None where none are needed."""
+    seed = None if sampling.seed is None else sampling.seed % _SEEDS
+    return np.random.default_rng(seed) if sampling.temperature else None
 
 
 def likeliest(logits: Array) -> int:

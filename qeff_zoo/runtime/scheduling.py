@@ -99,8 +99,8 @@ class _Seat:
             tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
-        request, slot = self.answer.request, self.answer.adapter.slot
-        return Piece(tokens, self.done, request.insets, slot, len(request.source))
+        request, slot, drawing = self.answer.request, self.answer.adapter.slot, self.answer.drawing
+        return Piece(tokens, self.done, request.insets, slot, len(request.source), drawing=drawing)
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
         """Guess what comes after the newest token, which is still to run.
@@ -459,8 +459,12 @@ class Scheduler:
     def _extend(self, seats: Sequence[_Seat], logits: Mapping[int, Array]) -> None:
         """Give answers their next token."""
         current = [seat for seat in seats if seat.is_current]
+        drawn = self._decoder.drawn
         for seat in current:
-            seat.answer.extend(logits[seat.row])
+            if seat.answer.drawing:
+                seat.answer.extend_by(drawn[seat.row])
+            else:
+                seat.answer.extend(logits[seat.row])
         if current:
             self.timings.first = self.timings.first or time.perf_counter()
         self._leave()

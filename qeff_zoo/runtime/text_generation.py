@@ -96,8 +96,7 @@ class TextGenerationSession:
         #: That requests may ask for.
         self.adapters = Adapters(program, folder)
         self.decoder = Decoder(program, self.adapters)
-        self.tokenizer = Tokenizer.find(folder)
-        self.chat_template = ChatTemplate.find(folder)
+        self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
         self.eos_token_ids = _eos_token_ids(folder)
         #: Reads the texts that answers are written of; None where they go on with prompts.
         self.sources: Sources | None = None
@@ -238,6 +237,7 @@ class TextGenerationSession:
                     "it out, or the grammar."
                 )
             self.guides.check(grammar)
+        self.decoder.check(sampling, grammar)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -375,7 +375,7 @@ class TextGenerationSession:
                 f"expected {ctx_len:,} in all. Make it with this session's `request`."
             )
         guide = None if request.grammar is None else self.guides.guide(request.grammar)
-        answer = Answer(request, self.tokenizer, listen, guide)
+        answer = Answer(request, self.tokenizer, listen, guide, self.decoder.sampler)
         answer.adapter = self.adapters.lend(request.adapter, answer)
         return answer
 

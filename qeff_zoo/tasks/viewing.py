@@ -8,7 +8,7 @@ IN   pixel_values (1, 1, tiles, channels, height, width) f32    a picture, cut i
 OUT  cross_key.i, cross_value.i (1, heads, rows, head_dim)      what layer i of the language model asks of the picture
 
 Program `language`: as in `qeff_zoo.tasks.decoding`, with
-IN   cross_key.i, cross_value.i (batch_size | full_batch_size, heads, max_num_images, rows, head_dim)
+IN   cross_key.i, cross_value.i (batch_size | full_batch_size, heads, max_num_images, tiles, rows of a tile, head_dim)
                                                                 states that no call writes: a place for each picture;
                                                                 values are zeros where a text has no picture at all
      cross_attention_mask (batch_size, seq_len, max_num_images, tiles) i64    of each token 1 for a tile that it sees,
@@ -23,6 +23,7 @@ change nothing, as the values that they read are zeros, which is how transformer
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,11 +33,11 @@ from torch.export import Dim
 from qeff_zoo.export import layers
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.layers import plain
-from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.recipe import Images
 from qeff_zoo.states import State
 from qeff_zoo.tasks import Tracing, decoding
 from qeff_zoo.tasks.crossing import Cross
+from qeff_zoo.tasks.patches import rename
 from qeff_zoo.tasks.vision import Unread, swapped
 from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.retained_state import RetainedState
@@ -45,6 +46,7 @@ from qeff_zoo.transforms.retained_state import RetainedState
 SEEN, PICTURES = "cross_attention_mask", "max_num_images"
 _STATES, _WHOLE_ROWS = "cross_attention_states", "full_text_row_masked_out_mask"
 _RATIO = "aspect_ratio_ids"
+_ROWS = "tile_rows"  # while it is traced, so that examples are small
 
 
 class Read(nn.Module):
@@ -156,12 +158,12 @@ class _Layer:
     @property
     def keys(self) -> Tensor:
         """(batch, heads, rows of all pictures, head_dim)."""
-        return self._state.rows_of(f"cross_key.{self._layer}").flatten(2, 3)
+        return self._state.rows_of(f"cross_key.{self._layer}").flatten(2, 4)
 
     @property
     def values(self) -> Tensor:
         """The same."""
-        return self._state.rows_of(f"cross_value.{self._layer}").flatten(2, 3)
+        return self._state.rows_of(f"cross_value.{self._layer}").flatten(2, 4)
 
 
 class Step(decoding.Step):
@@ -172,8 +174,8 @@ class Step(decoding.Step):
     ) -> Any:
         """Run transformers' forward with what was read of pictures, and masks that are told."""
         (seen,) = more
-        rows = next(one.axes[3] for one in self.states if not one.written)
-        told = dict(zip((SEEN, _WHOLE_ROWS), _masks(seen, int(rows)), strict=True))
+        rows = next(state.past[one.name].shape[4] for one in self.states if not one.written)
+        told = dict(zip((SEEN, _WHOLE_ROWS), _masks(seen, rows), strict=True))
         decoder = language_model(self.model)
         forward = decoder.forward
         with swapped(
@@ -190,11 +192,10 @@ def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: _Seeing) -
 
 def _masks(seen: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Return what is added to scores, (batch, 1, seq, rows of all pictures), and which tokens see any, as 1."""
-    batch, seq, pictures, tiles = seen.shape
     sees = (seen > 0).flatten(2).any(-1)
     hidden = (seen < 0) | ((seen == 0) & sees[:, :, None, None])
     bias = torch.where(hidden, torch.finfo(torch.float32).min, 0.0)[..., None]
-    bias = bias.expand(-1, -1, -1, -1, rows // tiles).reshape(batch, 1, seq, pictures * rows)
+    bias = bias.expand(-1, -1, -1, -1, rows).flatten(2)[:, None]
     return bias, sees.to(torch.float32)[:, None, :, None]
 
 
@@ -216,7 +217,19 @@ def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing
         seen = torch.ones(*position_ids.shape, decoding.SOURCE, tiles, dtype=torch.long)
         return {SEEN: (seen, {0: batch, 1: seq, 2: Dim(PICTURES, min=2)})}
 
-    return decoding.tracing(model, step=Step, probe=probe, more=more, **variant)
+    made = decoding.tracing(model, step=Step, probe=probe, more=more, **variant)
+    rows = _rows_of(model)
+
+    def sized(size: Any, _: int = 0) -> Any:
+        return rows if size == _ROWS else size
+
+    def then(graph: Any) -> None:
+        if made.then:
+            made.then(graph)
+        rename(graph.graph.inputs, sized)
+
+    states = [replace(one, axes=tuple(map(sized, one.axes))) for one in made.states]
+    return replace(made, states=states, then=then)
 
 
 def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
@@ -226,15 +239,22 @@ def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: Retained
 
 def _read_states(model: Any, images: Mapping[str, Any]) -> list[State]:
     """Return what the language model retains of pictures."""
-    made = read_picture(model, images=images)
-    with uncomputed():
-        found = made.module(made.module.example)
+    tiles = model.config.vision_config.max_num_tiles
     return [
         State(
-            name=name,
+            name=f"{name}.{layer}",
             kind="cross",
-            layer=int(name.rpartition(".")[2]),
-            axes=("batch_size", int(one.shape[1]), PICTURES, *map(int, one.shape[2:])),
+            layer=layer,
+            axes=("batch_size", part.num_key_value_heads, PICTURES, tiles, _ROWS, part.head_dim),
         )
-        for name, one in zip(made.output_names, found, strict=True)
+        for layer, module in _crossing(model, Images(**images))
+        for part in (_asking(module),)
+        if [*part.parameters()]  # else the layer is not traced
+        for name in ("cross_key", "cross_value")
     ]
+
+
+def _rows_of(model: Any) -> int:
+    """Return the rows of a tile: one of the whole, and one of each patch."""
+    vision = model.config.vision_config
+    return int((vision.image_size // vision.patch_size) ** 2 + 1)

@@ -247,6 +247,9 @@ def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> lis
                 stage, reference.at(variant, keys), trial.answers[stage], canary
             )
         ]
+        if stage in trial.drawn:
+            judge = next(iter(deciding.values()))
+            found.append(judge.drawn(stage, trial.answers[stage], trial.drawn[stage], canary))
         if not any("canary" in check for check in found):
             variant, judge = list(deciding.items())[-1]
             found.append(judge.uncaught(stage, reference.at(variant, keys), canary))

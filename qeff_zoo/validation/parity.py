@@ -206,6 +206,23 @@ class Judge:
         note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
         return [*checks, {**check, "note": note}]
 
+    def drawn(self, stage: str, got: Array, tokens: Array, canary: Array) -> Check:
+        """Return the check that a program drew greedily what its own logits say, and not what the canary's do.
+
+        Args:
+            stage: Its name.
+            got: The package's answers.
+            tokens: That it drew for them.
+            canary: The damaged reference's answers.
+        """
+        agreed = [float((one.argmax(axis=1) == tokens).mean()) for one in (got, canary)]
+        exact = Threshold(1.0, "exact")
+        check = self._check(stage, "drawn_tokens", ">=", exact, agreed, positions=len(tokens))
+        return {
+            **check,
+            "note": "tokens that the program drew, by the logits that it drew them from",
+        }
+
     def error(self, expected: Array, got: Array) -> float:
         """Return the largest relative error of any row."""
         return float(relative_errors(expected, got, self.floor.spread).max())

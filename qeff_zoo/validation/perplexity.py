@@ -303,6 +303,7 @@ def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
         decoder: Runs the graph.
         step: Told of every call.
     """
+    decoder.require_logits("the likelihood of a text")
     windows, rows = scoring.windows, decoder.sizes.rows
     groups = [windows[at : at + rows] for at in range(0, len(windows), rows)]
     read = _losses_of_chunks if decoder.verifies else _losses

@@ -53,6 +53,7 @@ class Trial:
         types: Token types of the sequences, where the package takes them.
         media: Pictures or sounds in each sequence, as a processor would prepare them; nothing where it takes none.
         of_media: What the recipe says of those, and the placeholder's token.
+        drawn: By stage, the token that the package drew greedily for every answer; nothing where it draws none.
         greedy: Prompt and continuation.
         sources: Token ids of the text that each sequence is written of.
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
@@ -68,6 +69,7 @@ class Trial:
     types: list[list[int]] | None = None
     media: Sequence[Sequence[Prepared]] = ()
     of_media: Mapping[str, Any] = field(default_factory=dict)
+    drawn: Mapping[str, Array] = field(default_factory=dict)
     greedy: tuple[list[int], list[int]] | None = None
     sources: Sequence[Sequence[int]] = ()
     sounds: Sequence[Array] = ()
@@ -87,6 +89,7 @@ def try_package(
         return _try_sound(session, task, step)
     if task.role == "encoder":
         return _try_encoder(session, task, rows, step)
+    session.decoder.require_logits("what its answers are compared by")
     program = package.programs[0]
     stages = task.stages()(
         session.decoder.sizes,
@@ -277,9 +280,9 @@ def _try_decoder(
     each = 1 + (drafts.count if drafts else 0)
     positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
     keys: dict[str, list[Key]] = {}
-    answers: dict[str, Array] = {}
+    answers, tokens = dict[str, Array](), dict[str, Array]()
     for stage in drawn.stages:
-        keys[stage.name], found = [], []
+        keys[stage.name], found, drew = [], [], list[int]()
         for call in stage.calls:
             for span in call.spans:
                 if span.start == 0:
@@ -294,7 +297,8 @@ def _try_decoder(
             step(1)
             answered = _call(decoder, call, pieces)
             found += drafts.beside(decoder, call, sequences, answered) if drafts else answered
-        answers[stage.name] = np.stack(found)
+            drew += [decoder.drawn[one.row].token for one in call.spans if decoder.sampler]
+        answers[stage.name], tokens[stage.name] = np.stack(found), np.array(drew)
     rows.end()
     return Trial(
         sequences=sequences,
@@ -304,6 +308,7 @@ def _try_decoder(
         runs=rows.runs,
         media=drawn.media,
         of_media=drawn.of_media,
+        drawn=tokens if decoder.sampler else {},
         greedy=drawn.greedy(session),
         sources=drawn.sources,
         sounds=[session.as_given(window) for window in drawn.windows],

@@ -38,9 +38,12 @@ _KINDS = {
     "int32": 6,
     "int64": 7,
     "int8": 8,
+    "bool": 8,
     "mxint8": 8,
     "bfloat16": 11,
 }
+#: By type of a graph's input, what the graph is fed.
+_OWN = {"tensor(float)": np.float32, "tensor(bool)": bool, "tensor(int32)": np.int32}
 _BUFFERS = {0: np.float32, 1: np.float16, 6: np.int32, 7: np.int64, 8: np.int8, 11: np.uint16}
 
 
@@ -143,7 +146,7 @@ class Qpc:
         self.bindings = [value for value in self.values if listed or value[0] not in self.states]
 
     def _precision(self, value: onnx.ValueInfoProto) -> str:
-        names = {1: "float32", 10: "float16", 6: "int32", 7: "int64"}
+        names = {1: "float32", 10: "float16", 6: "int32", 7: "int64", 9: "bool"}
         own = names[value.type.tensor_type.elem_type]
         return str(self.note["custom_io"].get(value.name, own))
 
@@ -235,8 +238,12 @@ class Program:
         every = [symbols for _, symbols in note["specializations"]]
         largest = {name: max(one.get(name, 0) for one in every) for one in every for name in one}
         self.states = {
-            name: np.full([largest.get(axis, axis) for axis in axes], 77, np.float32)
-            for name, _, _, axes in self.qpc.values
+            name: np.full(
+                [largest.get(axis, axis) for axis in axes],
+                77,
+                bool if precision == "bool" else np.float32,
+            )
+            for name, _, precision, axes in self.qpc.values
             if name in note["pairs"]
         }
         self.active = True
@@ -365,12 +372,15 @@ class ExecObj:
             if len(buffer) != int(np.prod(shape)) * dtype.itemsize:
                 return _status(QStatus.QS_INVAL, f"{name}: {len(buffer)} bytes for {shape}")
             if way == 0:
-                kind = np.float32 if own[name] == "tensor(float)" else np.int64
+                kind = _OWN.get(own[name], np.int64)
                 fed[name] = np.frombuffer(buffer, dtype).reshape(shape).astype(kind)
         names = [name for name, way, *_ in qpc.values if way == 1]
         made = dict(zip(names, self.program.session.run(names, fed), strict=True))
         for name, output in qpc.note["pairs"].items():
             kind = qpc.note["custom_io"].get(name, "float32")
+            if states[name].dtype == bool:
+                states[name] = made[output]
+                continue
             stored = made[output].astype(np.float16 if kind == "float16" else np.float32)
             states[name] = stored.astype(np.float32)
         for index, region, array in self._moved:

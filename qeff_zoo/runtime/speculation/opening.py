@@ -74,6 +74,7 @@ def _model_drafter(
 
 def _check(session: TextGenerationSession) -> None:
     decoder, name = session.decoder, str(session.folder)
+    decoder.require_logits("drafts to be checked by")
     if not decoder.verifies or not decoder.sizes.num_speculative_tokens:
         raise GenerationError(
             f"Package {name!r} returns the logits of one token a call, so that no drafts can be checked; expected one "
@@ -103,6 +104,7 @@ def _check_read(session: TextGenerationSession, drafts: Program) -> None:
 
 def _check_draft(session: TextGenerationSession, drafts: TextGenerationSession) -> None:
     name, own = str(drafts.folder), str(session.folder)
+    drafts.decoder.require_logits("drafting")
     if not drafts.decoder.only_grows and not drafts.decoder.movable:
         raise GenerationError(
             f"The draft package {name!r} has states that its device keeps and that do not grow with the context, "

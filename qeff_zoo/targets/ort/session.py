@@ -33,6 +33,8 @@ _WEIGHTS_LIE_IN = "session.model_external_initializers_file_folder_path"
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
+    "tensor(bool)": np.dtype(bool),
+    "tensor(int32)": np.dtype(np.int32),
     "tensor(int64)": np.dtype(np.int64),
 }
 

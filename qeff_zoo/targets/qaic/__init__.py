@@ -43,7 +43,11 @@ class QaicTarget:
         """Return choices that conflict with each other or with the model."""
         from qeff_zoo.targets.qaic import conflicts
 
-        return [*conflicts.problems(config, options), *conflicts.of_blocks(config, shape, options)]
+        return [
+            *conflicts.problems(config, options),
+            *conflicts.of_blocks(config, shape, options),
+            *conflicts.of_sampler(config, shape, options),
+        ]
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the SDK of this machine, and the types that the QPC will hold."""
@@ -140,9 +144,14 @@ class QaicTarget:
         return features.adapted(opened)
 
     def runs_here(self, program: "ProgramPlan") -> bool:
-        """Tell whether this machine has the cards that a program is compiled for, and they are free."""
+        """Tell whether this machine has the cards that a program is compiled for, and they are free.
+
+        Of one that returns tokens alone, too little could be compared there.
+        """
         from qeff_zoo.targets.qaic import cards
 
+        if program.flags.get("include_sampler"):
+            return False
         try:
             cards.choose(cards.sdk()[0], program.flags)
         except GenerationError:

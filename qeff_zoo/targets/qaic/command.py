@@ -69,11 +69,17 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
     shared = "max_loras" in program.variant or tasks.find(program.task).before
     if program.shape.apart or (shared and program.decodes):  # else nobody could hand states over
         options = {**options, "split_retained_state_io": True}
-    return told(Files(name), options, decodes=program.decodes)
+    crosses = "encoder" in [part.role for part in tasks.find(program.task).before]
+    return told(Files(name), options, decodes=program.decodes, crosses=crosses)
 
 
 def told(
-    files: Files, options: Mapping[str, Any], *, decodes: bool, model: str | None = None
+    files: Files,
+    options: Mapping[str, Any],
+    *,
+    decodes: bool,
+    crosses: bool = False,
+    model: str | None = None,
 ) -> list[str]:
     """Return what qaic-compile is told, but for the folder of its QPC.
 
@@ -81,6 +87,7 @@ def told(
         files: That it reads.
         options: Of the target, by name, without those that are off.
         decodes: Whether states are retained.
+        crosses: Whether one program returns what another retains.
         model: Path of the graph, where that is not one of the files.
     """
     stages, devices = options.get("mdp_num_partitions", 1), options["num_devices"]
@@ -101,7 +108,7 @@ def told(
         *(["-sub-functions"] if options.get("sub_functions") else ()),
         *(partitions if devices > stages == 1 else ()),
         f"-network-specialization-config={files.specializations}",
-        *([f"-custom-IO-list-file={files.custom_io}"] if decodes else ()),
+        *([f"-custom-IO-list-file={files.custom_io}"] if decodes or crosses else ()),
     ]
 
 

@@ -15,6 +15,8 @@ from qeff_zoo.states import State
 
 #: Values of a state that share an exponent in MXINT8; they lie along its last axis.
 MX_BLOCK = 32
+#: How QEfficient's names of what an encoder has read begin.
+CROSSED = ("past_key_cross.", "past_value_cross.")
 #: A function of fewer nodes is inlined by the compiler; these never are.
 _INLINED_BELOW = 100
 _KEPT = ("CustomRMSNorm", "CastToUInt4")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.targets.qaic.configs import MX_BLOCK
-from qeff_zoo.targets.qaic.options import bad_flags
+from qeff_zoo.targets.qaic.options import SAMPLER, bad_flags
 from qeff_zoo.weights.kv_heads import KV_HEADS, counts
 
 if TYPE_CHECKING:
@@ -152,6 +152,38 @@ def of_blocks(
             "least as many. Build with --prefill-only and a longer --prefill-seq-len, or leave q out of "
             "--blocking-mode."
         )
+
+
+def of_sampler(
+    config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
+) -> Iterator[str]:
+    """Say what stands in the way of drawing tokens on a card, one sentence each.
+
+    Args:
+        config: As for `problems`.
+        shape: What is compiled.
+        options: As for `problems`.
+    """
+    if not options.get("include_sampler"):
+        for name in SAMPLER:
+            if name in options:
+                yield (
+                    f"--{name.replace('_', '-')} is for --include-sampler, which is off. Choose both, or leave it out."
+                )
+        return
+    if shape.num_speculative_tokens:
+        yield (
+            f"--num-speculative-tokens is {', '.join(map(str, shape.num_speculative_tokens))}, and --include-sampler "
+            "returns one token a call, with nothing to check drafts by. Leave one of them out."
+        )
+    if shape.apart:
+        yield (
+            "--include-sampler is for one program that runs prompts and decodes: which tokens a text has is handed "
+            "over by no name that is known. Leave it out, or --prefill-only and --decode-only."
+        )
+    vocab, most = _said(config, ("vocab_size",)), options.get("max_top_k_ids", 0)
+    if vocab and most > vocab:
+        yield f"--max-top-k-ids is {most}, more than the model's {vocab} tokens. Choose at most {vocab}."
 
 
 def _of_patterns(patterns: tuple[str, ...]) -> Iterator[str]:

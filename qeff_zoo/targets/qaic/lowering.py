@@ -22,7 +22,7 @@ from qeff_zoo.passes import layers, narrowing, position_tables, sequences
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic import blocking, ops, placing, states
+from qeff_zoo.targets.qaic import blocking, ops, placing, sampler, states
 from qeff_zoo.weights import products
 from qeff_zoo.weights.external_data import placeholder
 from qeff_zoo.weights.layout import Slot
@@ -74,6 +74,8 @@ def lower(
     weights.settle()
     weights.rest()
     narrowing.narrow(model)
+    if program.flags.get("include_sampler") and program.decodes:
+        sampler.attach(model, program.flags)
     ops.attach(model)
     if kept := weights.used_matrices():
         model.opset_imports[products.CONTRIB] = 1

@@ -17,8 +17,14 @@ from qeff_zoo.choice import choice
 CORES = 16
 #: What attention is cut into blocks of, as QEfficient calls it.
 MODES = ("kv", "q", "h", "qkv", "hq", "hkv", "hqkv")
+#: Tokens that a sampler on a card draws from at most, unless it is told otherwise.
+TOP_K_IDS = 512
+#: Choices of a sampler on a card.
+SAMPLER = ("include_sampler", "max_top_k_ids", "include_guided_decoding", "return_pdfs")
 #: Choices that are about the graph, and no flags of a compiler.
-OF_GRAPHS = frozenset({"blocking_mode", "num_kv_blocks", "num_q_blocks", "head_block_size"})
+OF_GRAPHS = frozenset(
+    {"blocking_mode", "num_kv_blocks", "num_q_blocks", "head_block_size", *SAMPLER}
+)
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9-]*)(?:=(.+))?")
 #: Flags that come before or after all others, or have a path.
 _PLACED = ("aic-hw-version", "sub-functions", "node-precision-info")
@@ -100,6 +106,31 @@ class QaicOptions:
         least=1,
         of="decoder",
         short="hb",
+    )
+    include_sampler: bool | None = _option(
+        "include_sampler",
+        "draw tokens on the card, which then returns them in place of logits",
+        of="decoder",
+        short="sampler",
+    )
+    max_top_k_ids: int | None = _option(
+        "max_top_k_ids",
+        f"of --include-sampler, tokens that are drawn from at most: the likeliest (default: {TOP_K_IDS})",
+        least=1,
+        of="decoder",
+        short="top",
+    )
+    include_guided_decoding: bool | None = _option(
+        "include_guided_decoding",
+        "of --include-sampler, take with every call which tokens may come, for answers of a given form",
+        of="decoder",
+        short="guided",
+    )
+    return_pdfs: bool | None = _option(
+        "return_pdfs",
+        "of --include-sampler, return the probabilities that tokens are drawn by as well",
+        of="decoder",
+        short="pdfs",
     )
     mdp_num_partitions: int | None = _option(
         "mdp_num_partitions",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
@@ -23,7 +24,7 @@ from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
 from qeff_zoo.states import part_shared
 from qeff_zoo.targets.ort.session import dtypes_of, open_graph
-from qeff_zoo.targets.qaic import ops
+from qeff_zoo.targets.qaic import ops, sampler
 from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import FileLayout
 
@@ -73,6 +74,7 @@ def open_program(
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value.base_dir = folder
+    sampler.return_logits(model.graph)
     if choices:
         return_choices(model.graph)
     device.apply(model, numerics)
@@ -112,7 +114,11 @@ class PredictedProgram:
         # Slots are found here, of the rows of a call.
         self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
         self._dtypes = {name: one.dtype for name, one in inputs.items()}
-        self.outputs = Tensor.by_name(program.outputs)
+        logits = [one for one in session.get_outputs() if one.name == "logits"]
+        # Also of a program that draws tokens from them, which could not be compared otherwise.
+        self.outputs = {
+            one.name: Tensor(dtype=np.dtype(np.float32), shape=tuple(one.shape)) for one in logits
+        } | Tensor.by_name(program.outputs)
         self._shapes = shapes_of(program.specializations, self.inputs)
         self._memory: dict[str, Array] = new_states(
             program.states, dtypes_of(session), self.specializations

@@ -55,8 +55,10 @@ def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[s
     """Yield path and content of each config."""
     options = program.flags
     yield files.specializations, configs.specializations(program.specialized(model.graph))
-    if states := float_states(model):
-        yield files.custom_io, configs.custom_io(states, configs.state_types(options))
+    types = configs.state_types(options)
+    read = configs.io_list(crossed_values(model), types)
+    if text := configs.custom_io(float_states(model), types) + read:
+        yield files.custom_io, text
     yield from chosen_configs(options, model, files)
 
 
@@ -89,6 +91,16 @@ def float_states(model: Any) -> list[State]:
     """Return the states of floats among the inputs of a model."""
     inputs = model.graph.inputs
     return states_of(value for value in inputs if value.dtype.is_floating_point())
+
+
+def crossed_values(model: Any) -> list[tuple[State, list[str]]]:
+    """Return what a program returns or takes of another's states, as these, each with its name."""
+    states = {name for state in float_states(model) for name in (state.name, state.output)}
+    return [
+        (State(name=value.name, kind="cross", layer=0, axes=tuple(value.shape)), [value.name])
+        for value in (*model.graph.inputs, *model.graph.outputs)
+        if value.name.startswith(configs.CROSSED) and value.name not in states
+    ]
 
 
 def write_model(model: Any, layout: FileLayout, path: Path) -> None:

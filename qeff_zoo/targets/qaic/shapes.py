@@ -9,7 +9,10 @@ from typing import Any
 
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
+from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
 
+#: Choices of a sampler, as vllm-qaic calls them.
+_SAMPLER = {name: name if name == "max_top_k_ids" else f"aic_{name}" for name in SAMPLER}
 _SYMBOLS = ("batch_size", "full_batch_size", "seq_len", "ctx_len", "num_logits_to_keep")
 
 
@@ -82,7 +85,14 @@ class Compiled:
     def config(self, **changes: Any) -> dict[str, Any]:
         """Return the `override_qaic_config` of a process."""
         cores = {"num_cores": self._flags["num_cores"]} if "num_cores" in self._flags else {}
-        return {"device_group": self.devices(), **cores, **changes}
+        return {"device_group": self.devices(), **cores, **self._sampler(), **changes}
+
+    def _sampler(self) -> dict[str, int]:
+        """Return what says that tokens are drawn on the devices: vllm-qaic refuses to be told otherwise."""
+        found = {
+            _SAMPLER[name]: int(self._flags[name]) for name in SAMPLER if self._flags.get(name)
+        }
+        return {"max_top_k_ids": TOP_K_IDS, **found} if found else {}
 
     def model(self) -> list[str]:
         """Say which model it is: the package has its config and tokenizer, and no weights are asked for."""

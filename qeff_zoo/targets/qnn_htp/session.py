@@ -69,7 +69,7 @@ class HtpProgram:
         #: Float32, as the graphs take and return them; the simulator keeps nothing from call to call.
         dtypes = {state.name: np.dtype(np.float32) for state in self.states}
         self.memory = new_states(self.states, dtypes, self.specializations)
-        self._shapes, self._choices = FixedShapes(self.specializations), choices
+        self._shapes, self._choices = FixedShapes(self.specializations, self.inputs), choices
         self._open_graph = open_graph
         self._open: dict[int, Graph] = {}
 
