@@ -21,12 +21,14 @@ from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of
 from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
 from qeff_zoo.registry import find_recipe
 
-#: What is built to have a choice of each kind, and what has no use for it.
+#: What is built to have a choice of each kind, or one by its name, and what has no use for it.
 CHECKPOINTS: Mapping[str | None, tuple[str, str | None]] = {
     None: ("llama", None),
     "decoder": ("llama", "bert"),
     "encoder": ("bert", "llama"),
     "embeddings": ("bert", "llama"),
+    "image_size": ("qwen2_5_vl", "llama"),
+    "max_num_images": ("mllama", "llama"),
 }
 QNN_CONFIG = Path(__file__).parent / "stub_qnn" / "qnn_config.json"
 #: By the type of what is chosen: as written, and as read. By name where not every value will do.
@@ -48,6 +50,7 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
     "num_devices": ("2", 2),
     "soc_model": ("57", 57),
     "num_cores": ("8", 8),
+    "image_size": ("448x672", ("448x672",)),
     "mdp_num_partitions": ("2", 2),
     "blocking_mode": ("kv", "kv"),
     "num_kv_blocks": ("4", 4),
@@ -57,6 +60,7 @@ TYPICAL: Mapping[Any, tuple[str, Any]] = {
 }
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "block_size": {"weights": "int4"},
+    "image_size": {"target": "qaic"},
     "mdp_num_partitions": {"num_devices": 4},
     "blocking_mode": {"num_kv_blocks": 4},
     "num_kv_blocks": {"blocking_mode": "kv"},
@@ -77,8 +81,7 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     recipe = find_recipe(model_type)
     own = SHARED if "kv_heads" in request else LATENT
     config = {
-        **CONFIG,
-        **own,
+        **(recipe.tiny[0].config if recipe.images else {**CONFIG, **own}),
         "model_type": model_type,
         "architectures": list(recipe.architectures[:1]),
     }
@@ -98,7 +101,7 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
     asked = choices_of(arguments.parser().parse_args(argv))
     assert {key: given for key, given in asked.items() if given is not None} == {name: value}
 
-    has, has_not = CHECKPOINTS[choice.of]
+    has, has_not = CHECKPOINTS.get(name) or CHECKPOINTS[choice.of]
     beside = {**BESIDE.get(name, {}), **({"target": choice.targets[0]} if choice.targets else {})}
     plan = planned(tmp_path / "has", has, **{name: value}, **beside)
     spec = json.loads(json.dumps(plan.spec))  # as in a manifest

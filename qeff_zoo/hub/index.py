@@ -63,6 +63,8 @@ _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,1000}")
 _GROUPS = ("target", "task", "quantization", "shape")
 #: What sizes are called, in the order in which they are read.
 _SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
+#: Begins what a recipe says of its model, which is not chosen.
+_OF_MODEL = ("images.", "sounds.")
 #: Said first, without their name. What follows from other axes, or is so nearly always, is not said; nor is a file.
 _FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
 _UNSAID = (
@@ -228,7 +230,7 @@ def variant_name(axes: Mapping[str, Any]) -> str:
     if axes.get("full_batch_size"):  # the batch of one call then follows from the slots
         sizes = [size for size in sizes if not size.startswith("bs")]
     rest = {*axes} - {*_FIRST, *_UNSAID, *_SHORT}
-    others = [_said(name, axes[name]) for name in sorted(rest)]
+    others = [_said(name, axes[name]) for name in sorted(rest) if not name.startswith(_OF_MODEL)]
     text = "-".join(part for part in (*said, *others, *sizes) if part)
     return text[:_LONGEST].rstrip("-._") or "package"
 
