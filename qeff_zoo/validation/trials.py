@@ -18,10 +18,11 @@ from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sessions import Opening, open_heads
-from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
+from qeff_zoo.runtime.speculation.assistant import AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.heads import Heads
-from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
+from qeff_zoo.runtime.speculation.layer import LayerDrafter
+from qeff_zoo.runtime.speculation.opening import drafter_of, drafting_by
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
@@ -103,14 +104,10 @@ def try_package(
 
 
 def _drafting(program: Program, decoder: Decoder) -> "_OfHeads | _OfLayer":
-    costs = Costs(seconds={1: 1.0})
-    if program.states:
-        layer = Layer(program)
-        return _OfLayer(lambda: LayerDrafter(layer, costs))
-    if "position_ids" in program.inputs:
-        assistant = Assistant(program, decoder)
-        return _OfLayer(lambda: AssistantDrafter(assistant, costs))
-    return _OfHeads(Heads(program))
+    drafts = drafting_by(program, decoder)
+    if isinstance(drafts, Heads):
+        return _OfHeads(drafts)
+    return _OfLayer(lambda: drafter_of(drafts, Costs(seconds={1: 1.0})))
 
 
 def call_once(package: Package) -> None:

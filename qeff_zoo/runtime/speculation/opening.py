@@ -6,6 +6,7 @@ from functools import partial
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, RATIO, Acceptance, Own, Speculation
 from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
@@ -15,6 +16,18 @@ from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
+
+
+def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads:
+    """Return what a package's own program drafts by: a layer with states, an assistant at a position, or heads.
+
+    Args:
+        program: Opened.
+        decoder: Of the package.
+    """
+    if program.states:
+        return Layer(program)
+    return Assistant(program, decoder) if "position_ids" in program.inputs else Heads(program)
 
 
 def speculation_of(
@@ -37,9 +50,9 @@ def speculation_of(
     _check(session)
     most = session.decoder.sizes.num_speculative_tokens[-1]
     if acceptance == RATIO and not isinstance(drafts, TextGenerationSession):
-        own = LOOKUP if drafts == LOOKUP else HEADS
+        name = LOOKUP if drafts == LOOKUP else HEADS
         raise GenerationError(
-            f"Acceptance {RATIO!r} is for drafts that a model draws, and {own!r} draws none: both ways accept "
+            f"Acceptance {RATIO!r} is for drafts that a model draws, and {name!r} draws none: both ways accept "
             f"the same of them. Expected {DRAW!r}, or the package of a smaller model. Leave the acceptance out."
         )
     if drafts == LOOKUP:
@@ -48,21 +61,23 @@ def speculation_of(
     if not isinstance(drafts, TextGenerationSession):
         assert not isinstance(drafts, str)
         _check_read(session, drafts)
-        if drafts.states:
-            layer = Layer(drafts)
-            costs = replace(measure(session.decoder, most), drafting=layer.measure())
-            return Speculation(most=most, drafter=lambda _: LayerDrafter(layer, costs))
-        if "position_ids" in drafts.inputs:
-            assistant = Assistant(drafts, session.decoder)
-            costs = replace(measure(session.decoder, most), drafting=assistant.measure())
-            return Speculation(most=most, drafter=lambda _: AssistantDrafter(assistant, costs))
-        heads = Heads(drafts)
-        costs = replace(measure(session.decoder, most), beginning=heads.measure())
-        return Speculation(most=most, drafter=lambda _: HeadsDrafter(heads, costs))
+        own, costs = drafting_by(drafts, session.decoder), measure(session.decoder, most)
+        if isinstance(own, Heads):
+            costs = replace(costs, beginning=own.measure())
+            return Speculation(most=most, drafter=lambda _: HeadsDrafter(own, costs))
+        costs = replace(costs, drafting=own.measure())
+        return Speculation(most=most, drafter=lambda _: drafter_of(own, costs))
     _check_draft(session, drafts)
     model = DraftModel(drafts.decoder, session.decoder.vocab_size)
     costs = replace(measure(session.decoder, most), drafting=model.measure())
     return Speculation(most=most, drafter=partial(_model_drafter, model, costs, acceptance))
+
+
+def drafter_of(drafts: Layer | Assistant, costs: Costs) -> LayerDrafter | AssistantDrafter:
+    """Return what drafts for one request, a token after the other."""
+    if isinstance(drafts, Layer):
+        return LayerDrafter(drafts, costs)
+    return AssistantDrafter(drafts, costs)
 
 
 def _model_drafter(
