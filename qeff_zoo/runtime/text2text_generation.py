@@ -10,9 +10,10 @@ from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sources import Sources
-from qeff_zoo.runtime.text_generation import Generation, Prompt, Stream, TextGenerationSession
+from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.translation import Languages
 from qeff_zoo.runtime.writing_rules import WritingRules
 from qeff_zoo.tasks import TEXT2TEXT

@@ -2,34 +2,31 @@
 """A text-generation package as a session: prompts in, generated text and metrics out."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias
 
-from qeff_zoo.errors import ContextLengthError, GenerationError
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request, passing_on
-from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.passages import Passages
 from qeff_zoo.runtime.prefix_cache import PrefixChoices, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
+from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief
 from qeff_zoo.runtime.reading import Reader
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Speculation
-from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
-_HERE = "\ue000\ue001"  # where blocks are in a chat; no text has these characters
 _GREEDY, _USUAL = Sampling(), PrefixChoices()
-#: Text, or token ids.
-Prompt: TypeAlias = str | Sequence[int]
 #: Called with the number of a prompt and the text that was added to its answer.
 Stream: TypeAlias = Callable[[int, str], None]
 
@@ -62,7 +59,7 @@ class Generation:
     accepted_tokens: int = field(default=0, compare=False)
 
 
-class TextGenerationSession:
+class TextGenerationSession(PromptReader):
     """An opened package of the task `text-generation`.
 
     It answers one `generate` or `stream` at a time; `qeff_zoo.runtime.Engine` serves any number of threads.
@@ -92,11 +89,10 @@ class TextGenerationSession:
         prefixes: PrefixChoices = _USUAL,
     ) -> None:
         require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
-        self.folder = folder
         #: That requests may ask for.
         self.adapters = Adapters(program, folder)
         self.decoder = Decoder(program, self.adapters)
-        self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
+        super().__init__(folder, self.decoder.sizes.ctx_len)
         self.eos_token_ids = _eos_token_ids(folder)
         #: Reads the texts that answers are written of; None where they go on with prompts.
         self.sources: Sources | None = None
@@ -108,8 +104,6 @@ class TextGenerationSession:
         self.metrics: Metrics | None = None
         #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
         self.speculation: Speculation | None = None
-        #: Passages that requests may have; None where none may, see `allow_blocks`.
-        self.passages: Passages | None = None
         self._prefixes = open_prefix_cache(folder, self.decoder, prefixes)
         self._in_use = threading.Lock()
 
@@ -246,7 +240,7 @@ class TextGenerationSession:
         if stops and self.tokenizer is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no tokenizer.json and cannot stop at "
-                f"{_brief(stops[0])}; expected no stop strings. Leave them out."
+                f"{brief(stops[0])}; expected no stop strings. Leave them out."
             )
         said = [{"role": "user", "content": str(prompt)}] if chat else prompt
         parts = self.encode_parts(said, blocks) if blocks else [self.encode(prompt, chat=chat)]
@@ -271,94 +265,6 @@ class TextGenerationSession:
         """
         with self.exclusively():
             self.passages = Passages(self.decoder, self.folder, self._prefixes.kept)
-
-    def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
-        """Turn a prompt into token ids, as `generate` does.
-
-        Args:
-            prompt: Text, or token ids as they are.
-            chat: The prompt is a user's message: apply the chat template.
-
-        Raises:
-            GenerationError: It cannot be served.
-        """
-        if not isinstance(prompt, str):
-            return [int(token) for token in prompt]
-        if chat:
-            return self.encode_chat([{"role": "user", "content": prompt}])
-        return self._encode(prompt)
-
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Turn a conversation into the token ids of a prompt that asks for the assistant's answer.
-
-        Args:
-            messages: Each with `role` and `content`.
-
-        Raises:
-            GenerationError: The package has no chat template, or it refuses them.
-            ContextLengthError: They are too long.
-        """
-        return self._encode(self._rendered(messages), special_tokens=False)
-
-    def encode_parts(
-        self, prompt: Prompt | Sequence[Message], blocks: Sequence[Prompt]
-    ) -> list[list[int]]:
-        """Turn blocks and what comes after them into token ids, in this order.
-
-        What begins a text, and what a chat template writes before its last message, becomes a block too, the first.
-
-        Args:
-            prompt: Text, token ids as they are, or a conversation: blocks begin the text of its last message.
-            blocks: Texts, or token ids.
-
-        Raises:
-            GenerationError: They cannot be served.
-        """
-        if self.passages is None:
-            raise GenerationError(
-                f"A request has {len(blocks)} blocks, and the session of {str(self.folder)!r} takes none; expected one "
-                "that was opened for them. Open it with blocks=True, or serve it with --blocks."
-            )
-        before: list[int] = []
-        if isinstance(prompt, str):
-            before = self._tokenizer_for(prompt).encode("")
-            after = self._encode(prompt, special_tokens=False)
-        elif prompt and isinstance(prompt[0], Mapping):
-            before, after = self._around(cast("Sequence[Message]", prompt))
-        else:
-            after = [int(token) for token in cast("Sequence[int]", prompt)]
-        return [*([before] if before else []), *map(self._block, blocks), after]
-
-    def _around(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-        """Return the tokens of a conversation before and after the blocks that begin its last message."""
-        *others, last = messages
-        text = self._rendered([*others, {**last, "content": f"{_HERE}{last.get('content')}"}])
-        if text.count(_HERE) != 1:
-            raise GenerationError(
-                f"The chat template writes the last message {text.count(_HERE)} times as it is; expected once, with "
-                "its blocks before it. Give the whole prompt as plain text, and the blocks beside it."
-            )
-        before, _, after = text.partition(_HERE)
-        return self._encode(before, special_tokens=False), self._encode(after, special_tokens=False)
-
-    def _rendered(self, messages: Sequence[Message]) -> str:
-        """Write a conversation as text, special tokens included."""
-        newest = str(messages[-1].get("content")) if messages else ""
-        if self.chat_template is None:
-            raise GenerationError(
-                f"Package {str(self.folder)!r} has no chat template for {_brief(newest)}; expected "
-                "one from its checkpoint. Give the prompt as plain text: a base model continues it."
-            )
-        return self.chat_template.render(messages)
-
-    def _block(self, block: Prompt) -> list[int]:
-        """Return the tokens of a passage."""
-        tokens = self._encode(block, special_tokens=False) if isinstance(block, str) else [*block]
-        if not tokens:
-            raise GenerationError(
-                f"The block {block!r} has no tokens; expected at least one. Leave it out."
-            )
-        return tokens
 
     def answer(
         self, request: Request, listen: Callable[[Delta | None], None] | None = None
@@ -428,34 +334,6 @@ class TextGenerationSession:
         finally:
             self._in_use.release()
 
-    def _tokenizer_for(self, text: str) -> Tokenizer:
-        if self.tokenizer is None:
-            raise GenerationError(
-                f"Package {str(self.folder)!r} has no tokenizer.json and cannot take the text "
-                f"{_brief(text)}; expected token ids. Give a list of them."
-            )
-        return self.tokenizer
-
-    def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Turn text into token ids; no more is read of one that is too long than it takes to know that."""
-        tokenizer, longest = self._tokenizer_for(text), self.longest + 1
-        if len(tokenizer.beginning(text, longest)) < len(text):
-            raise self._too_long(f"at least {2 * longest:,}")
-        return tokenizer.encode(text, special_tokens=special_tokens)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of a prompt at most."""
-        return self.decoder.sizes.ctx_len - 1
-
-    def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:
-        ctx_len = self.decoder.sizes.ctx_len
-        what = f"A prompt and its {blocks} blocks have" if blocks else "A prompt has"
-        return ContextLengthError(
-            f"{what} {tokens} tokens; expected at most {self.longest:,}, which leaves one of ctx_len {ctx_len:,} "
-            "to generate. Shorten it, or build the package with a larger ctx_len."
-        )
-
     def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
         """Check a request; return how many tokens it may generate."""
         ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
@@ -494,7 +372,3 @@ def _eos_token_ids(folder: Path) -> frozenset[int]:
         if found is not None:
             return frozenset(found if isinstance(found, list) else [found])
     return frozenset()
-
-
-def _brief(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:40]}…")
