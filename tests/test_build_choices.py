@@ -69,6 +69,9 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "aic_depth_first_mem": {"aic_enable_depth_first": True},
     "max_lora_rank": {"max_loras": 2},
     "lora_targets": {"max_loras": 2},
+    "max_top_k_ids": {"include_sampler": True},
+    "return_pdfs": {"include_sampler": True},
+    "include_guided_decoding": {"include_sampler": True},
 }
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
 #: All that some choice is about.

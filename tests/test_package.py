@@ -425,6 +425,7 @@ def test_schema_is_closed_and_valid() -> None:
         "sources",
         "source",
         "recipe",
+        "media",
         "named",
         "shape",
         "toolchain",

@@ -65,10 +65,17 @@ def lowered(
 ) -> Lowered:
     subject = parity.subject(name)
     graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
-    program = SimpleNamespace(
-        shape=shape, storage=lambda encoded: Storage(weights, encoded), flags={}
+    return lowering.lower(graph, program(weights, shape))
+
+
+def program(weights: Format, shape: Shape = SHAPE) -> SimpleNamespace:
+    """Plan a program, as far as lowering reads a plan."""
+    return SimpleNamespace(
+        shape=shape,
+        storage=lambda encoded: Storage(weights, encoded),
+        flags={},
+        specializations=[{"symbols": {}}],
     )
-    return lowering.lower(graph, program)
 
 
 @cache
@@ -213,11 +220,7 @@ def test_integers_stay_that_the_compiler_takes(kind: dict[str, Any], way: str) -
     graph = SimpleNamespace(
         model=subject.graph(CONTINUOUS), bindings=subject.bindings, encoded=encoded
     )
-    shape = SimpleNamespace(ctx_len=parity.CTX_LEN, apart=False)
-    program = SimpleNamespace(
-        shape=shape, storage=lambda encoded: Storage(FLOAT16, encoded), flags={}
-    )
-    made = lowering.lower(graph, program)
+    made = lowering.lower(graph, program(FLOAT16))
     assert made.ways["weights"] == {way: len(encoded)}
     products = [node for node in made.model.graph if node.op_type == "MatMulNBits"]
     assert len(products) == len(made.numerics.matrices) == len(encoded) * (way == "kept")
@@ -486,10 +489,7 @@ def test_attention_in_blocks_agrees_with_hugging_face(
 def in_blocks(name: str, variant: Variant, **blocks: int) -> Lowered:
     subject = parity.subject(name)
     graph = SimpleNamespace(model=subject.graph(variant), bindings=subject.bindings, encoded={})
-    program = SimpleNamespace(
-        shape=SHAPE, storage=lambda encoded: Storage(FLOAT32, encoded), flags={}
-    )
-    return lowering.lower(graph, program, Blocking(**blocks))
+    return lowering.lower(graph, program(FLOAT32), Blocking(**blocks))
 
 
 def test_blocks_of_queries_agree_too_and_each_block_of_the_cache_is_gathered_by_itself() -> None:

@@ -11,13 +11,9 @@ from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.insets import Encoded, Insets, arrange
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
-from qeff_zoo.runtime.text_generation import (
-    Generation,
-    Prompt,
-    Stream,
-    TextGenerationSession,
-)
+from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
 
 #: One picture or sound as a processor prepares it: what the model's forward takes of it.
