@@ -105,6 +105,20 @@ def test_where_too_much_differs_nothing_is_a_tie() -> None:
     assert not choices.excused
 
 
+def test_what_is_chosen_in_any_case_is_no_noise() -> None:
+    """An indexer gives the newest block of keys an infinite score."""
+    choices = Choices([0], {"0.topk.0": np.zeros((1, 1, 2), int)}, factor=8, least=1e-5)
+    near, noise = (
+        torch.tensor([[[torch.inf, 1.0, 0.999, -torch.inf]]]),
+        torch.tensor([0.0, 1e-3, 0, 0]),
+    )
+    with choices.note([0], [1]):
+        near.topk(2)
+    with choices.repeat([0], [1]):
+        (near + noise).topk(2)
+    assert choices.within("topk.0") == pytest.approx(2 * 8 * 1e-3, rel=1e-3)
+
+
 def test_members_count_once_and_only_where_they_are_options() -> None:
     found = members(np.array([[0, 0, 7, -1], [2, 1, 1, 1]]), 3)
     assert found.tolist() == [[True, False, False], [False, True, True]]

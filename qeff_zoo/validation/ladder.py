@@ -239,12 +239,12 @@ def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> lis
     checks: list[Check] = []
     deciding = _deciding(judges, reference)
     for stage, keys in trial.keys.items():
-        canary = reference.at("canary", keys)
+        canary, exact = reference.at("canary", keys), reference.at("reference", keys)
         found = [
             check
             for variant, judge in deciding.items()
             for check in judge.judge(
-                stage, reference.at(variant, keys), trial.answers[stage], canary
+                stage, reference.at(variant, keys), trial.answers[stage], canary, exact
             )
         ]
         if stage in trial.drawn:

@@ -175,7 +175,9 @@ class Judge:
         measured = bounds.factor**2 * self.floor.divergence
         return _bounded(measured, bounds.least**2, bounds.most**2)
 
-    def judge(self, stage: str, expected: Array, got: Array, canary: Array) -> list[Check]:
+    def judge(
+        self, stage: str, expected: Array, got: Array, canary: Array, exact: Array | None = None
+    ) -> list[Check]:
         """Return the checks of one stage; each knows whether it passed.
 
         The most likely tokens are not compared where noise decides at every position which they are: that they agree
@@ -186,6 +188,7 @@ class Judge:
             expected: The reference's answers.
             got: The package's.
             canary: The damaged reference's.
+            exact: The unrounded reference's, whose most likely token is as right as a rounded one's.
         """
         errors = [self.error(expected, other) for other in (got, canary)]
         found = [("max_relative_error", "<=", self.allowed_error, errors)]
@@ -200,7 +203,8 @@ class Judge:
         if not clear.any():
             checks[0]["note"] = "every position is too close to call, so no token is compared"
             return checks
-        agreed = [_agreement(expected, other, clear) for other in (got, canary)]
+        right = [one.argmax(axis=1) for one in (expected, exact) if one is not None]
+        agreed = [_agreement(right, other, clear) for other in (got, canary)]
         all_ = Threshold(1.0, "exact")
         check = self._check(stage, "top1_agreement", ">=", all_, agreed, positions=int(clear.sum()))
         note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
@@ -288,9 +292,9 @@ def _bounded(value: float, least: float, most: float) -> Threshold:
     return Threshold(most, "most") if value > most else Threshold(value, "noise-floor")
 
 
-def _agreement(expected: Array, got: Array, clear: Array) -> float:
-    """Return how often the most likely tokens or labels agree, of the rows that are clear."""
-    return float((expected.argmax(axis=1) == got.argmax(axis=1))[clear].mean())
+def _agreement(right: Sequence[Array], got: Array, clear: Array) -> float:
+    """Return how often the most likely token or label is one that is right, of the rows that are clear."""
+    return float(np.any([tokens == got.argmax(axis=1) for tokens in right], axis=0)[clear].mean())
 
 
 def _number(value: float) -> float | None:

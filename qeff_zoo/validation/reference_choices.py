@@ -189,7 +189,7 @@ class Choices:
         seen = self._seen[numbers[0]] = _Seen()
 
         def choose(name: str, scores: Array, own: Array) -> None:
-            visible = scores[scores > _HIDDEN]
+            visible = scores[_noisy(scores)]
             spread = float(visible.std(dtype=np.float64)) if visible.size else 0.0
             self._spread[name] = max(self._spread.get(name, 0.0), spread)
             rest = np.where(members(own, scores.shape[-1]), -np.inf, scores)
@@ -271,7 +271,7 @@ class Choices:
 
     def _compare(self, name: str, seen: _Seen, scores: Array) -> None:
         expected, got = seen.scores[name], np.take_along_axis(scores, seen.places[name], -1)
-        visible = (expected > _HIDDEN) & (got > _HIDDEN)
+        visible = _noisy(expected) & _noisy(got)
         apart = np.abs(expected[visible].astype(np.float64) - got[visible])
         self._noise[name] = max(self._noise.get(name, 0.0), float(apart.max(initial=0)))
 
@@ -290,6 +290,11 @@ class Choices:
         if not self._expected:
             return nullcontext()
         return _Watch({*self._expected}, (len(lengths), max(lengths)), choose, calls)
+
+
+def _noisy(scores: Array) -> Array:
+    """Tell which scores are numbers: not those of what is hidden, nor of what is chosen in any case."""
+    return np.abs(scores) < -_HIDDEN
 
 
 def _kind(name: str) -> str:
