@@ -119,6 +119,18 @@ def test_what_is_chosen_in_any_case_is_no_noise() -> None:
     assert choices.within("topk.0") == pytest.approx(2 * 8 * 1e-3, rel=1e-3)
 
 
+def test_a_run_is_followed_as_far_as_it_goes() -> None:
+    """A sequence with a picture is run to its end, since transformers takes no part of one."""
+    choices = Choices([0], {"0.topk.0": np.array([[[0]], [[0]]])}, factor=8, least=1.0)
+    scores = torch.tensor([[[1.0, 1.001]] * 3])
+    with choices.note([0], [3]):
+        scores.topk(1)
+    with choices.tell(0)([0], [3]):
+        found = scores.topk(1).indices
+    assert found.tolist() == [[[0], [0], [1]]]
+    assert choices.told[0] == [2, 0]
+
+
 def test_members_count_once_and_only_where_they_are_options() -> None:
     found = members(np.array([[0, 0, 7, -1], [2, 1, 1, 1]]), 3)
     assert found.tolist() == [[True, False, False], [False, True, True]]

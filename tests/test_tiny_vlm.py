@@ -10,12 +10,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import warm
@@ -29,6 +31,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.validation.reference_subjects import answers_of
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "examples" / "tiny-vlm"
@@ -296,6 +299,25 @@ def test_committed_pictures_are_of_scenes_that_were_held_out(
         ["What is this?"] * len(told), images=[[path] for path in pictures()], chat=True
     )
     assert [one.text.replace(",", "") for one in answers] == told
+
+
+def test_the_reference_follows_a_run_that_ends_within_a_picture() -> None:
+    """Hugging Face's model takes all of a picture or none of it."""
+    model = AutoModelForImageTextToText.from_pretrained(CHECKPOINT).eval()
+    token, count = model.config.image_token_index, model.config.image_seq_length
+    size = model.config.vision_config.image_size
+    request = {
+        "task": "image-text-to-text",
+        "sequences": [[9, *[token] * count, 10, 11]],
+        "positions": [[0, 5, count + 2]],
+        "media": [1],
+    }
+    pictures = {"media.0.0.pixel_values": np.ones((1, 3, size, size), np.float32)}
+    with torch.no_grad():
+        answers = answers_of(model, request, pictures)
+        (whole,) = answers.alone()
+        told = answers.told(0, 7, lambda *_: nullcontext())
+    np.testing.assert_array_equal(told, whole[:2])
 
 
 def test_the_guides_example_runs(

@@ -225,14 +225,16 @@ class Choices:
                 yield run
 
     def tell(self, run: int) -> Watching:
-        """Let a sequence, as far as a run goes, choose as the package did wherever that is as right."""
+        """Let a sequence choose, as far as a run goes, as the package did wherever that is as right."""
         every, counts = self._of(run), self.told.setdefault(run, [0, 0])
 
         def choose(name: str, scores: Array, own: Array) -> Array | None:
-            told = every.get(name)
-            if told is None or told.shape[:2] != scores.shape[1:3]:
+            ours = every.get(name)
+            if ours is None or len(ours) > scores.shape[1] or ours.shape[1] != scores.shape[2]:
                 return None
-            found = follow(scores, own, told[None], self.within(name))
+            told = np.full((1, scores.shape[1], *ours.shape[1:]), -1)
+            told[0, : len(ours)] = ours
+            found = follow(scores, own, told, self.within(name))
             counts[0] += found.told
             counts[1] += found.equal
             return found.indices

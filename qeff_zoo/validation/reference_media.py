@@ -70,6 +70,10 @@ class Media:
             shown[types] = self._types(input_ids == self._told["placeholder"])
         return shown
 
+    def among(self, number: int) -> bool:
+        """Tell whether a sequence has pictures or sounds."""
+        return bool(self._counts) and self._counts[number] > 0
+
     @property
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""

@@ -77,15 +77,19 @@ class Answers:
         return [found[number] for number in range(len(self._sequences))]
 
     def told(self, number: int, length: int, watching: Watching) -> Array:
-        """Run the beginning of a sequence; return (positions, values) of those within it."""
+        """Run the beginning of a sequence, or more; return (positions, values) of those within it."""
         return self._watched([number], watching, length)[0]
 
     def _watched(
         self, numbers: list[int], watching: Watching | None, length: int | None = None
     ) -> list[Array]:
-        lengths = [len(self._sequences[number][:length]) for number in numbers]
+        lengths = [len(self._beginning(number, length)) for number in numbers]
         with watching(numbers, lengths) if watching else nullcontext():
             return self._run(numbers, length)
+
+    def _beginning(self, number: int, length: int | None) -> Any:
+        """Return what is run of a sequence."""
+        return self._sequences[number][:length]
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         raise NotImplementedError
@@ -127,7 +131,7 @@ class _Logits(Answers):
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         if len(numbers) > 1 and not self._media.together:
             return [row for number in numbers for row in self._run([number], length)]
-        inputs = _padded([self._sequences[number][:length] for number in numbers])
+        inputs = _padded([self._beginning(number, length) for number in numbers])
         wanted = [
             [at for at in self._positions[number] if length is None or at < length]
             for number in numbers
@@ -158,6 +162,11 @@ class _Logits(Answers):
         tick()
         ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])
         return list(np.split(logits.float().numpy(), ends[:-1]))
+
+    def _beginning(self, number: int, length: int | None) -> Any:
+        # transformers takes all tokens of a picture or none.
+        whole = self._media.among(number)
+        return self._sequences[number] if whole else super()._beginning(number, length)
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         """Run the forward on tokens of sequences from their beginning."""
