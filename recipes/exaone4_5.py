@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EXAONE 4.5, `transformers.models.exaone4_5`: patches of any picture, vision layers in windows with shared key heads."""
-
-from dataclasses import replace
+"""EXAONE 4.5, `transformers.models.exaone4_5`: Qwen2.5-VL's tower with grouped queries, and EXAONE 4."""
 
 from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny
 
