@@ -23,7 +23,7 @@ from qeff_zoo.choosing import (
 )
 from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
-from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.programs import READERS, ProgramPlan
 from qeff_zoo.recipe import Component, Media, Recipe, Shape
 from qeff_zoo.targets import Resolved
 from qeff_zoo.tasks import Task, choice
@@ -133,6 +133,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     target = _choose_target(request, choices)
     storage = choose_weights(target, checkpoint, request, choices)
     shape = choose_shape(checkpoint, recipe, target, request, choices)
+    if shape.decode_only:  # another package reads
+        components = tuple(one for one in components if one.role not in READERS)
     _choose_variant(checkpoint, served, request, choices)
     choose_merged(checkpoint, request, choices)
     others = choose_adapters(target, len(served), request, choices)
