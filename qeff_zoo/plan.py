@@ -25,6 +25,7 @@ from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import READERS, ProgramPlan
 from qeff_zoo.recipe import Component, Media, Recipe, Shape
+from qeff_zoo.speculators import HEADS
 from qeff_zoo.targets import Resolved
 from qeff_zoo.tasks import Task, choice
 from qeff_zoo.versions import installed
@@ -125,12 +126,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     """
     choices = Chosen()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
+    target = _choose_target(request, choices)
     beside = tasks.find(recipe.task).beside
     wanted = [part.role for part in beside if part.wanted(checkpoint)]
-    components = tasks.components_of(recipe, *wanted)
+    within = _heads_within(checkpoint, target) if HEADS in wanted else None
+    components = tasks.components_of(recipe, *(one for one in wanted if not within or one != HEADS))
     served = [tasks.find(component.task) for component in components]
     _check_model(checkpoint, recipe, choices)
-    target = _choose_target(request, choices)
     storage = choose_weights(target, checkpoint, request, choices)
     shape = choose_shape(checkpoint, recipe, target, request, choices)
     if shape.decode_only:  # another package reads
@@ -142,7 +144,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     usual = recipe.compile_flags.get(target.name, {})
     options = choose_options(target, usual, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
-    _check_programs(checkpoint, recipe, components, target, choices)
+    _check_programs(checkpoint, recipe, components, target, choices, drafts=bool(within))
     _check_applicable(served, target, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)
@@ -152,7 +154,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         for group in ("task", "quantization")
     }
     common = {"shape": shape, "flags": options, **storage}
-    programs = _programs(checkpoint, recipe, components, choices, factors=others, **common)
+    programs = _programs(checkpoint, recipe, components, choices, within, factors=others, **common)
     source = {
         "model_id": checkpoint.model_id,
         "revision": checkpoint.revision,
@@ -196,21 +198,32 @@ def _programs(
     recipe: Recipe,
     components: Sequence[Component],
     choices: Chosen,
+    within: Mapping[str, Any] | None,
     factors: Mapping[str, Any],
     **common: Any,
 ) -> tuple[ProgramPlan, ...]:
     """Plan a program for each component."""
-    shape = common["shape"]
-    return tuple(
-        ProgramPlan(
-            role=one.role,
-            task=one.task,
-            variant={**part.variant(checkpoint, recipe, shape, choices.value), **factors},
-            specializations=part.specializations(shape),
-            **common,
+    shape, programs = common["shape"], list[ProgramPlan]()
+    for one, part in zip(components, map(tasks.part_of, components), strict=True):
+        variant = {**part.variant(checkpoint, recipe, shape, choices.value), **factors}
+        if within and variant.pop("hidden_states", None):
+            variant["heads"] = within
+        programs.append(
+            ProgramPlan(
+                role=one.role,
+                task=one.task,
+                variant=variant,
+                specializations=part.specializations(shape),
+                **common,
+            )
         )
-        for one, part in zip(components, map(tasks.part_of, components), strict=True)
-    )
+    return tuple(programs)
+
+
+def _heads_within(checkpoint: Checkpoint, target: targets.Target) -> Mapping[str, Any] | None:
+    """Say what heads compute that the program which answers has itself; None where they are a program."""
+    drafts = checkpoint.speculator
+    return dict(drafts.said) if drafts and HEADS in target.within and drafts.at_once else None
 
 
 def _others(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -302,10 +315,12 @@ def _check_programs(
     components: Sequence[Component],
     target: targets.Target,
     choices: Chosen,
+    *,
+    drafts: bool,
 ) -> None:
     """Refuse programs and pictures that a target does not take, and heads where nothing is drafted."""
     roles = [component.role for component in components]
-    if checkpoint.speculator and checkpoint.speculator.role not in roles:
+    if checkpoint.speculator and not drafts and checkpoint.speculator.role not in roles:
         choices.problems.append(
             f"--speculator is for {tasks.TEXT_GENERATION} and {tasks.IMAGE_TEXT_TO_TEXT}, and the package is for "
             f"{recipe.task}. Leave it out."

@@ -248,11 +248,21 @@ def test_heads_that_do_not_fit_are_refused(
         qeff_zoo.build(models.llama, speculator=folder)
 
 
+def test_a_plan_for_cards_refuses_heads_that_read_what_they_drafted(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for heads in (speculators.chained, speculators.eagle3):
+        folder = heads(tmp_path / heads.__name__, 64, 257)
+        argv = ["plan", str(models.llama), "--speculator", str(folder), "--target", "qaic"]
+        assert cli.main(argv) == 1
+        said = capsys.readouterr().err
+        assert re.search("does not run '(heads|draft)' of them. Choose --target ort; or give", said)
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["--speculator", "absent"], "No folder 'absent'. Expected that of heads"),
-        (["--target", "qaic"], "does not run 'heads' of them. Choose --target ort; or give --num"),
         (["--max-loras", "1"], "the package has 2 programs"),
         (["--num-speculative-tokens", "63"], "expected 1 to 46"),
     ],

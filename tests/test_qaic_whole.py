@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import runnable_package
+import speculators
 import torch
 from safetensors.numpy import load_file
 from test_qaic_build import STUB, compiler
@@ -28,14 +29,17 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextT
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
+from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.speculation.heads import HeadsDrafter
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qaic import sdk
+from qeff_zoo.targets.qaic.serve_args import serve_args
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import TOLERANCES, relative_errors
 from qeff_zoo.validation.reference_numerics import in_float16
@@ -126,6 +130,45 @@ def test_a_decoder_answers_as_hugging_face_does(
     alone = [session.generate([prompt], generation_len=6)[0].token_ids for prompt in prompts]
     together = session.generate(prompts, generation_len=6)
     assert [one.token_ids for one in together] == alone
+
+
+def test_heads_of_the_decoders_own_program_draft(
+    prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """Their logits were compared with Hugging Face's beside the model's own, as QEfficient's come."""
+    config = json.loads(
+        (runnable_package.checkpoint(tmp_path / "c", "llama") / "config.json").read_text()
+    )
+    heads = speculators.turbo(tmp_path / "heads", config["hidden_size"], config["vocab_size"])
+    sizes = {"ctx_len": 48, "prefill_seq_len": WIDTH, "full_batch_size": ROWS}
+    _, folder = prepare("llama", speculator=str(heads), **sizes)
+    manifest = predicted(folder)
+    (program,) = manifest["programs"]
+    (logits,) = program["outputs"]
+    kept, vocab = "num_logits_to_keep", config["vocab_size"]
+    assert logits["shape"] == ["batch_size", kept, 4, vocab]
+    assert [one["symbols"].get(kept) for one in program["specializations"]] == ["1", "1", "4"]
+    package = adopt(folder, compiled(folder, tmp_path), Store())
+    with pytest.raises(PackageError, match="logits of the heads that draft for it beside the"):
+        serve_args(package)
+    prompts = [[3, 4, 5], [6] * 11, [9, 8, 7, 6, 5, 4]]
+    plain = open_session(package)
+    drafting = open_session(package, speculate="heads")
+    assert isinstance(plain, TextGenerationSession)
+    assert isinstance(drafting, TextGenerationSession)
+    asked: dict[str, Any] = {"generation_len": 12, "ignore_eos": True}
+    expected = [one.token_ids for one in plain.generate(prompts, **asked)]
+    assert [one.token_ids for one in drafting.generate(prompts, **asked)] == expected
+    assert drafting.metrics is not None
+    assert drafting.metrics.drafted_tokens > 0
+    assert drafting.speculation is not None
+    # What is drafted behind a prompt is what the heads say behind its last token.
+    drafter = drafting.speculation.drafter(drafting.request(prompts[0]))
+    drafting.decoder.prefill({0: Piece(tokens=prompts[0], start=0)})
+    assert isinstance(drafter, HeadsDrafter)
+    drafter.read(2, drafting.decoder.hidden[0])
+    best = drafting.decoder.hidden[0][-1].argmax(-1)
+    assert drafter.guess([*prompts[0], expected[0][0]], 3) == best.tolist()
 
 
 @pytest.mark.parametrize("mxfp6", [False, True])

@@ -93,8 +93,11 @@ class Decoder:
             if self.sampler
             else program.outputs["logits"].shape
         )
-        self.vocab_size = int(shape[2])
-        #: By row, of the tokens that it ran last, what heads draft from, (tokens, size); nothing where there are none.
+        self.vocab_size = int(shape[-1])
+        #: Heads whose logits a call returns behind the model's own.
+        self.heads = int(shape[2]) - 1 if len(shape) == 4 else 0
+        #: By row, of the newest tokens that it ran, what drafts are made from, (tokens, …); nothing without any: hidden
+        #: states (size,), or the logits of heads (heads, vocab).
         self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
         self._written = frozenset(state.name for state in program.states if state.written)
@@ -365,10 +368,14 @@ class Decoder:
                 row: hidden[place, : len(pieces[row].tokens)] for place, row in enumerate(rows)
             }
         logits = outputs["logits"].astype(np.float32, copy=False)
-        return {
+        found = {
             row: logits[place, : min(kept, len(pieces[row].tokens))]
             for place, row in enumerate(rows)
         }
+        if not self.heads:
+            return found
+        self.hidden |= {row: every[:, 1:] for row, every in found.items()}
+        return {row: every[:, 0] for row, every in found.items()}
 
     def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
         """Return each token's row of features, and all rows of a call; one of zeros where it has none."""

@@ -360,12 +360,12 @@ class Scheduler:
         for seat in seats:
             # In this order: to ask of a protocol takes longer.
             if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):
-                start, insets = pieces[seat.row].start, seat.answer.request.insets
+                hidden, insets = self._decoder.hidden[seat.row], seat.answer.request.insets
+                start = pieces[seat.row].stop - len(hidden)
                 # What drafts knows nothing of pictures; behind them positions go on as in any text.
                 left = max(0, int(insets.places[-1]) + 1 - start) if insets else 0
-                hidden = self._decoder.hidden[seat.row][left:]
-                if len(hidden):
-                    seat.drafter.read(start + left, hidden)
+                if len(hidden) > left:
+                    seat.drafter.read(start + left, hidden[left:])
 
     def _decode(self, decoding: Sequence[_Seat]) -> None:
         """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""

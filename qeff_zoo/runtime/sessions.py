@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
+from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
@@ -114,7 +115,7 @@ def open_session(
         session.allow_blocks()
     if speculate is not None:
         assert isinstance(session, TextGenerationSession)
-        drafts = _open_drafts(package, speculate, threads)
+        drafts = _open_drafts(package, speculate, threads, session.decoder)
         session.speculation = speculation_of(session, drafts, acceptance)
     return session
 
@@ -142,13 +143,13 @@ def _check(
 
 
 def _open_drafts(
-    package: Package, speculate: Package | Own, threads: int | None
+    package: Package, speculate: Package | Own, threads: int | None, decoder: Decoder
 ) -> TextGenerationSession | Program | Own:
     if speculate == LOOKUP:
         return speculate
     if isinstance(speculate, Package):
         return _open_draft(speculate, threads)
-    heads = open_heads(package, threads)
+    heads = open_heads(package, threads, decoder)
     if heads is None:
         raise GenerationError(
             f"Package {str(package.path)!r} has no heads that draft; expected one that was built with --speculator. "
@@ -157,8 +158,18 @@ def _open_drafts(
     return heads
 
 
-def open_heads(package: Package, threads: int | None = None) -> Program | None:
-    """Open the heads that draft for a package, or the layer; None where it has none."""
+def open_heads(
+    package: Package, threads: int | None = None, decoder: Decoder | None = None
+) -> Program | None:
+    """Return the heads that draft for a package, or the layer, opened; None where it has none.
+
+    Args:
+        package: Opened.
+        threads: Of CPUs; None for all.
+        decoder: Of its session: its own program, where that computes heads itself.
+    """
+    if decoder and decoder.heads:
+        return decoder.program
     role = next((one.role for one in package.programs if one.role in ROLES), None)
     return role and targets.find(package.target).open(package, role, threads=threads)
 

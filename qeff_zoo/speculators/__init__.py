@@ -87,6 +87,11 @@ class Speculator:
         return ASSISTANT if self.said["kind"] == ASSISTANT else DRAFT
 
     @property
+    def at_once(self) -> bool:
+        """Whether all it drafts follows from one hidden state, and from no token that it drafted."""
+        return bool(self.said["kind"] == "projections")
+
+    @property
     def count(self) -> int:
         """Tokens that it drafts, unless told otherwise."""
         return int(self.said.get("heads", _CHAINED))

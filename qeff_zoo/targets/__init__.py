@@ -92,6 +92,10 @@ class Target(Protocol):
         """Roles of the programs that a package for it may have beside the one that answers."""
 
     @property
+    def within(self) -> tuple[str, ...]:
+        """Roles of what its programs that answer compute themselves, where others have a program for it."""
+
+    @property
     def fixed(self) -> bool:
         """Whether its programs take the sizes alone that they were compiled for, also of pictures."""
 

@@ -13,6 +13,8 @@ IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i
 OUT  logits (batch_size, 1, vocab)          of the highest position in each row
      logits (batch_size, num_logits_to_keep, vocab)   with that input: of so many positions up to the highest; of a row
                                             with fewer, all of them come first, and the rest means nothing
+     logits (batch_size, num_logits_to_keep, heads + 1, vocab)   with heads besides: of each position the model's, then
+                                            those of the heads
      [hidden_states (batch_size, seq_len, hidden)]   of every token what drafts read: what logits are made of, or
                                             states within the model, joined by a matrix of what drafts
      <state>_RetainedState                  for every state
@@ -28,9 +30,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from qeff_zoo.errors import ExportError
+from qeff_zoo.export.loader import hollow
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.passes import hidden_states as within
 from qeff_zoo.passes.slots import remove as remove_slots
+from qeff_zoo.speculators.modules import build
 from qeff_zoo.states import State
 from qeff_zoo.tasks import Tracing, positions_of
 from qeff_zoo.transforms.latent_kv import expand, expanders_of
@@ -53,6 +57,7 @@ class Step(nn.Module):
         states: What it retains, in their order.
         names: Of what a call is given besides tokens and positions.
         hidden_states: Whether it returns what logits are made of.
+        drafts: Whether the model's `speculator` makes more logits of the same.
     """
 
     def __init__(
@@ -62,10 +67,11 @@ class Step(nn.Module):
         names: tuple[str, ...] = (),
         *,
         hidden_states: bool = False,
+        drafts: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.states, self.names = model, states, names
-        self.hidden_states = hidden_states
+        self.hidden_states, self.drafts = hidden_states, drafts
 
     def forward(
         self,
@@ -90,10 +96,12 @@ class Step(nn.Module):
             state.needed = (first + torch.arange(count)[None]).clamp(max=last)
 
         hidden: list[Tensor] = []
+        needed: list[Tensor] = []
 
         def only_needed(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             hidden.append(args[0])
-            return (args[0] if state.narrowed else state.only_needed(args[0]),)
+            needed.append(args[0] if state.narrowed else state.only_needed(args[0]))
+            return (needed[0],)
 
         head = self.head.register_forward_pre_hook(only_needed)
         try:
@@ -102,7 +110,18 @@ class Step(nn.Module):
             head.remove()
         written = (one.name for one in self.states if one.written)
         told = [self.handed(output, hidden[0])] if self.hidden_states else []
-        return (output.logits, *told, *(state.present[name] for name in written))
+        logits = self.with_heads(output.logits, needed[0]) if self.drafts else output.logits
+        return (logits, *told, *(state.present[name] for name in written))
+
+    def with_heads(self, logits: Tensor, needed: Tensor) -> Tensor:
+        """Put those of the heads behind the model's logits.
+
+        Args:
+            logits: (rows, tokens, vocab).
+            needed: What these were made of, (rows, tokens, size).
+        """
+        drafted = self.model.speculator(needed.flatten(0, 1), self.head)
+        return torch.cat([logits[:, :, None], drafted.unflatten(0, needed.shape[:2])], 2)
 
     @property
     def head(self) -> Any:
@@ -159,6 +178,7 @@ def tracing(
     comp_ctx_lengths: bool = False,
     num_logits_to_keep: bool = False,
     hidden_states: bool | Mapping[str, Any] = False,
+    heads: Mapping[str, Any] | None = None,
     step: type[Step] = Step,
     more: More | None = None,
     probe: Callable[[Any], list[State]] = probe,
@@ -172,6 +192,7 @@ def tracing(
         comp_ctx_lengths: Let each call say how many rows of the cache it reads.
         num_logits_to_keep: Let each call say of how many positions it returns logits.
         hidden_states: Return what logits are made of, of every token; or, as `within.hand_out` takes it, states before.
+        heads: What heads compute whose logits are returned beside the model's, see `qeff_zoo.speculators.kinds`.
         step: What runs one call.
         more: What a call is given besides tokens and positions.
         probe: Finds the states.
@@ -185,6 +206,9 @@ def tracing(
             f"as DeepSeek V3; leave the choice of the KV cache out."
         )
     states = probe(model)
+    if heads:
+        model.speculator = build(heads).eval()
+        hollow(model.speculator)
     if comp_ctx_lengths and not any(state.grows for state in states):
         raise ExportError(
             f"{type(model).__name__} keeps windows or recurrent states only, of which no call can read less. "
@@ -200,32 +224,27 @@ def tracing(
     seen, kept = comp_ctx_lengths * _SEEN, num_logits_to_keep * _KEPT
     last = _behind_states(batch, {"comp_ctx_lengths": seen, "num_logits_to_keep": kept}, longest)
     given = more(batch, seq, ctx, position_ids) if more else {}
+    told = {"hidden_states": hidden_states is True, "drafts": bool(heads)}
     return Tracing(
-        module=step(model, states, tuple(given), hidden_states=hidden_states is True).eval(),
+        module=step(model, states, tuple(given), **told).eval(),
         inputs={
             "input_ids": torch.zeros_like(position_ids),
             "position_ids": position_ids,
-            "past": [
-                torch.zeros([size if isinstance(size, int) else sizes[size] for size in state.axes])
-                for state in states
-            ],
+            "past": [_example(state, sizes) for state in states],
             **{name: example for name, (example, _) in last.items()},
             **({"more": [example for example, _ in given.values()]} if given else {}),
         },
         dynamic_shapes={
             "input_ids": {0: batch, 1: seq},
             "position_ids": {0: batch, 1: seq},
-            "past": [
-                {axis: symbols[one] for axis, one in enumerate(state.axes) if isinstance(one, str)}
-                for state in states
-            ],
+            "past": [_dimensions(state, symbols) for state in states],
             **{name: axes for name, (_, axes) in last.items()},
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
         input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
         output_names=[
             "logits",
-            *["hidden_states"] * (hidden_states is True),
+            *["hidden_states"] * told["hidden_states"],
             *(state.output for state in states if state.written),
         ],
         states=states,
@@ -239,6 +258,14 @@ def _finish(graph: Any, *, slots: bool, hidden_states: bool | Mapping[str, Any])
         within.hand_out(graph, **hidden_states)
     if not slots:
         remove_slots(graph)
+
+
+def _example(state: State, sizes: Mapping[str, int]) -> Tensor:
+    return torch.zeros([size if isinstance(size, int) else sizes[size] for size in state.axes])
+
+
+def _dimensions(state: State, symbols: Mapping[str, Any]) -> dict[int, Any]:
+    return {axis: symbols[one] for axis, one in enumerate(state.axes) if isinstance(one, str)}
 
 
 def _behind_states(batch: Dim, counts: Mapping[str, int], longest: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sessions import Opening, open_heads
 from qeff_zoo.runtime.speculation.assistant import AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
-from qeff_zoo.runtime.speculation.heads import Heads
+from qeff_zoo.runtime.speculation.heads import Heads, HeadsWithin
 from qeff_zoo.runtime.speculation.layer import LayerDrafter
 from qeff_zoo.runtime.speculation.opening import drafter_of, drafting_by
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
@@ -97,7 +97,7 @@ def try_package(
         window_rows=_window_rows(program),
         longest=max(_LEAST_LONG, _BYTES_READ // package.size),
     )
-    opened = open_heads(package, threads)
+    opened = open_heads(package, threads, session.decoder)
     return _try_decoder(
         session, stages, rows, step, _drafting(opened, session.decoder) if opened else None
     )
@@ -105,7 +105,7 @@ def try_package(
 
 def _drafting(program: Program, decoder: Decoder) -> "_OfHeads | _OfLayer":
     drafts = drafting_by(program, decoder)
-    if isinstance(drafts, Heads):
+    if isinstance(drafts, Heads | HeadsWithin):
         return _OfHeads(drafts)
     return _OfLayer(lambda: drafter_of(drafts, Costs(seconds={1: 1.0})))
 
@@ -319,7 +319,7 @@ class _OfHeads:
         heads: Opened.
     """
 
-    def __init__(self, heads: Heads) -> None:
+    def __init__(self, heads: Heads | HeadsWithin) -> None:
         self._heads, self.count = heads, heads.count
 
     def beside(
@@ -331,7 +331,7 @@ class _OfHeads:
     ) -> list[Array]:
         """Put behind the logits of each position those of the heads, told what follows it."""
         places = [(span, place) for span in call.spans for place in span.answered]
-        hidden = np.stack([decoder.hidden[span.row][place - span.start] for span, place in places])
+        hidden = np.stack([decoder.hidden[span.row][place - span.stop] for span, place in places])
         after = [
             cases.tokens_after(sequences[span.sequence], place, self.count)
             for span, place in places

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of heads: what a package's program `heads` makes of the hidden state of the token before the newest."""
+"""Drafts of heads: what they make of the hidden state of the token before the newest.
+
+They are a package's program `heads`, or part of the program that answers.
+"""
 
 import time
 from collections.abc import Sequence
@@ -58,6 +61,25 @@ class Heads:
         return least
 
 
+class HeadsWithin:
+    """The heads of a program that answers: their logits come with the model's own.
+
+    Args:
+        count: Of them.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def logits(self, hidden: Array, tokens: Sequence[Sequence[int]]) -> Array:
+        """Return what was read: (rows, count, vocab), of the tokens after the newest."""
+        return hidden
+
+    def measure(self) -> float:
+        """Return the seconds of a call, of which there is none."""
+        return 0.0
+
+
 class HeadsDrafter(Guessing):
     """Drafts for one request by heads; a `Reader`.
 
@@ -66,7 +88,7 @@ class HeadsDrafter(Guessing):
         costs: As for `Guessing`.
     """
 
-    def __init__(self, heads: Heads, costs: Costs) -> None:
+    def __init__(self, heads: Heads | HeadsWithin, costs: Costs) -> None:
         super().__init__(costs)
         self._heads = heads
         self._start, self._hidden = 0, np.empty((0, 0), np.float32)

@@ -12,19 +12,21 @@ from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, RATIO, Acceptance,
 from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
-from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter
+from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter, HeadsWithin
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 
 
-def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads:
+def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads | HeadsWithin:
     """Return what a package's own program drafts by: a layer with states, an assistant at a position, or heads.
 
     Args:
-        program: Opened.
+        program: Opened; that of the decoder where its calls draft themselves.
         decoder: Of the package.
     """
+    if program is decoder.program:
+        return HeadsWithin(decoder.heads)
     if program.states:
         return Layer(program)
     return Assistant(program, decoder) if "position_ids" in program.inputs else Heads(program)
@@ -40,7 +42,7 @@ def speculation_of(
     Args:
         session: In use by nobody.
         drafts: A session of a smaller model, in use by nobody, which it then belongs to; the package's own program of
-            heads, of a layer that drafts or of an assistant; or "lookup".
+            heads, of a layer that drafts or of an assistant; the session's own, where that has heads; or "lookup".
         acceptance: When a token of a draft model counts: where the request's own draw is the same, or by min(1, p/q),
             for which it is drawn as the request draws.
 
@@ -60,9 +62,10 @@ def speculation_of(
         return Speculation(most=most, drafter=lambda _: PromptLookup(costs))
     if not isinstance(drafts, TextGenerationSession):
         assert not isinstance(drafts, str)
-        _check_read(session, drafts)
+        if drafts is not session.decoder.program:
+            _check_read(session, drafts)
         own, costs = drafting_by(drafts, session.decoder), measure(session.decoder, most)
-        if isinstance(own, Heads):
+        if isinstance(own, Heads | HeadsWithin):
             costs = replace(costs, beginning=own.measure())
             return Speculation(most=most, drafter=lambda _: HeadsDrafter(own, costs))
         costs = replace(costs, drafting=own.measure())

@@ -32,6 +32,7 @@ class OpenvinoTarget(OrtTarget):
     reads: tuple[str, ...] = ("text",)
     no_adapters: str = "it reads prompts in a second engine, which would need them in another form"
     beside: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
     fixed: bool = False
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:

@@ -52,6 +52,7 @@ class OrtTarget:
     keeps_weights: bool = True
     reads: tuple[str, ...] = ("text", "image", "sound")
     beside: tuple[str, ...] = get_args(Role)
+    within: tuple[str, ...] = ()
     fixed: bool = False
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

@@ -34,6 +34,7 @@ class QaicTarget:
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text", "sound")
     beside: tuple[str, ...] = ("vision", "audio", "encoder", "alignment")
+    within: tuple[str, ...] = ("heads",)
     fixed: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 

@@ -100,6 +100,13 @@ def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
             "has an encoder beside its decoder; expected one program of both, as QEfficient compiles Whisper, which is "
             f"all that vllm-qaic runs of such models. Run `qeff-zoo serve {shlex.quote(str(package.path))}`.",
         )
+    if "heads" in package.manifest["spec"].get("task", {}):
+        raise refused(
+            package,
+            "returns logits of the heads that draft for it beside the model's, which vllm-qaic reads by no option that "
+            f"is known; expected the model's alone. Run `qeff-zoo serve {shlex.quote(str(package.path))} --speculate "
+            "heads`, or build it with --num-speculative-tokens in place of --speculator.",
+        )
     arrange = _ARRANGEMENTS.get(frozenset(folders))
     if arrange is None:
         known = "; ".join(", ".join(sorted(roles)) for roles in _ARRANGEMENTS)

@@ -38,6 +38,7 @@ class HtpTarget:
     keeps_weights: bool = False
     reads: tuple[str, ...] = ("text",)
     beside: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
     fixed: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
 
