@@ -135,8 +135,6 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     _check_model(checkpoint, recipe, choices)
     storage = choose_weights(target, checkpoint, request, choices)
     shape = choose_shape(checkpoint, recipe, target, request, choices)
-    if shape.decode_only:  # another package reads
-        components = tuple(one for one in components if one.role not in READERS)
     _choose_variant(checkpoint, served, request, choices)
     choose_merged(checkpoint, request, choices)
     others = choose_adapters(target, len(served), request, choices)
@@ -145,6 +143,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     options = choose_options(target, usual, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
     _check_programs(checkpoint, recipe, components, target, choices, drafts=bool(within))
+    if shape.decode_only:  # another package, for the same target, reads pictures
+        components = tuple(one for one in components if one.role not in READERS)
     _check_applicable(served, target, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)

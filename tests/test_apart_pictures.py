@@ -19,6 +19,7 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.store import Store
 from qeff_zoo.validation import ladder, tiny_models
 
+pytestmark = pytest.mark.xdist_group("apart_pictures")
 LENGTH = 5
 ROWS = 6  # of features of a picture
 
