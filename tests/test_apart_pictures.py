@@ -16,6 +16,8 @@ from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.handoff import Prefills
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.store import Store
 from qeff_zoo.validation import ladder, tiny_models
 
@@ -115,6 +117,12 @@ def test_together_they_answer_as_hugging_face(
     # With what was read, a prompt can be run here when nobody else does.
     alone = answers.generate(requests)
     assert [each.token_ids for each in alone] == wanted
+    with (
+        pytest.raises(ApiError, match=r"broke off.*what it reads of a picture") as gone,
+        blaming("messages"),
+    ):
+        request([3, marker, 4], [halves.picture(3)])
+    assert gone.value.status == 503
     monkeypatch.setattr(answers.reader, "ask", None)
     with pytest.raises(HandoffError, match=r"decodes alone .* reads no picture itself"):
         request([3, marker, 4], [halves.picture(3)])

@@ -272,7 +272,10 @@ class Prefills:
             logits = np.empty(self._decoder.vocab_size, np.float32)
             return {_LOGITS: logits, **{name: np.empty(*size) for name, size in sizes.items()}}
 
-        what = f"the states of {len(prompt):,} tokens"
+        what = (
+            f"the states of {len(prompt):,} tokens. See whether it runs; the prompt is computed here "
+            "meanwhile"
+        )
         _, found = self._in_turns(
             asked, [one for part in features for one in part.values()], room, what
         )
@@ -295,8 +298,9 @@ class Prefills:
             (found,) = wire.room_for(said.get("arrays")) or ({},)
             return found
 
+        what = "what it reads of a picture. See whether it runs, and ask again"
         asked = {"arrays": wire.sizes_of([prepared])}
-        said, features = self._in_turns(asked, [*prepared.values()], room, "what it has read")
+        said, features = self._in_turns(asked, [*prepared.values()], room, what)
         (part,) = _parts([said.get("grid")], [features])
         return part.grid, features
 
@@ -343,8 +347,7 @@ class Prefills:
                 return said, arrays
         except (OSError, EOFError) as error:
             raise HandoffError(
-                f"{server} broke off: {error or type(error).__name__}; expected {what}. See whether it "
-                "runs; prompts are computed here meanwhile."
+                f"{server} broke off: {error or type(error).__name__}; expected {what}."
             ) from error
 
     @contextmanager
