@@ -14,6 +14,7 @@ from typing import Any
 from qeff_zoo.errors import BusyError, GenerationError, HandoffError
 from qeff_zoo.runtime.answers import Answer, Delta, Request
 from qeff_zoo.runtime.handoff import Prefills
+from qeff_zoo.runtime.insets import Views
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 
@@ -262,11 +263,11 @@ class Engine:
 
     def _hand_over(self, answers: list[Answer]) -> None:
         """Let other processes compute the prompts of what was submitted together; then it joins in any case."""
-        # Others know neither pictures nor passages nor the adapters that are loaded here.
+        # Others know neither passages nor the adapters that are loaded here, nor pictures that are a state.
         prompts = [
             answer
             for answer in answers
-            if answer.request.insets is None
+            if not isinstance(answer.request.insets, Views)
             and not answer.adapter.digest
             and not answer.request.blocks
         ]
@@ -276,7 +277,9 @@ class Engine:
             nonlocal left
             assert self._prefills is not None
             with suppress(HandoffError):  # it was logged, and the prompt is computed here
-                answer.handed = None if answer.ended else self._prefills.run(answer.request.prompt)
+                request = answer.request
+                run = None if answer.ended else self._prefills.run(request.prompt, request.insets)
+                answer.handed = run
             came = "handed_over" if answer.handed else "handoffs_failed"
             with self._changed:
                 self._tokens[came] += not answer.ended

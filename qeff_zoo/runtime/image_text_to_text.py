@@ -8,6 +8,7 @@ from typing import Any
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
+from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.vision import Vision
 
@@ -18,7 +19,7 @@ class ImageTextToTextSession(MediaTextSession):
     Args:
         folder: The package.
         program: Its language model, opened.
-        vision: Its vision tower, opened.
+        vision: Its vision tower, opened; None of a package of --decode-only.
         chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`.
         prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
@@ -28,14 +29,14 @@ class ImageTextToTextSession(MediaTextSession):
     """
 
     part, argument = "image", "images"
-    reader: Vision
+    reader: Vision | Distant
 
     def __init__(
         self,
         folder: Path,
         program: Program,
         *,
-        vision: Program,
+        vision: Program | None = None,
         chosen: Mapping[str, Any],
         prefixes: PrefixChoices = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
@@ -47,7 +48,8 @@ class ImageTextToTextSession(MediaTextSession):
             read = {one.name for one in program.states if not one.written} & memory.keys()
             of_row = sum(memory[name][0].nbytes for name in read)
             feature_cache_bytes = max(feature_cache_bytes, of_row)
-        reader = Vision(vision, config, feature_cache_bytes, told)
+        reads = (config, feature_cache_bytes, told)
+        reader = Distant(None, *reads) if vision is None else Vision(vision, *reads)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: Any = None
 
@@ -68,8 +70,15 @@ class ImageTextToTextSession(MediaTextSession):
             return given
         if self._processor is None:
             self._processor = load_image_processor(self.folder)
-            program = self.reader.program
-            if isinstance(program, Bounded) and program.most_patches:
-                self._processor = bounded(self._processor, program.most_patches)
+            if most := self._most_patches():
+                self._processor = bounded(self._processor, most)
         made: Prepared = self._processor([given])
         return made
+
+    def _most_patches(self) -> int:
+        """Return how many patches a picture may have, where programs that read them have fixed sizes; else 0."""
+        if isinstance(self.reader, Distant):
+            shape = read_json(self.folder / "manifest.json")["spec"]["shape"]
+            return max(shape.get("patches", ()), default=0)
+        program = self.reader.program
+        return program.most_patches if isinstance(program, Bounded) else 0
