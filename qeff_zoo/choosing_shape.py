@@ -173,10 +173,15 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
     for name, foreign in others.items():
         if not choices.value[name]:
             continue
-        if any(tasks.find(one.task).before for one in tasks.components_of(recipe)):
+        before = [
+            part for one in tasks.components_of(recipe) for part in tasks.find(one.task).before
+        ]
+        if any(part.role != "vision" for part in before) or (
+            recipe.images and recipe.images.crossing
+        ):
             choices.problems.append(
-                f"{CHOICES[name].flag} is for models that read their own tokens alone: what came of pictures, sounds "
-                "and other texts is not handed over. Leave it out."
+                f"{CHOICES[name].flag} is for models that read text, and pictures among it: what came of sounds and "
+                "other texts, and pictures that are read by cross-attention, are not handed over. Leave it out."
             )
         for one in foreign:
             if choices.value[one] not in (0, 1, ()) and choices.by_user(one):

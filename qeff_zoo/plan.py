@@ -23,7 +23,7 @@ from qeff_zoo.choosing import (
 )
 from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
-from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.programs import READERS, ProgramPlan
 from qeff_zoo.recipe import Component, Media, Recipe, Shape
 from qeff_zoo.speculators import HEADS
 from qeff_zoo.targets import Resolved
@@ -143,6 +143,8 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     options = choose_options(target, usual, request, choices)
     choices.problems += target.problems(checkpoint.config, shape, options)
     _check_programs(checkpoint, recipe, components, target, choices, drafts=bool(within))
+    if shape.decode_only:  # another package, for the same target, reads pictures
+        components = tuple(one for one in components if one.role not in READERS)
     _check_applicable(served, target, request, choices)
     if choices.problems:
         raise PlanError(choices.problems)

@@ -30,6 +30,7 @@ from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.speculators import mtp, with_speculator
+from qeff_zoo.validation.ladder import shown
 from qeff_zoo.validation.reference_heads import attach
 from qeff_zoo.validation.reference_subjects import answers_of
 from qeff_zoo.validation.trials import try_package
@@ -119,15 +120,18 @@ def test_validation_says_of_mtp_what_its_authors_code_says(kind: str, tmp_path: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_validation_compares_drafts_too(kind: str, made: Any) -> None:
     """What the reference's process answers, here: of each position the model's logits and two of the layer."""
-    trial = try_package(made(kind).package, 1, lambda _: None)
+    package = made(kind).package
+    trial = try_package(package, 1, lambda _: None)
     request = {
-        "task": "text-generation",
+        "task": package.task,
         "sequences": trial.sequences,
         "positions": trial.positions,
         "speculator": made(kind).located,
+        "media": [len(found) for found in trial.media],
+        "of_media": trial.of_media,
     }
     with torch.no_grad():
-        expected = answers_of(made(kind).model, request).alone()
+        expected = answers_of(made(kind).model, request, shown(trial)).alone()
     for stage, keys in trial.keys.items():
         right = np.stack([expected[sequence][index] for sequence, index, _ in keys])
         assert len(right) % 3 == 0

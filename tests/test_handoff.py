@@ -19,7 +19,7 @@ from toy_decoder import ToyProgram
 
 from qeff_zoo.errors import HandoffError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, handoff
+from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, handoff, wire
 from qeff_zoo.runtime.adapters import Loaded
 from qeff_zoo.runtime.handoff import Prefills, PrefillServer
 from qeff_zoo.targets.ort.session import OrtProgram
@@ -127,8 +127,8 @@ def broken(listener: socket.socket, terms: dict[str, str]) -> None:
     """Answer as a server that ends in the middle of the states."""
     client, _ = listener.accept()
     with client:
-        handoff._receive(client)
-        handoff._send(client, {"version": 1, "terms": terms}, [np.zeros(5, np.float32)])
+        wire.receive(client)
+        wire.send(client, {"version": handoff._VERSION, "terms": terms}, [np.zeros(5, np.float32)])
 
 
 def test_a_hand_over_that_is_cut_is_an_error_and_the_request_survives(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_engine_ends_while_a_server_does_not_answer(tmp_path: Path) -> None:
         handle = engine.submit([1, 2, 3])
         client, _ = silent.accept()
         with client:
-            handoff._receive(client)
+            wire.receive(client)
             closing = threading.Thread(target=engine.close)
             closing.start()
             closing.join(20)
@@ -221,9 +221,13 @@ def test_a_prompt_that_cannot_be_run_is_refused_by_the_server(prompt: Any, tmp_p
     with serving(first) as address:
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port))) as client:
-            asked = {"version": 1, "terms": handoff.terms_of(second), "prompt": prompt}
-            handoff._send(client, asked)
-            assert "expected" in handoff._receive(client)["error"]
+            asked = {
+                "version": handoff._VERSION,
+                "terms": handoff.terms_of(second),
+                "prompt": prompt,
+            }
+            wire.send(client, asked)
+            assert "expected" in wire.receive(client)["error"]
         assert Prefills(second, [address]).run([1]).logits.size  # it goes on
 
 

@@ -242,10 +242,14 @@ def test_qefficients_class_takes_what_a_processor_returns(
         model.generate(inputs=inputs, prompts=["What?"])
 
 
+@pytest.mark.parametrize("decode_only", [None, True])
 @pytest.mark.parametrize("target", ["openvino", "qnn-htp", "qnn-aic"])
-def test_targets_of_one_program_refuse(built: tuple[Package, Path], target: str) -> None:
+def test_targets_of_one_program_refuse(
+    built: tuple[Package, Path], target: str, decode_only: bool | None
+) -> None:
+    """Those that answers come from alone, too: no package for the target could read pictures for them."""
     with pytest.raises(PlanError, match=f"--target {target} does not run 'vision' of them"):
-        pipeline.make_plan(str(built[1]), Request(target=target))
+        pipeline.make_plan(str(built[1]), Request(target=target, decode_only=decode_only))
 
 
 @pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)

@@ -249,12 +249,15 @@ def test_drafts_that_nobody_makes_or_checks(
         serve_args(package)
 
 
-def half(folder: Path, kind: str, source: dict[str, Any] = SOURCE) -> Package:
+def half(
+    folder: Path, kind: str, source: dict[str, Any] = SOURCE, beside: tuple[str, ...] = ()
+) -> Package:
     """Make a package for prompts alone, or for answers alone."""
     spec = made_from(source)
     spec["shape"][f"{kind}_only"] = True
     sizes = shapes(*((128,) if kind == "prefill" else (1,)), slots=16)
-    return compiled(folder, program("decoder"), specializations=sizes, spec=spec)
+    programs = [program(role) for role in ("decoder", *beside)]
+    return compiled(folder, *programs, specializations=sizes, spec=spec)
 
 
 def test_packages_for_prompts_and_for_answers_are_served_together(tmp_path: Path) -> None:
@@ -281,6 +284,9 @@ def test_halves_that_are_no_pair_are_refused(tmp_path: Path) -> None:
     other = half(tmp_path / "o", "decode", {**SOURCE, "weights": f"sha256:{'f' * 64}"})
     with pytest.raises(PackageError, match="is of another checkpoint than"):
         serve_args(prefill, other)
+    seeing = half(tmp_path / "s", "prefill", beside=("vision",))
+    with pytest.raises(PackageError, match="reads pictures beside its prompts"):
+        serve_args(seeing, decode)
 
 
 def test_drafts_from_the_text_itself(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import torch
 import warm
 from fixtures_serving import MODEL, connect, figures, running
 from PIL import Image
+from test_handoff import serving
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import qeff_zoo
@@ -30,6 +31,7 @@ from qeff_zoo import bench, bench_case, cli
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
+from qeff_zoo.runtime.handoff import Prefills
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.validation.reference_subjects import answers_of
 
@@ -339,3 +341,28 @@ def test_the_guides_example_runs(
             assert path == str(package.path)
         elif words[0] == "run":
             assert printed.split("\n") == [*lines, ""]
+
+
+def test_the_guides_two_packages_answer_as_one(
+    package: Package,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Built as the guide says; what one reads of a picture, the other tells."""
+    monkeypatch.chdir(ROOT)
+    _, _, section = GUIDE.partition("## Pictures, and prefill apart")
+    shown = section.partition("```console\n")[2].partition("```")[0]
+    for command in re.findall(r"^\$ qeff-zoo (build .*)$", shown, re.MULTILINE):
+        *words, folder = shlex.split(command)
+        assert cli.main([*words, str(tmp_path / folder), "--no-validate"]) == 0
+    capsys.readouterr()
+    prompts, answers = (qeff_zoo.load(tmp_path / half, threads=1) for half in ("prefill", "decode"))
+    picture = ROOT / "examples/tiny-vlm/pictures/two-yellow-crosses.png"
+    with (
+        serving(prompts) as address,
+        Engine(answers, prefills=Prefills(answers, [address])) as engine,
+    ):
+        asked = answers.request("What is this?", images=[picture], chat=True)
+        assert engine.submit(asked).result(60).text == "two yellow crosses"
+        assert engine.stats().handed_over == 1

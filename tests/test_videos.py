@@ -18,10 +18,12 @@ from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.pixels import resize
 from qeff_zoo.media.videos import load_video_processor
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
 
@@ -126,6 +128,36 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path], slow: bool) 
         assert [answer.token_ids for answer in answers] == expected
     assert session.metrics.encoded_pictures == 0
     assert session.metrics.reused_tokens > 0
+
+
+@pytest.mark.parametrize("case", [0, 1, 3])
+def test_logits_are_those_of_the_forward(built: tuple[Package, Path], case: int) -> None:
+    """Behind a prompt that is run in chunks, and behind one token more."""
+    session: Any = open_session(built[0], threads=1)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(built[1]).eval()
+    tokens, pictures, films = CASES[case]
+    asked = session.request(tokens, images=pictures, videos=films, generation_len=2)
+    given, end = processed(session, CASES[case]), len(asked.prompt)
+    for start in range(0, end, 8):
+        piece = Piece(asked.prompt[start : start + 8], start, asked.insets)
+        logits = session.decoder.prefill({1: piece})[1]
+    behind = session.decoder.decode({1: Piece([7], end, asked.insets)})[1]
+    for got in (logits, behind):
+        with torch.no_grad():
+            right = model(**given).logits[0, -1].numpy()
+        assert np.abs(got - right).max() <= 2e-5 * right.std()
+        for name, one in (("input_ids", 7), ("mm_token_type_ids", 0)):
+            given[name] = torch.cat([given[name], torch.tensor([[one]])], 1)
+
+
+def test_frames_are_resized_nearly_as_by_torch() -> None:
+    """transformers resizes frames by torchvision, whose rounding is another; less than one number in fifty differs."""
+    (frame,) = film(1, 9, 120, 160)
+    given = torch.from_numpy(frame).permute(2, 0, 1)[None]
+    made = torch.nn.functional.interpolate(given, (84, 112), mode="bicubic", antialias=True)
+    apart = np.abs(made[0].permute(1, 2, 0).numpy().astype(int) - resize(frame, 84, 112, 3))
+    assert apart.max() <= 2
+    assert (apart > 0).mean() <= 0.02
 
 
 def test_the_command_plays_an_animation(

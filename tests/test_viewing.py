@@ -150,6 +150,8 @@ def test_what_there_is_no_room_for_is_refused(built: tuple[Package, Path]) -> No
         session.request([1, 258])
     with pytest.raises(PlanError, match="by cross-attention, whose keys and values --target qaic"):
         pipeline.make_plan(str(built[1]), Request(target="qaic"))
+    with pytest.raises(PlanError, match="by cross-attention, are not handed over"):
+        pipeline.make_plan(str(built[1]), Request(decode_only=True))
     with pytest.raises(PlanError, match="--max-num-images is 0, expected at least 1"):
         pipeline.make_plan(str(built[1]), Request(max_num_images=0))
 

@@ -262,11 +262,11 @@ class Engine:
 
     def _hand_over(self, answers: list[Answer]) -> None:
         """Let other processes compute the prompts of what was submitted together; then it joins in any case."""
-        # Others know neither pictures nor passages nor the adapters that are loaded here.
+        # Others know neither passages nor the adapters that are loaded here, nor all that pictures may be.
         prompts = [
             answer
             for answer in answers
-            if answer.request.insets is None
+            if (answer.request.insets is None or answer.request.insets.by_grid)
             and not answer.adapter.digest
             and not answer.request.blocks
         ]
@@ -276,7 +276,9 @@ class Engine:
             nonlocal left
             assert self._prefills is not None
             with suppress(HandoffError):  # it was logged, and the prompt is computed here
-                answer.handed = None if answer.ended else self._prefills.run(answer.request.prompt)
+                request = answer.request
+                run = None if answer.ended else self._prefills.run(request.prompt, request.insets)
+                answer.handed = run
             came = "handed_over" if answer.handed else "handoffs_failed"
             with self._changed:
                 self._tokens[came] += not answer.ended

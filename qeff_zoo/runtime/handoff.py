@@ -2,9 +2,12 @@
 """A prompt's states, handed from the process that computed them to the one that decodes.
 
 A `PrefillServer` runs prompts; the engine of another process asks it through `Prefills`, writes what it gets into a row
-and goes on from there. A message is the length of its JSON in 8 bytes, the JSON, then arrays, whose sizes both know:
-the logits after the prompt, and every state. Two processes of one machine pass the arrays by a file in shared memory.
-Each message says which model, which precision and which states it is about, and another one is refused.
+and goes on from there. An answer has arrays whose sizes both know: the logits after the prompt, and every state. Two
+processes of one machine pass them by a file in shared memory. Each message says which model, which precision and which
+states it is about, and another one is refused.
+
+A picture is read by the server where this side has no program for that: its pixels go there, its features come back.
+They are part of the prompt from then on, so that any server can run it, and both sides lay out its positions alike.
 """
 
 import hashlib
@@ -14,29 +17,33 @@ import logging
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError, HandoffError
+from qeff_zoo.errors import GenerationError, HandoffError, PackageError
+from qeff_zoo.runtime import wire
 from qeff_zoo.runtime.answers import Handover
 from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.insets import Encoded, Insets
+from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.reading import Distant, digest_of
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
 
-_VERSION = 1
-_LENGTH = 8  # bytes that say how long the JSON is
-_MOST_JSON = 8 << 20  # bytes: more tokens than any context has
+_VERSION = 2
 _CONNECT, _ANSWER = 5.0, 120.0  # seconds
 _LOGITS = "logits"
 _SHARED = Path("/dev/shm")
 _ACCEPT = 0.2  # seconds between looks at whether a server is to end
 _LOG = logging.getLogger(__name__)
+#: Makes the arrays of an answer, by what the server says.
+_Room: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Array]]
 
 
 def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str, str]:
@@ -60,7 +67,7 @@ def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str
             "--prefill-only to one of --decode-only, without --mxint8-kv-cache."
         )
     manifest = read_json(session.folder / "manifest.json")
-    numerics = [program["numerics"] for program in manifest["programs"]]
+    numerics = manifest["programs"][0]["numerics"]  # of what answers, whatever is beside it
     layout = decoder.layout
     told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
     return {
@@ -113,7 +120,7 @@ class PrefillServer:
         with client, suppress(OSError):  # a client that has gone is no matter of ours
             client.settimeout(_ANSWER)
             try:
-                asked = _receive(client)
+                asked = wire.receive(client)
                 _check(asked, self._terms, "The client")
                 if self._key is not None and not hmac.compare_digest(
                     str(asked.get("key")).encode(), self._key.encode()
@@ -122,39 +129,83 @@ class PrefillServer:
                         "The client has another API key; expected that of the prefill server. Give both the same "
                         "--api-key."
                     )
-                handover = self._run(asked.get("prompt"))
+                groups = wire.room_for(asked.get("arrays", []))
+                for array in (one for group in groups for one in group.values()):
+                    wire.fill(client, array)
+                said, arrays = self._serve(asked, groups)
             except GenerationError as error:
-                _send(client, {"version": _VERSION, "error": str(error)})
+                wire.send(client, {"version": _VERSION, "error": str(error)})
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(1 << 16):  # to hang up on what is still sent would lose the error
+                    pass
                 return
-            arrays = [handover.logits, *(handover.states[name] for name in sorted(handover.states))]
-            self._pass_on(client, arrays, shared=asked.get("shared") is True)
+            self._pass_on(client, said, arrays, shared=asked.get("shared") is True)
 
-    def _run(self, prompt: Any) -> Handover:
+    def _serve(
+        self, asked: Mapping[str, Any], groups: Sequence[Mapping[str, Array]]
+    ) -> tuple[dict[str, Any], list[Array]]:
+        """Read a picture, or run a prompt; return what is said of it, and the arrays."""
+        if "prompt" not in asked:
+            (prepared,) = groups or ({},)
+            encoded = self._read(prepared)
+            found = {"grid": encoded.grid, "arrays": wire.sizes_of([encoded.features])}
+            return found, [*encoded.features.values()]
+        handover = self._run(asked["prompt"], asked.get("grids", []), groups)
+        return {}, [handover.logits, *(handover.states[name] for name in sorted(handover.states))]
+
+    def _read(self, prepared: Mapping[str, Array]) -> Encoded:
+        if not isinstance(self._session, MediaTextSession):
+            raise HandoffError(
+                f"Package {str(self._session.folder)!r} reads no pictures; expected one that does. Serve a package of "
+                "an image-text-to-text model with --role prefill."
+            )
+        try:
+            encoded: Encoded = self._session.reader.look(prepared)
+        except (PackageError, LookupError, TypeError, ValueError) as error:
+            raise HandoffError(
+                f"A picture is {wire.sizes_of([prepared])[0]}, which cannot be read ({error}); expected what the "
+                "checkpoint's own processor makes of one. Prepare it with that."
+            ) from error
+        return encoded
+
+    def _run(self, prompt: Any, grids: Any, groups: Sequence[Mapping[str, Array]]) -> Handover:
         if not (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
             raise HandoffError(
                 f"A prompt is {type(prompt).__name__}; expected a list of token ids. Ask as `Prefills` does."
             )
-        self._session.request(prompt, generation_len=1)
+        insets = None
+        if groups and isinstance(self._session, MediaTextSession):
+            parts = _parts(grids, groups)
+            insets = self._session.request_of_parts(prompt, parts, generation_len=1).insets
+        else:
+            self._session.request(prompt, generation_len=1)
         with self._computing:
             if self._closing.is_set():
                 raise HandoffError(
                     "The prefill server is closing; expected one that runs. Ask another one."
                 )
-            logits = self._scheduler.run_prompt(prompt)
+            logits = self._scheduler.run_prompt(prompt, insets)
             return Handover(logits, self._session.decoder.save(0, 0, len(prompt)))
 
-    def _pass_on(self, client: socket.socket, arrays: Sequence[Array], *, shared: bool) -> None:
-        said = {"version": _VERSION, "terms": self._terms}
+    def _pass_on(
+        self,
+        client: socket.socket,
+        found: Mapping[str, Any],
+        arrays: Sequence[Array],
+        *,
+        shared: bool,
+    ) -> None:
+        said = {"version": _VERSION, "terms": self._terms, **found}
         if not (shared and _SHARED.is_dir()):
-            _send(client, said, arrays)
+            wire.send(client, said, arrays)
             return
         path = _SHARED / f"qeff-zoo-{secrets.token_hex(16)}"
         try:
             path.touch(0o600, exist_ok=False)
             with path.open("wb") as file:
                 for array in arrays:
-                    file.write(_bytes(array))
-            _send(client, {**said, "file": path.name})
+                    file.write(wire.as_bytes(array))
+            wire.send(client, {**said, "file": path.name})
             client.recv(1)  # it has read the file, or has gone
         finally:
             path.unlink(missing_ok=True)
@@ -185,6 +236,8 @@ class Prefills:
             )
         self.addresses = [_address(one) for one in addresses]
         self._decoder, self._terms, self._key = session.decoder, terms_of(session), api_key
+        if isinstance(session.reader, Distant):
+            session.reader.ask = self.read
         self._turns = count()
         self._changed, self._asked, self._closed = threading.Lock(), set[socket.socket](), False
 
@@ -196,20 +249,69 @@ class Prefills:
                 with suppress(OSError):  # the server has gone already
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def run(self, prompt: Sequence[int]) -> Handover:
+    def run(self, prompt: Sequence[int], insets: Insets | None = None) -> Handover:
         """Let one of the servers run a prompt; where it fails, the next one.
 
         Args:
             prompt: Token ids that fit into the context.
+            insets: Its pictures or sounds.
 
         Raises:
             HandoffError: All of them failed; the message is that of the last.
         """
+        parts = insets.parts if insets else ()
+        features = [part.features for part in parts]
+        asked = {
+            "prompt": [int(token) for token in prompt],
+            "grids": [part.grid for part in parts],
+            "arrays": wire.sizes_of(features),
+        }
+        sizes = dict(sorted(_sizes(self._decoder, len(prompt))))
+
+        def room(_: Mapping[str, Any]) -> dict[str, Array]:
+            logits = np.empty(self._decoder.vocab_size, np.float32)
+            return {_LOGITS: logits, **{name: np.empty(*size) for name, size in sizes.items()}}
+
+        what = (
+            f"the states of {len(prompt):,} tokens. See whether it runs; the prompt is computed here "
+            "meanwhile"
+        )
+        _, found = self._in_turns(
+            asked, [one for part in features for one in part.values()], room, what
+        )
+        return Handover(found.pop(_LOGITS), found)
+
+    def read(self, prepared: Mapping[str, Array]) -> tuple[tuple[int, int, int], dict[str, Array]]:
+        """Let one of the servers read a picture; where it fails, the next one.
+
+        Args:
+            prepared: As a processor prepares it.
+
+        Returns:
+            How its rows of features lie, and those, as in `Encoded`.
+
+        Raises:
+            HandoffError: All of them failed; the message is that of the last.
+        """
+
+        def room(said: Mapping[str, Any]) -> dict[str, Array]:
+            (found,) = wire.room_for(said.get("arrays")) or ({},)
+            return found
+
+        what = "what it reads of a picture. See whether it runs, and ask again"
+        asked = {"arrays": wire.sizes_of([prepared])}
+        said, features = self._in_turns(asked, [*prepared.values()], room, what)
+        (part,) = _parts([said.get("grid")], [features])
+        return part.grid, features
+
+    def _in_turns(
+        self, asked: Mapping[str, Any], given: Sequence[Array], room: _Room, what: str
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
         first, most = next(self._turns), len(self.addresses)
         for number in range(most):
             address = self.addresses[(first + number) % most]
             try:
-                return self._ask(address, prompt)
+                return self._ask(address, asked, given, room, what)
             except HandoffError as error:
                 last = error
                 if self._closed:
@@ -217,14 +319,17 @@ class Prefills:
                 _LOG.warning("%s", error)
         raise last
 
-    def _ask(self, address: tuple[str, int], prompt: Sequence[int]) -> Handover:
+    def _ask(
+        self,
+        address: tuple[str, int],
+        asked: Mapping[str, Any],
+        given: Sequence[Array],
+        room: _Room,
+        what: str,
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Ask one server; return what it says, and its arrays, by name in their order."""
         server = f"Prefill server {address[0]}:{address[1]}"
-        asked: dict[str, Any] = {
-            "version": _VERSION,
-            "terms": self._terms,
-            "key": self._key,
-            "prompt": [int(token) for token in prompt],
-        }
+        told = {"version": _VERSION, "terms": self._terms, "key": self._key, **asked}
         try:
             with (
                 socket.create_connection(address, _CONNECT) as connection,
@@ -232,16 +337,17 @@ class Prefills:
             ):
                 connection.settimeout(_ANSWER)
                 here, there = (end()[0] for end in (connection.getsockname, connection.getpeername))
-                _send(connection, {**asked, "shared": here == there})
-                said = _receive(connection)
+                wire.send(connection, {**told, "shared": here == there}, given)
+                said = wire.receive(connection)
                 if "error" in said:
                     raise HandoffError(f"{server} refuses: {said['error']}")
                 _check(said, self._terms, server)
-                return self._arrays(connection, said.get("file"), len(prompt))
+                arrays = room(said)
+                _take(connection, said.get("file"), [*arrays.values()])
+                return said, arrays
         except (OSError, EOFError) as error:
             raise HandoffError(
-                f"{server} broke off: {error or type(error).__name__}; expected the states of {len(prompt):,} tokens. "
-                "See whether it runs; the prompt is computed here meanwhile."
+                f"{server} broke off: {error or type(error).__name__}; expected {what}."
             ) from error
 
     @contextmanager
@@ -257,27 +363,40 @@ class Prefills:
             with self._changed:
                 self._asked.discard(connection)
 
-    def _arrays(self, connection: socket.socket, name: object, tokens: int) -> Handover:
-        """Read the arrays, of sizes that this side knows."""
-        arrays = {
-            _LOGITS: np.empty(self._decoder.vocab_size, np.float32),
-            **{state: np.empty(*one) for state, one in sorted(_sizes(self._decoder, tokens))},
-        }
-        if name is None:
-            for array in arrays.values():
-                _fill(connection, array)
-        else:
-            if Path(str(name)).name != name or not str(name).startswith("qeff-zoo-"):
-                raise HandoffError(
-                    f"A prefill server names the file {name!r}; expected one of shared memory. Use a server of this "
-                    "version."
-                )
-            with (_SHARED / str(name)).open("rb") as file:
-                for array in arrays.values():
-                    if file.readinto(_bytes(array)) != array.nbytes:
-                        raise EOFError("the file is too short")
-            connection.sendall(b"\0")
-        return Handover(arrays.pop(_LOGITS), arrays)
+
+def _take(connection: socket.socket, name: object, arrays: Sequence[Array]) -> None:
+    """Fill arrays with what a server passes on."""
+    if name is None:
+        for array in arrays:
+            wire.fill(connection, array)
+        return
+    if Path(str(name)).name != name or not str(name).startswith("qeff-zoo-"):
+        raise HandoffError(
+            f"A prefill server names the file {name!r}; expected one of shared memory. Use a server of this version."
+        )
+    with (_SHARED / str(name)).open("rb") as file:
+        for array in arrays:
+            if file.readinto(wire.as_bytes(array)) != array.nbytes:
+                raise EOFError("the file is too short")
+    connection.sendall(b"\0")
+
+
+def _parts(grids: Any, groups: Sequence[Mapping[str, Array]]) -> list[Encoded]:
+    """Return pictures as another process has read them; who they are is told by their features alone."""
+    fits = isinstance(grids, list) and len(grids) == len(groups)
+    for grid, features in zip(grids, groups, strict=True) if fits else ():
+        rows = {len(array) if array.ndim == 2 else 0 for array in features.values()}
+        sizes = isinstance(grid, list) and len(grid) == 3 and all(type(one) is int for one in grid)
+        fits = fits and sizes and min(grid) > 0 and len(rows) == 1 and 0 not in rows
+    if not fits:
+        raise HandoffError(
+            f"Pictures lie as {str(grids)[:60]!r}; expected three sizes of each, and as many pictures as there are "
+            "features of. Use the same qeff-zoo on both sides."
+        )
+    return [
+        Encoded(digest=digest_of(features), features=features, grid=(grid[0], grid[1], grid[2]))
+        for grid, features in zip(grids, groups, strict=True)
+    ]
 
 
 def _sizes(decoder: Decoder, tokens: int) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
@@ -313,47 +432,3 @@ def _address(text: str) -> tuple[str, int]:
             f"Cannot reach a prefill server at {text!r}; expected HOST:PORT. Correct --prefill-from."
         )
     return host.strip("[]"), int(port)
-
-
-def _bytes(array: Array) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def _send(connection: socket.socket, said: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-    text = json.dumps(said).encode()
-    connection.sendall(len(text).to_bytes(_LENGTH, "big") + text)
-    for array in arrays:
-        connection.sendall(_bytes(array))
-
-
-def _receive(connection: socket.socket) -> dict[str, Any]:
-    length = np.empty(_LENGTH, np.uint8)
-    _fill(connection, length)
-    size = int.from_bytes(length.tobytes(), "big")
-    if size > _MOST_JSON:
-        raise HandoffError(
-            f"A message begins with {size:,} bytes of JSON; expected at most {_MOST_JSON:,}. See what is at that port."
-        )
-    text = np.empty(size, np.uint8)
-    _fill(connection, text)
-    try:
-        said = json.loads(text.tobytes())
-    except ValueError as error:
-        raise HandoffError(
-            f"A message is no JSON: {error}. Expected one of a hand-over. See what is at that port."
-        ) from error
-    if not isinstance(said, dict):
-        raise HandoffError(
-            f"A message is a JSON {type(said).__name__}; expected an object. See what is at that port."
-        )
-    return said
-
-
-def _fill(connection: socket.socket, array: Array) -> None:
-    """Read as many bytes as an array has into it."""
-    left = _bytes(array)
-    while left:
-        got = connection.recv_into(left)
-        if not got:
-            raise EOFError(f"{len(left):,} bytes are missing")
-        left = left[got:]

@@ -10,10 +10,12 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, Vision
 
@@ -24,7 +26,7 @@ class ImageTextToTextSession(MediaTextSession):
     Args:
         folder: The package.
         program: Its language model, opened.
-        vision: Its vision tower, opened.
+        vision: Its vision tower, opened; None of a package of --decode-only.
         chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`.
         prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
@@ -34,14 +36,14 @@ class ImageTextToTextSession(MediaTextSession):
     """
 
     part, argument, more = "image", "images", ("videos",)
-    reader: Vision
+    reader: Vision | Distant
 
     def __init__(
         self,
         folder: Path,
         program: Program,
         *,
-        vision: Program,
+        vision: Program | None = None,
         chosen: Mapping[str, Any],
         prefixes: PrefixChoices = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
@@ -53,7 +55,8 @@ class ImageTextToTextSession(MediaTextSession):
             read = {one.name for one in program.states if not one.written} & memory.keys()
             of_row = sum(memory[name][0].nbytes for name in read)
             feature_cache_bytes = max(feature_cache_bytes, of_row)
-        reader = Vision(vision, config, feature_cache_bytes, told)
+        reads = (config, feature_cache_bytes, told)
+        reader = Distant(None, *reads) if vision is None else Vision(vision, *reads)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: Any = None
         self._video_processor: Any = None
@@ -75,9 +78,8 @@ class ImageTextToTextSession(MediaTextSession):
             return given
         if self._processor is None:
             self._processor = load_image_processor(self.folder)
-            program = self.reader.program
-            if isinstance(program, Bounded) and program.most_patches:
-                self._processor = bounded(self._processor, program.most_patches)
+            if most := self._most_patches():
+                self._processor = bounded(self._processor, most)
         made: Prepared = self._processor([given])
         return made
 
@@ -95,7 +97,7 @@ class ImageTextToTextSession(MediaTextSession):
         """
         from qeff_zoo.media.videos import load_video_processor
 
-        self._check_reads_videos()
+        merged = self._check_reads_videos().merge ** 2
         if isinstance(given, Mapping):
             seconds = np.asarray(given.get(STEP_SECONDS, [1.0]), np.float32)
             grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
@@ -104,7 +106,7 @@ class ImageTextToTextSession(MediaTextSession):
             if self._video_processor is None:
                 self._video_processor = load_video_processor(self.folder)
             made = self._video_processor(given)
-        rows = len(made["pixel_values"]) // self.reader.tower.merge**2 if self.reader.tower else 0
+        rows = len(made["pixel_values"]) // merged
         if rows >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
@@ -152,14 +154,25 @@ class ImageTextToTextSession(MediaTextSession):
                 f"most {room:,}, the package's context. Give shorter ones, or build it with a larger --ctx-len."
             )
 
-    def _check_reads_videos(self) -> None:
+    def _check_reads_videos(self) -> Tower:
+        """Refuse videos where none are read; return what reads them."""
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
                 "expected one of Qwen2-VL or Qwen2.5-VL. Give it single frames as pictures (--image)."
             )
-        if isinstance(self.reader.program, Bounded):
+        if isinstance(self.reader, Distant) or isinstance(self.reader.program, Bounded):
             raise GenerationError(
-                "The prompt has videos, and the vision program of this package has fixed sizes, those of a picture; "
-                "expected none. Build the package for --target ort."
+                "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
+                "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."
             )
+        assert self.reader.tower is not None
+        return self.reader.tower
+
+    def _most_patches(self) -> int:
+        """Return how many patches a picture may have, where programs that read them have fixed sizes; else 0."""
+        if isinstance(self.reader, Distant):
+            shape = read_json(self.folder / "manifest.json")["spec"]["shape"]
+            return max(shape.get("patches", ()), default=0)
+        program = self.reader.program
+        return program.most_patches if isinstance(program, Bounded) else 0

@@ -87,6 +87,11 @@ class Insets:
         """Positions of the tokens that see others of their stretch."""
         return np.arange(self.stretches[0][1]) if self.prompt else self.places
 
+    @property
+    def by_grid(self) -> bool:
+        """Whether features and grids say all: nothing is a state, and no time counts faster or slower than steps."""
+        return all(part.pace == 1 for part in self.parts)
+
     def end(self, start: int, stop: int) -> int:
         """Return where a call may end that is to end at `stop`: not within a stretch that must be whole."""
         for begun, ended in self.stretches:
@@ -127,6 +132,7 @@ class Views(Insets):
     """Pictures that the text of a prompt reads by cross-attention."""
 
     parts: tuple[Viewed, ...]
+    by_grid = False
 
     def seen(self, start: int, stop: int, most: int) -> Array:
         """Tell which tiles the tokens at some positions see, (tokens, most, tiles).

@@ -119,7 +119,12 @@ class MediaTextSession(TextGenerationSession):
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
     ) -> Request:
         """Return a request of token ids with one for each row of features, as processors write them."""
-        parts = [self.reader.look(one) for one in prepared]
+        return self.request_of_parts(tokens, [self.reader.look(one) for one in prepared], **choices)
+
+    def request_of_parts(
+        self, tokens: Sequence[int], parts: Sequence[Encoded], **choices: Any
+    ) -> Request:
+        """As `request_written_out`, of pictures or sounds that have been read."""
         rows = sum(part.rows for part in parts)
         found = sum(token == self.placeholder for token in tokens)
         if found != rows:

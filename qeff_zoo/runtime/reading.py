@@ -5,12 +5,13 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from qeff_zoo.errors import HandoffError
 from qeff_zoo.runtime.insets import Encoded, Kind
 from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.program import Array, Program
@@ -20,18 +21,25 @@ class Reader:
     """Remembers what it has read up to a budget of memory; the least recently used goes first.
 
     Args:
-        program: Opened.
+        program: Opened; None where another process has it.
         config: config.json of the model.
         budget: Bytes of features that are kept.
         told: What the recipe says of pictures or sounds.
     """
 
     kind: ClassVar[Kind]
+    program: Program
 
     def __init__(
-        self, program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
+        self,
+        program: Program | None,
+        config: Mapping[str, Any],
+        budget: int,
+        told: Mapping[str, Any],
     ) -> None:
-        self.program, self._config, self._budget, self._told = program, config, budget, told
+        if program is not None:
+            self.program = program
+        self._config, self._budget, self._told = config, budget, told
         #: How what it reads is written into a prompt.
         self.layout = LAYOUTS[told.get("layout", "")]
         #: Bytes in use.
@@ -47,7 +55,7 @@ class Reader:
         Args:
             prepared: As the model's forward takes it.
         """
-        digest = _digest(prepared)
+        digest = digest_of(prepared)
         with self._in_use:  # any thread may prepare a request
             self.asked += 1
             if digest in self._known:
@@ -82,7 +90,26 @@ class Reader:
             self.used -= dropped.nbytes
 
 
-def _digest(prepared: Mapping[str, Array]) -> bytes:
+class Distant(Reader):
+    """Lets other processes read pictures, of a package of --decode-only, which has no program for that."""
+
+    kind = "pictures"
+    #: Returns how rows of features lie, and those; set by who reaches such a process.
+    ask: Callable[[Mapping[str, Array]], tuple[tuple[int, int, int], dict[str, Array]]] | None = (
+        None
+    )
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        if self.ask is None:
+            raise HandoffError(
+                "The package decodes alone (--decode-only) and reads no picture itself; expected a prefill server that "
+                "does. Serve it with --role decode and --prefill-from, or run a whole package."
+            )
+        grid, features = self.ask(prepared)
+        return Encoded(digest=digest, features=features, grid=grid)
+
+
+def digest_of(prepared: Mapping[str, Array]) -> bytes:
     """Name a picture or a sound by all that is read of it."""
     digest = hashlib.blake2b(digest_size=32)
     for name in sorted(prepared):

@@ -23,6 +23,7 @@ import numpy as np
 
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.insets import Insets
 from qeff_zoo.runtime.metrics import Timings
 from qeff_zoo.runtime.passages import Passages, Placing
 from qeff_zoo.runtime.prefix_cache import PrefixCache
@@ -158,19 +159,20 @@ class Scheduler:
         """Requests with a row."""
         return len(self._seats)
 
-    def run_prompt(self, prompt: Sequence[int]) -> Array:
+    def run_prompt(self, prompt: Sequence[int], insets: Insets | None = None) -> Array:
         """Run a prompt in row 0, in the calls that a request's is run in; nothing else must be there.
 
         Args:
             prompt: Token ids that fit into the context.
+            insets: Its pictures.
 
-        Returns:
-            The logits after it, (vocab,).
+        Returns: The logits after it, (vocab,).
         """
-        keys, length = self._prefixes.keys(prompt), self._decoder.sizes.prefill_seq_len
+        keys, length = self._prefixes.keys(prompt, insets), self._decoder.sizes.prefill_seq_len
         done, logits = self._prefixes.restore(keys, 0, 0), np.empty(0, np.float32)
         while done < len(prompt):
-            piece = Piece(prompt[done : done + length], done)
+            stop = done + length if insets is None else insets.end(done, done + length)
+            piece = Piece(prompt[done:stop], done, insets)
             logits = self._decoder.prefill({0: piece})[0]
             done += len(piece.tokens)
             self._prefixes.save(keys, 0, done)

@@ -107,7 +107,7 @@ def open_session(
         choices |= {program.role: opens(program.role) for program in before}
         others = {one.role for one in package.programs} & beside - {*ROLES}
         choices |= {role: partial(opens, role) for role in others}  # where it is asked for
-        if before and task.role == "decoder":
+        if task.before and task.role == "decoder":
             choices["chosen"] = package.manifest["spec"]["task"]
         session: Session = task.session()(package.path, observed, **choices)
     if blocks:

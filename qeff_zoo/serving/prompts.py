@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from qeff_zoo.errors import AdapterError, BusyError, ContextLengthError, GenerationError
+from qeff_zoo.errors import (
+    AdapterError,
+    BusyError,
+    ContextLengthError,
+    GenerationError,
+    HandoffError,
+)
 from qeff_zoo.media.fetching import fetch_image, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
@@ -270,5 +276,7 @@ def blaming(param: str, code: str = "invalid_value") -> Iterator[None]:
         raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
     except AdapterError as error:  # unloaded since it was asked for
         raise ApiError(404, str(error), param="model", code="model_not_found") from error
+    except HandoffError as error:  # no client is to blame for it
+        raise ApiError(503, str(error), code="prefill_unavailable") from error
     except GenerationError as error:
         raise ApiError(400, str(error), param=param, code=code) from error

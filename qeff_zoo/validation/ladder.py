@@ -76,7 +76,7 @@ def validate(
         request["device"] = device and asdict(device)
         request["runs"] = [run.sequence for run in trial.runs] if chosen else []
         heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
-        reference = process.ask(request, step, {**chosen, **_shown(trial), **heard})
+        reference = process.ask(request, step, {**chosen, **shown(trial), **heard})
     judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,
@@ -133,8 +133,8 @@ def _chosen(trial: Trial) -> dict[str, Array]:
     }
 
 
-def _shown(trial: Trial) -> dict[str, Array]:
-    """Return the pictures or sounds in the sequences, as `reference` takes them."""
+def shown(trial: Trial) -> dict[str, Array]:
+    """Return the pictures or sounds in the sequences of a trial, by name, as `reference` takes them."""
     return {
         f"media.{number}.{place}.{name}": array
         for number, found in enumerate(trial.media)

@@ -14,7 +14,8 @@ from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
-from qeff_zoo.runtime.vision import GRID
+from qeff_zoo.runtime.reading import Distant
+from qeff_zoo.runtime.vision import GRID, Vision
 
 #: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
@@ -37,8 +38,9 @@ def insert(
         sequences: Token ids; they stay as long as they are, or end with one of them and one more token.
 
     Returns:
-        The sequences, and what was put into each.
+        The sequences, and what was put into each: nothing of a package that has no program which reads it.
     """
+    places = () if isinstance(session.reader, Distant) else _PLACES
     every = sounds(session) if isinstance(session, AudioTextToTextSession) else _pictures(session)
     reserved = set(_tokens(session.config))
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
@@ -49,7 +51,7 @@ def insert(
         whole: list[int] = []
         found: list[Prepared] = []
         done = 0
-        for place in _PLACES[number % len(_PLACES)]:
+        for place in places[number % len(_PLACES)] if places else ():
             one = next(every)
             run = session.run_of(session.reader.look(one))
             between = (text + [plain] * place)[done:place]
@@ -104,6 +106,7 @@ def noise(
         size: Height and width in rows of features, where the tower takes any.
         random: Draws.
     """
+    assert isinstance(session.reader, Vision)
     tower, found = session.reader.tower, dict[str, Any]()
     tensor = session.reader.program.inputs["pixel_values"]
     shape = [one for one in tensor.shape if isinstance(one, int)]

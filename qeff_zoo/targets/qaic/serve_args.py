@@ -130,6 +130,12 @@ def _serve_pair(prefill: Package, decode: Package | None) -> ServeArgs:
             prefill,
             f"is of another checkpoint than {str(decode.path)!r}; expected the same. Build both of one.",
         )
+    if len(prefill.programs) > 1:
+        raise refused(
+            prefill,
+            "reads pictures beside its prompts; expected text alone, since nothing public says how vllm-qaic hands "
+            "over prompts with pictures. Run `qeff-zoo serve` with --role prefill, and with --role decode.",
+        )
     halves = {"prefill": prefill, "decode": decode}
     folders = {half: _folders_of(package)["decoder"] for half, package in halves.items()}
     compiled = {half: Compiled(package, folders) for half, package in halves.items()}

@@ -152,7 +152,7 @@ class QaicProgram:
         #: None where the cards keep the states.
         self.memory: Memory | None = None
         self._slices: Slices | None = None
-        if half:
+        if half and self.states:
             self._hand_over(running, api, {one.name: one for one in found}, gives=half == "gives")
 
     def together(
