@@ -155,6 +155,9 @@ class Images(Media):
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
+        video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too.
+        pace: Rotary positions that a second of a video takes, unless the vision config says `tokens_per_second`; 0
+            where each of its steps takes one.
     """
 
     token: str = "image_token_id"
@@ -170,6 +173,8 @@ class Images(Media):
     merged: bool = False
     positions: str = ""
     crossing: str = ""
+    video: str = ""
+    pace: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

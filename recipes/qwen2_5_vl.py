@@ -16,7 +16,7 @@ RECIPE = Recipe(
     task="image-text-to-text",
     special="Patches of pictures of any size; windows in most vision layers; RoPE over time, row and column.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
-    images=Images(patches=True, axes=3, types="mm_token_type_ids"),
+    images=Images(patches=True, axes=3, types="mm_token_type_ids", video="video_token_id", pace=4),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Images, Tiny
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, TOKENS
@@ -13,6 +13,7 @@ RECIPE = replace(
     model_type="qwen2_vl",
     architectures=("Qwen2VLForConditionalGeneration",),
     special="Patches of pictures of any size, packed into one sequence; RoPE over time, row and column.",
+    images=Images(patches=True, axes=3, types="mm_token_type_ids", video="video_token_id"),
     tiny=(
         Tiny(
             config={

@@ -160,6 +160,13 @@ def _add_run(commands: Any) -> None:
         help="picture, or its URL, for a package that reads those; may be given several times",
     )
     parser.add_argument(
+        "--video",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="GIF, WebP, APNG or folder of frames, for a package that reads videos; may be given several times",
+    )
+    parser.add_argument(
         "--label",
         action="append",
         default=[],

@@ -85,11 +85,16 @@ def _hears(task: str) -> bool:
 
 def _given(task: str, prompts: list[str], arguments: argparse.Namespace) -> list[str]:
     """Return what the packages of a task read; refuse what they do not."""
-    images, shown = arguments.image, arguments.image or arguments.sound
+    images, shown = arguments.image, arguments.image or arguments.video or arguments.sound
     sees_text = task in NAMES and find(task).reads == "text" and "vision" in find(task).parts
+    if arguments.video and not sees_text:
+        raise GenerationError(
+            f"--video does not apply to {task}; expected a package for image-text-to-text. Leave it out."
+        )
     if sees_text or (_hears(task) and not images):
         if shown and len(prompts) != 1:
-            what = "--image belongs" if images else "recordings belong"
+            flag = "--image" if images else "--video" if arguments.video else ""
+            what = f"{flag} belongs" if flag else "recordings belong"
             raise GenerationError(
                 f"There are {len(prompts)} prompts, and {what} to one; expected one. Give --prompt once, and run them "
                 "one by one."
@@ -167,6 +172,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         grammar=_grammar(arguments),
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
+        **({"videos": [arguments.video]} if arguments.video else {}),
         **({"sounds": [arguments.sound]} if arguments.sound else {}),
         **_languages(arguments),
         **({"blocks": arguments.block} if arguments.block else {}),

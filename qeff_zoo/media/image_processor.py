@@ -230,7 +230,7 @@ def image_processor(
         )
     _, defaults = PROCESSORS[name]
     given = {key: value for key, value in {**document, **changes}.items() if value is not None}
-    return ImageProcessor(name, _standard({**defaults, **given}))
+    return ImageProcessor(name, standard({**defaults, **given}))
 
 
 def load_image_processor(
@@ -275,7 +275,7 @@ _SIZES = (
 )  # fmt: skip
 
 
-def _standard(settings: dict[str, Any]) -> dict[str, Any]:
+def standard(settings: dict[str, Any]) -> dict[str, Any]:
     """Bring settings to one form: sizes by name, and old names replaced."""
     square = settings["default_to_square"]
     size = settings["size"]

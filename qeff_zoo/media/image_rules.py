@@ -244,22 +244,37 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     Returns `pixel_values` (patches of all pictures, numbers of one) and `image_grid_thw` (n, 3): frames, rows and
     columns of each.
     """
-    patch, merge, frames = (
-        settings[name] for name in ("patch_size", "merge_size", "temporal_patch_size")
-    )
     size, rows, grids = settings["size"], [], []
     for image in images:
         if settings["do_resize"]:
-            wanted = smart_size(image, patch * merge, size["shortest_edge"], size["longest_edge"])
+            factor = settings["patch_size"] * settings["merge_size"]
+            wanted = smart_size(image, factor, size["shortest_edge"], size["longest_edge"])
             image = resize(image, *wanted, settings["resample"])
         array = np.asarray(numbers(image, settings), np.float32)
-        high, wide = array.shape[1] // patch, array.shape[2] // patch
-        blocks = array.reshape(3, high // merge, merge, patch, wide // merge, merge, patch)
-        blocks = blocks.transpose(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
-        blocks = np.broadcast_to(blocks, (*blocks.shape[:5], frames, patch, patch))
-        rows.append(blocks.reshape(high * wide, 3 * frames * patch * patch))
-        grids.append([1, high, wide])
+        made, grid = patches_of_frames(array[None], settings)
+        rows.append(made)
+        grids.append(grid)
     return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
+
+
+def patches_of_frames(
+    frames: NDArray[np.float32], settings: Settings
+) -> tuple[NDArray[np.float32], list[int]]:
+    """Cut frames (n, 3, height, width) into patches of several frames each; the last is repeated to fill up.
+
+    Returns the patches in the order in which they are merged, and steps of time, rows and columns.
+    """
+    patch, merge, deep = (
+        settings[name] for name in ("patch_size", "merge_size", "temporal_patch_size")
+    )
+    filling = np.repeat(frames[-1:], -len(frames) % deep, axis=0)
+    frames = np.concatenate([frames, filling])
+    steps, high, wide = len(frames) // deep, frames.shape[2] // patch, frames.shape[3] // patch
+    blocks = frames.reshape(
+        steps, deep, 3, high // merge, merge, patch, wide // merge, merge, patch
+    ).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    made = blocks.reshape(steps * high * wide, 3 * deep * patch * patch)
+    return made, [steps, high, wide]
 
 
 def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:

@@ -14,7 +14,6 @@ from typing import Any
 from qeff_zoo.errors import BusyError, GenerationError, HandoffError
 from qeff_zoo.runtime.answers import Answer, Delta, Request
 from qeff_zoo.runtime.handoff import Prefills
-from qeff_zoo.runtime.insets import Views
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 
@@ -263,11 +262,11 @@ class Engine:
 
     def _hand_over(self, answers: list[Answer]) -> None:
         """Let other processes compute the prompts of what was submitted together; then it joins in any case."""
-        # Others know neither passages nor the adapters that are loaded here, nor pictures that are a state.
+        # Others know neither passages nor the adapters that are loaded here, nor all that pictures may be.
         prompts = [
             answer
             for answer in answers
-            if not isinstance(answer.request.insets, Views)
+            if (answer.request.insets is None or answer.request.insets.by_grid)
             and not answer.adapter.digest
             and not answer.request.blocks
         ]

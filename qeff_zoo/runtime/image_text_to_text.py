@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image-text-to-text package as a session: pictures and prompts in, generated text and metrics out."""
+"""An image-text-to-text package as a session: pictures, videos and prompts in, generated text and metrics out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
+from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.vision import Vision
+from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, Vision
 
 
 class ImageTextToTextSession(MediaTextSession):
@@ -28,7 +35,7 @@ class ImageTextToTextSession(MediaTextSession):
         GenerationError: Another task's package, or the KV cache does not fit into memory.
     """
 
-    part, argument = "image", "images"
+    part, argument, more = "image", "images", ("videos",)
     reader: Vision | Distant
 
     def __init__(
@@ -52,6 +59,7 @@ class ImageTextToTextSession(MediaTextSession):
         reader = Distant(None, *reads) if vision is None else Vision(vision, *reads)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: Any = None
+        self._video_processor: Any = None
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a picture that the vision program takes.
@@ -74,6 +82,92 @@ class ImageTextToTextSession(MediaTextSession):
                 self._processor = bounded(self._processor, most)
         made: Prepared = self._processor([given])
         return made
+
+    def prepare_video(self, given: Any) -> Prepared:
+        """Make the arrays of a video that the vision program takes.
+
+        Args:
+            given: As of `media.videos.read_video`, or what a processor has prepared: `pixel_values_videos`,
+                `video_grid_thw`, and `second_per_grid_ts` (1 where it is not there).
+
+        Raises:
+            MediaError: It cannot be read.
+            CheckpointError: The package does not say how videos are prepared.
+            GenerationError: The package reads no videos, or not one that is as long.
+        """
+        from qeff_zoo.media.videos import load_video_processor
+
+        merged = self._check_reads_videos().merge ** 2
+        if isinstance(given, Mapping):
+            seconds = np.asarray(given.get(STEP_SECONDS, [1.0]), np.float32)
+            grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
+            made: Prepared = {"pixel_values": pixels, GRID: grid, STEP_SECONDS: seconds}
+        else:
+            if self._video_processor is None:
+                self._video_processor = load_video_processor(self.folder)
+            made = self._video_processor(given)
+        rows = len(made["pixel_values"]) // merged
+        if rows >= (room := self.decoder.sizes.ctx_len):
+            raise GenerationError(
+                f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
+                "fewer or smaller frames, or build it with a larger --ctx-len."
+            )
+        return made
+
+    def request(
+        self, prompt: Prompt, *, chat: bool = False, videos: Sequence[Any] = (), **choices: Any
+    ) -> Request:
+        """As of `MediaTextSession`; videos, too, in the prompt's order.
+
+        With `chat`, pictures come first, then videos, then the text.
+        """
+        if not videos:
+            return super().request(prompt, chat=chat, **choices)
+        pictures: Sequence[Any] = choices.pop(self.argument, ())
+        films = [self.prepare_video(one) for one in videos]
+        text = prompt if isinstance(prompt, str) else None
+        if chat and text is not None:
+            kinds = [*["image"] * len(pictures), *["video"] * len(films)]
+            content = [*({"type": kind} for kind in kinds), {"type": "text", "text": text}]
+            tokens = self.encode_chat([{"role": "user", "content": content}])
+        else:
+            tokens = [*self._read(prompt)]
+        film = self._id(self.told["video"])
+        self._check_count(tokens, self.marker, len(pictures))
+        self._check_count(tokens, film, len(films), "videos")
+        left = {self.marker: map(self.prepare, pictures), film: iter(films)}
+        prepared = [next(left[token]) for token in tokens if token in left]
+        # What stands in a feature's place is not read: one token does for both.
+        same = [self.marker if token == film else token for token in tokens]
+        made = self.request_of(same, prepared, **choices)
+        self._check_time(made)
+        return made if text is None else replace(made, text=text)
+
+    def _check_time(self, made: Request) -> None:
+        """Time may count faster than tokens; tables of rotary positions end with the context."""
+        assert made.insets is not None
+        assert made.insets.axes is not None
+        reached, room = int(made.insets.axes.max()) + 1, self.decoder.sizes.ctx_len
+        if reached > room:
+            raise GenerationError(
+                f"The videos of the prompt last up to rotary position {reached:,}; expected at "
+                f"most {room:,}, the package's context. Give shorter ones, or build it with a larger --ctx-len."
+            )
+
+    def _check_reads_videos(self) -> Tower:
+        """Refuse videos where none are read; return what reads them."""
+        if not self.told.get("video"):
+            raise GenerationError(
+                f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
+                "expected one of Qwen2-VL or Qwen2.5-VL. Give it single frames as pictures (--image)."
+            )
+        if isinstance(self.reader, Distant) or isinstance(self.reader.program, Bounded):
+            raise GenerationError(
+                "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
+                "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."
+            )
+        assert self.reader.tower is not None
+        return self.reader.tower
 
     def _most_patches(self) -> int:
         """Return how many patches a picture may have, where programs that read them have fixed sizes; else 0."""

@@ -23,6 +23,7 @@ class Encoded:
         grid: Time, height and width in rows of features; or tiles, and the rows and columns in which they lie.
         seconds: That it took to read it; 0 where it was known.
         kind: What it is counted with.
+        pace: Rotary positions from one step of a video's time to the next.
     """
 
     digest: bytes
@@ -30,6 +31,7 @@ class Encoded:
     grid: tuple[int, int, int] = (1, 1, 1)
     seconds: float = 0.0
     kind: Kind = "pictures"
+    pace: float = 1.0
 
     @property
     def rows(self) -> int:
@@ -85,6 +87,11 @@ class Insets:
         """Positions of the tokens that see others of their stretch."""
         return np.arange(self.stretches[0][1]) if self.prompt else self.places
 
+    @property
+    def by_grid(self) -> bool:
+        """Whether features and grids say all: nothing is a state, and no time counts faster or slower than steps."""
+        return all(part.pace == 1 for part in self.parts)
+
     def end(self, start: int, stop: int) -> int:
         """Return where a call may end that is to end at `stop`: not within a stretch that must be whole."""
         for begun, ended in self.stretches:
@@ -104,7 +111,8 @@ class Insets:
         known = self.axes[:, start:stop]
         if (more := stop - max(start, self.axes.shape[1])) <= 0:
             return known
-        begun = int(self.axes.max()) + 1 + max(start - self.axes.shape[1], 0)
+        # As `generate` does: from the last token, also where the time of a video went beyond it.
+        begun = int(self.axes[:, -1].max()) + 1 + max(start - self.axes.shape[1], 0)
         behind = np.broadcast_to(np.arange(begun, begun + more), (len(known), more))
         return np.concatenate([known, behind], axis=1)
 
@@ -124,6 +132,7 @@ class Views(Insets):
     """Pictures that the text of a prompt reads by cross-attention."""
 
     parts: tuple[Viewed, ...]
+    by_grid = False
 
     def seen(self, start: int, stop: int, most: int) -> Array:
         """Tell which tiles the tokens at some positions see, (tokens, most, tiles).
@@ -209,6 +218,8 @@ def _axes(length: int, pictures: Sequence[Encoded], starts: Sequence[int]) -> Ar
         axes[:, done:start] = np.arange(at, at + start - done)
         at += start - done
         lie = np.indices(picture.grid).reshape(3, -1)
+        # float32, and cut off: so a model's own forward counts
+        lie[0] = (lie[0].astype(np.float32) * np.float32(picture.pace)).astype(np.int64)
         done = start + lie.shape[1]
         axes[:, start:done] = at + lie
         at += max(picture.grid[1:])

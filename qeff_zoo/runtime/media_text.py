@@ -40,6 +40,8 @@ class MediaTextSession(TextGenerationSession):
     #: What prompts have: the type of a part of a message, and the argument of a request.
     part: ClassVar[str]
     argument: ClassVar[str]
+    #: Further arguments of a request that are lists for each prompt.
+    more: ClassVar[tuple[str, ...]] = ()
 
     reader: Any
 
@@ -149,19 +151,25 @@ class MediaTextSession(TextGenerationSession):
             **choices: As of `TextGenerationSession.generate`, and `argument`: pictures or sounds of the prompt; of
                 several prompts, a list of those for each.
         """
-        given: Sequence[Any] = choices.pop(self.argument, ())
         every = [prompts] if isinstance(prompts, str) else [*prompts]
-        shown = [given] if isinstance(prompts, str) else given or [()] * len(every)
-        if len(shown) != len(every):
-            raise GenerationError(
-                f"There are {self._nouns} for {len(shown)} prompts, and {len(every)} prompts; expected a list of "
-                f"{self._nouns} for each. Give an empty list where a prompt has none."
-            )
+        names = [name for name in (self.argument, *self.more) if name in choices]
+        shown = {name: choices.pop(name) for name in names}
+        if isinstance(prompts, str):
+            shown = {name: [given] for name, given in shown.items()}
+        for name, given in shown.items():
+            if given and len(given) != len(every):
+                nouns = self._nouns if name == self.argument else name
+                raise GenerationError(
+                    f"There are {nouns} for {len(given)} prompts, and {len(every)} prompts; expected a list of "
+                    f"{nouns} for each. Give an empty list where a prompt has none."
+                )
         requests = [
             one
             if isinstance(one, Request)
-            else self.request(one, **{**choices, self.argument: of_one})
-            for one, of_one in zip(every, shown, strict=True)
+            else self.request(
+                one, **choices, **{name: given[at] for name, given in shown.items() if given}
+            )
+            for at, one in enumerate(every)
         ]
         return super().generate(requests, stream=stream)
 
@@ -182,12 +190,12 @@ class MediaTextSession(TextGenerationSession):
             whole += self.run_of(next(left)) if token == self.marker else [token]
         return whole
 
-    def _check_count(self, tokens: Sequence[int], marker: int, parts: int) -> None:
-        count = sum(token == marker for token in tokens)
+    def _check_count(self, tokens: Sequence[int], marker: int, parts: int, nouns: str = "") -> None:
+        count, nouns = sum(token == marker for token in tokens), nouns or self._nouns
         if count != parts:
             shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
             raise GenerationError(
-                f"The prompt has {count} places for {self._nouns}, and there are {parts} {self._nouns}; expected as "
+                f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as "
                 f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."
             )
 

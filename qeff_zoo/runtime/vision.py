@@ -13,6 +13,8 @@ from qeff_zoo.runtime.reading import Reader
 
 #: What a processor says of a picture that was cut into patches: time, height and width in patches.
 GRID = "image_grid_thw"
+#: What it says of a video beside that: how long each step of its time takes.
+STEP_SECONDS = "second_per_grid_ts"
 
 
 class Vision(Reader):
@@ -53,7 +55,17 @@ class Vision(Reader):
                 **self.tower.describe((frames, height, width)),
             }
         grid = frames, height // self.tower.merge, width // self.tower.merge
-        return Encoded(digest=digest, features=self._run(told), grid=grid)
+        return Encoded(
+            digest=digest, features=self._run(told), grid=grid, pace=self._pace(prepared)
+        )
+
+    def _pace(self, prepared: Mapping[str, Array]) -> float:
+        """Return how many rotary positions a step of time takes, which a picture has one of."""
+        usual = self._told.get("pace")
+        if not usual or STEP_SECONDS not in prepared:
+            return 1.0
+        each_second = self._config["vision_config"].get("tokens_per_second", usual)
+        return float(np.float32(each_second) * np.float32(prepared[STEP_SECONDS].reshape(())))
 
     def _look_at_column(
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Videos among text: as the unpatched model answers, whoever else is there; and what is refused."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from qeff_zoo import pipeline
+from qeff_zoo.choices import Request
+from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.pixels import resize
+from qeff_zoo.media.videos import load_video_processor
+from qeff_zoo.package import Package
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.store import Store
+from qeff_zoo.validation import tiny_models
+
+PICTURE, VIDEO, LENGTH = 200, 201, 6
+SIZES = {"patch_size": 4, "merge_size": 2, "temporal_patch_size": 2}
+PROCESSOR = {**SIZES, "size": {"shortest_edge": 64, "longest_edge": 512}}
+
+
+@pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl"])
+def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
+    folder = tmp_path_factory.mktemp("videos")
+    recipe = find_recipe(request.param)
+    checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
+    words = {f"w{number}": number for number in range(257)}
+    words |= {"<image>": words.pop("w200"), "<video>": words.pop("w201")}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(checkpoint / "tokenizer.json"))
+    (checkpoint / "chat_template.jinja").write_text(
+        "{% for part in messages[0].content %}"
+        "{{ '<' + part.type + '> ' if part.type != 'text' else part.text }}{% endfor %}"
+    )
+    said = {"image_processor_type": "Qwen2VLImageProcessor", **PROCESSOR}
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps(said))
+    (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    asked = Request(prefill_seq_len=8, ctx_len=64, full_batch_size=2)
+    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    return done.package, checkpoint
+
+
+def film(count: int, seed: int, height: int = 16, width: int = 24) -> list[Any]:
+    return [*np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), np.uint8)]
+
+
+#: Tokens, pictures and videos: one that chunks of eight cut, one of three frames behind a picture, two, text alone.
+CASES: list[tuple[list[int], list[Any], list[Any]]] = [
+    ([3, VIDEO, 10, 11, 12], [], [film(5, 1)]),
+    ([3, PICTURE, 4, VIDEO, *range(10, 18)], film(1, 2), [film(3, 3)]),
+    ([3, 5, 6, 7, 8, 9], [], []),
+    ([VIDEO, 4, 5, VIDEO, 9], [], [film(4, 4, 16, 16), film(1, 5)]),
+    ([3, VIDEO, 10, 11, 12], [], [film(5, 6)]),
+]
+
+
+def processed(session: Any, case: tuple[list[int], list[Any], list[Any]]) -> dict[str, Any]:
+    """Return what the model's own forward takes, as transformers' processor writes it."""
+    tokens, pictures, films = case
+    seen = {PICTURE: [session.prepare(one) for one in pictures], VIDEO: []}
+    seen[VIDEO] = [session.prepare_video(one) for one in films]
+    left, ids = {token: iter(every) for token, every in seen.items()}, list[int]()
+    for token in tokens:
+        grid = next(left[token])["image_grid_thw"] if token in left else None
+        ids += [token] * (1 if grid is None else int(grid.prod()) // 4)
+    found: dict[str, Any] = {"input_ids": torch.tensor([ids])}
+    types = {PICTURE: 1, VIDEO: 2}
+    found["mm_token_type_ids"] = torch.tensor([[types.get(token, 0) for token in ids]])
+    for token, pixels, grids in (
+        (PICTURE, "pixel_values", "image_grid_thw"),
+        (VIDEO, "pixel_values_videos", "video_grid_thw"),
+    ):
+        if every := seen[token]:
+            found[pixels] = torch.from_numpy(np.concatenate([one["pixel_values"] for one in every]))
+            found[grids] = torch.from_numpy(
+                np.concatenate([one["image_grid_thw"] for one in every])
+            )
+    if films and session.config["model_type"] == "qwen2_5_vl":
+        seconds = np.concatenate([one["second_per_grid_ts"] for one in seen[VIDEO]])
+        found["second_per_grid_ts"] = torch.from_numpy(seconds)
+    return found
+
+
+def slowed(session: Any) -> None:
+    """Let frames lie so far apart that positions in time, no whole numbers, go beyond those of rows and columns."""
+    made = session.prepare_video
+
+    def prepare(given: Any) -> Mapping[str, Any]:
+        return {**made(given), "second_per_grid_ts": np.array([4.3], np.float32)}
+
+    session.prepare_video = prepare
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["as-it-is", "slow"])
+def test_answers_are_those_of_generate(built: tuple[Package, Path], slow: bool) -> None:
+    """Prefill in chunks that cut videos, rows with and without them, decoding, known beginnings."""
+    session: Any = open_session(built[0], threads=1)
+    if slow:
+        slowed(session)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(built[1]).eval()
+    expected = []
+    for case in CASES:
+        given = processed(session, case)
+        made = model.generate(
+            **given, max_new_tokens=LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+        expected.append(made[0, given["input_ids"].shape[1] :].tolist())
+    assert expected[0] != expected[4], "videos make no difference"
+    prompts, pictures, films = ([*one] for one in zip(*CASES, strict=True))
+    for _ in range(2):  # the second time from what is known of prompts
+        answers = session.generate(
+            prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
+        )
+        assert [answer.token_ids for answer in answers] == expected
+    assert session.metrics.encoded_pictures == 0
+    assert session.metrics.reused_tokens > 0
+
+
+@pytest.mark.parametrize("case", [0, 1, 3])
+def test_logits_are_those_of_the_forward(built: tuple[Package, Path], case: int) -> None:
+    """Behind a prompt that is run in chunks, and behind one token more."""
+    session: Any = open_session(built[0], threads=1)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(built[1]).eval()
+    tokens, pictures, films = CASES[case]
+    asked = session.request(tokens, images=pictures, videos=films, generation_len=2)
+    given, end = processed(session, CASES[case]), len(asked.prompt)
+    for start in range(0, end, 8):
+        piece = Piece(asked.prompt[start : start + 8], start, asked.insets)
+        logits = session.decoder.prefill({1: piece})[1]
+    behind = session.decoder.decode({1: Piece([7], end, asked.insets)})[1]
+    for got in (logits, behind):
+        with torch.no_grad():
+            right = model(**given).logits[0, -1].numpy()
+        assert np.abs(got - right).max() <= 2e-5 * right.std()
+        for name, one in (("input_ids", 7), ("mm_token_type_ids", 0)):
+            given[name] = torch.cat([given[name], torch.tensor([[one]])], 1)
+
+
+def test_frames_are_resized_nearly_as_by_torch() -> None:
+    """transformers resizes frames by torchvision, whose rounding is another; less than one number in fifty differs."""
+    (frame,) = film(1, 9, 120, 160)
+    given = torch.from_numpy(frame).permute(2, 0, 1)[None]
+    made = torch.nn.functional.interpolate(given, (84, 112), mode="bicubic", antialias=True)
+    apart = np.abs(made[0].permute(1, 2, 0).numpy().astype(int) - resize(frame, 84, 112, 3))
+    assert apart.max() <= 2
+    assert (apart > 0).mean() <= 0.02
+
+
+def test_the_command_plays_an_animation(
+    built: tuple[Package, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the frames by themselves, but with its own times; a folder of frames is one, too."""
+    frames = [Image.fromarray(one) for one in film(4, 1)]
+    frames[0].save(
+        tmp_path / "clip.png", save_all=True, append_images=frames[1:], duration=500, loop=0
+    )
+    (tmp_path / "folder").mkdir()
+    for place, frame in enumerate(frames):
+        frame.save(tmp_path / "folder" / f"{place}.png")
+    session: Any = open_session(built[0], threads=1)
+    clip, folder = (session.prepare_video(tmp_path / name) for name in ("clip.png", "folder"))
+    assert (clip["pixel_values"] == folder["pixel_values"]).all()
+    assert clip["second_per_grid_ts"] == [1]
+    assert folder["second_per_grid_ts"] == np.float32(2 / 24)
+    told = ["run", str(built[0].path), "--chat", "--video", str(tmp_path / "clip.png"), "--json"]
+    assert main([*told, "--generation-len", str(LENGTH), "--prompt", "w6 w7"]) == 0
+    said = json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"]
+    films = [tmp_path / "clip.png"]
+    answer = session.generate("<video> w6 w7", videos=films, generation_len=LENGTH)[0]
+    assert said == answer.token_ids
+    assert session.reader.look(clip).digest != session.reader.look(folder).digest
+
+
+def test_bad_videos_are_refused(built: tuple[Package, Path], tmp_path: Path) -> None:
+    session: Any = open_session(built[0], threads=1)
+    (tmp_path / "empty").mkdir()
+    for videos, prompt, error, words in (
+        ([[]], [3, VIDEO], MediaError, "no frames"),
+        ([tmp_path / "empty"], [3, VIDEO], MediaError, "no frames"),
+        ([film(1, 1) + film(1, 1, 20)], [3, VIDEO], MediaError, "of 2 sizes"),
+        (["clip.mp4"], [3, VIDEO], MediaError, "ffmpeg -i clip.mp4"),
+        ([film(2, 1)] * 2, [3, VIDEO], GenerationError, r"1 places for videos.*2 videos"),
+        ([film(60, 1)], [3, VIDEO], GenerationError, r"180 tokens.*--ctx-len"),
+    ):
+        with pytest.raises(error, match=words):
+            session.request(prompt, videos=videos, generation_len=4)
+    assert session.reader.read == 0
+    if session.told.get("pace"):
+        made = {**session.prepare_video(film(6, 1)), "second_per_grid_ts": np.array([8.3])}
+        session.prepare_video = lambda _: made
+        with pytest.raises(GenerationError, match=r"rotary position.*--ctx-len"):
+            session.request([3, VIDEO], videos=[film(6, 1)], generation_len=4)
+    session.told = {name: value for name, value in session.told.items() if name != "video"}
+    with pytest.raises(GenerationError, match="reads pictures alone"):
+        type(session).prepare_video(session, film(2, 1))
+
+
+def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:
+    """A frame shown twice is a picture, and an odd last frame is repeated; frames are taken at equal distances."""
+    said = {**PROCESSOR, "do_sample_frames": True, "fps": 2, "min_frames": 2}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    shots = film(9, 7, 21, 33)
+    every = [Image.fromarray(one) for one in shots]
+    every[0].save(tmp_path / "a.png", save_all=True, append_images=every[1:], duration=250)
+    process = load_video_processor(tmp_path)
+    found = process(tmp_path / "a.png")  # 2.25 s: four frames of nine
+    picture = image_processor({"image_processor_type": "Qwen2VLImageProcessor", **PROCESSOR})
+    assert found["image_grid_thw"].tolist() == [[2, *picture([shots[0]])["image_grid_thw"][0, 1:]]]
+    parts = found["pixel_values"].reshape(2, -1, 3, 2, 16)
+    for place, chosen in enumerate((0, 2, 4, 6)):
+        right = picture([shots[chosen]])["pixel_values"].reshape(-1, 3, 2, 16)[:, :, 0]
+        np.testing.assert_allclose(parts[place // 2, :, :, place % 2], right, atol=5e-7)
+    assert found["second_per_grid_ts"] == np.float32(2 / (4 / 9 * 4))
+    with pytest.raises(MediaError, match="no times"):
+        process(shots)
