@@ -20,6 +20,7 @@ from qeff_zoo.passes import (
     position_tables,
     rotary,
     sequences,
+    whole_numbers,
 )
 from qeff_zoo.semantic.domains import LAYERS, SEMANTIC
 from qeff_zoo.weights.external_data import placeholder
@@ -422,6 +423,27 @@ def test_parts_of_a_sequence_become_slices(sizes: Any, place: int, first: int, l
     data = normal(0, 2, 7)
     onnx_passes.RemoveUnusedNodesPass()(model)
     np.testing.assert_array_equal(run(model, x=data), data[:, first:last])
+
+
+# --- whole numbers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("divisor", "count"), [(5.0, 1), (2.5, 0)])
+def test_whole_numbers_are_divided_as_such(divisor: float, count: int) -> None:
+    """Rounded down as torch does, also below zero; what is divided by no whole number stays."""
+    whole = ir.DataType.INT64
+    x, by = value("x", whole, [None]), weight("by", np.array(divisor, np.float32))
+    cast = node("Cast", [x], to=FLOAT)
+    shares = node("Div", [cast.outputs[0], by])
+    floor = node("Floor", [shares.outputs[0]])
+    model = model_of(
+        [x], [cast, shares, floor, node("Cast", [floor.outputs[0]], whole, to=whole)], [by]
+    )
+    assert whole_numbers.divide(model.graph) == count
+    onnx_passes.RemoveUnusedNodesPass()(model)
+    assert ("Floor" in kinds(model)) is (count == 0)
+    data = np.array([-11, -5, -1, 0, 4, 5, 65_504, 79_990, 479_990])
+    np.testing.assert_array_equal(run(model, x=data), np.floor_divide(data, divisor))
 
 
 # --- layers in names -----------------------------------------------------------------------------

@@ -152,10 +152,7 @@ def test_heads_of_the_decoders_own_program_draft(
     with pytest.raises(PackageError, match="logits of the heads that draft for it beside the"):
         serve_args(package)
     prompts = [[3, 4, 5], [6] * 11, [9, 8, 7, 6, 5, 4]]
-    plain = open_session(package)
-    drafting = open_session(package, speculate="heads")
-    assert isinstance(plain, TextGenerationSession)
-    assert isinstance(drafting, TextGenerationSession)
+    plain, drafting = speculators.opened(package, None), speculators.opened(package)
     asked: dict[str, Any] = {"generation_len": 12, "ignore_eos": True}
     expected = [one.token_ids for one in plain.generate(prompts, **asked)]
     assert [one.token_ids for one in drafting.generate(prompts, **asked)] == expected

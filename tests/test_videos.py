@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.pixels import resize
-from qeff_zoo.media.videos import load_video_processor
+from qeff_zoo.media.videos import load_video_processor, read_video
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
@@ -193,6 +194,8 @@ def test_bad_videos_are_refused(built: tuple[Package, Path], tmp_path: Path) -> 
         ([tmp_path / "empty"], [3, VIDEO], MediaError, "no frames"),
         ([film(1, 1) + film(1, 1, 20)], [3, VIDEO], MediaError, "of 2 sizes"),
         (["clip.mp4"], [3, VIDEO], MediaError, "ffmpeg -i clip.mp4"),
+        (film(1, 1), [3, VIDEO], MediaError, r"\(16, 24, 3\).*Expected \(frames, height"),
+        ([5], [3, VIDEO], MediaError, "it is int. Expected a path"),
         ([film(2, 1)] * 2, [3, VIDEO], GenerationError, r"1 places for videos.*2 videos"),
         ([film(60, 1)], [3, VIDEO], GenerationError, r"180 tokens.*--ctx-len"),
     ):
@@ -207,6 +210,21 @@ def test_bad_videos_are_refused(built: tuple[Package, Path], tmp_path: Path) -> 
     session.told = {name: value for name, value in session.told.items() if name != "video"}
     with pytest.raises(GenerationError, match="reads pictures alone"):
         type(session).prepare_video(session, film(2, 1))
+
+
+def test_frames_of_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    shots = film(12, 8)
+    for place, frame in enumerate(shots):
+        Image.fromarray(frame).save(tmp_path / f"shot{place}.png")
+    (tmp_path / ".DS_Store").write_bytes(b"no picture")
+    found = read_video(tmp_path)
+    np.testing.assert_array_equal(found.pictures, shots)
+    frames = [Image.fromarray(one) for one in shots]
+    file = BytesIO()
+    frames[0].save(file, "png", save_all=True, append_images=frames[1:], duration=250)
+    animation = read_video(file.getvalue())
+    np.testing.assert_array_equal(animation.pictures, shots)
+    assert animation.fps == 4
 
 
 def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ is Pillow's, as of pictures. Frames that come without times count as 24 a second
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -23,11 +24,12 @@ from qeff_zoo.media.image_rules import Arrays, patches_of_frames, smart_size
 from qeff_zoo.media.images import FORMATS, LIMITS, ImageLimits, Picture, Pixels, read_image
 from qeff_zoo.media.pixels import resize
 
-Video: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Picture], NDArray[Any]]
+Video: TypeAlias = Union[str, "os.PathLike[str]", bytes, Sequence[Picture], NDArray[Any]]
 
 _KIND = "Qwen2VLVideoProcessor"
 _FPS = 24.0  # of frames without times
 _CONTAINERS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv")
+_DIGITS = re.compile(r"([0-9]+)")
 _SETTINGS = {
     **PROCESSORS["Qwen2VLImageProcessor"][1],
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
@@ -54,28 +56,14 @@ def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
     """Read all frames of a video.
 
     Args:
-        source: The path of an animation (GIF, WebP, APNG) or of a folder of pictures, which are taken by name; a list
-            of pictures; or an array (frames, height, width, channels) of uint8.
+        source: The path of an animation (GIF, WebP, APNG), or its bytes; the path of a folder of pictures, in the order
+            of the numbers in their names; a list of pictures; or an array (frames, height, width, channels) of uint8.
         limits: `pixels` are those of all frames together.
 
     Raises:
         MediaError: It cannot be read, has no frames, frames of several sizes, or too many pixels.
     """
-    fps = None
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        name = f"the video {os.fspath(source)!r}"
-        if path.suffix.lower() in _CONTAINERS:
-            raise MediaError(
-                f"Cannot read {name}: films of {path.suffix} are not decoded. Expected an animation (GIF, WebP, APNG) "
-                f"or a folder of frames. Make one: `ffmpeg -i {path.name} -vf fps=2 -f apng {path.stem}.png`."
-            )
-        if path.is_dir():
-            found: Sequence[Any] = sorted(one for one in path.iterdir() if one.is_file())
-        else:
-            found, fps = _animation(path, name, limits)
-    else:
-        name, found = "a video", list(source)
+    name, found, fps = _frames(source, limits)
     if not found:
         raise MediaError(
             f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or pictures in a list."
@@ -95,12 +83,49 @@ def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
     return Frames(pictures, fps, name)
 
 
-def _animation(path: Path, name: str, limits: ImageLimits) -> tuple[list[Any], float | None]:
+def _frames(source: Video, limits: ImageLimits) -> tuple[str, Sequence[Any], float | None]:
+    """Return what a video is called, its frames, and how many a second takes, where it says."""
+    if isinstance(source, bytes):
+        name = f"a video of {len(source):,} bytes"
+        return name, *_animation(source, name, limits)
+    if isinstance(source, str | os.PathLike):
+        path, name = Path(source), f"the video {os.fspath(source)!r}"
+        if path.suffix.lower() in _CONTAINERS:
+            raise MediaError(
+                f"Cannot read {name}: films of {path.suffix} are not decoded. Expected an animation (GIF, WebP, APNG) "
+                f"or a folder of frames. Make one: `ffmpeg -i {path.name} -vf fps=2 -f apng {path.stem}.png`."
+            )
+        if not path.is_dir():
+            return name, *_animation(path, name, limits)
+        files = (one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
+        return name, sorted(files, key=_by_number), None
+    if isinstance(source, np.ndarray) and source.ndim != 4:
+        raise MediaError(
+            f"Cannot read a video in an array with the shape {source.shape}. Expected (frames, height, width, "
+            "channels). Stack its frames, or give a single picture as one (images, --image)."
+        )
+    if not isinstance(source, Sequence | np.ndarray):
+        raise MediaError(
+            f"Cannot read a video: it is {type(source).__name__}. Expected a path, the bytes of an animation, a list "
+            "of pictures or an array. Give one of these."
+        )
+    return "a video", list(source), None
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Order names as people do: 2.png before 10.png."""
+    return [(int(one), "") if one.isdigit() else (-1, one) for one in _DIGITS.split(path.name)]
+
+
+def _animation(
+    source: Path | bytes, name: str, limits: ImageLimits
+) -> tuple[list[Any], float | None]:
     """Return the frames of a file, and how many a second takes, where it says."""
-    first = read_image(path, limits)  # refuses all that is no picture
+    first = read_image(source, limits)  # refuses all that is no picture
     from PIL import Image, ImageSequence
 
-    with Image.open(BytesIO(path.read_bytes()), formats=FORMATS) as image:
+    content = source if isinstance(source, bytes) else source.read_bytes()
+    with Image.open(BytesIO(content), formats=FORMATS) as image:
         count = getattr(image, "n_frames", 1)
         if count * first.shape[0] * first.shape[1] > limits.pixels:
             raise MediaError(_too_large(name, count, limits))

@@ -18,7 +18,7 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.export.graphs import BoundGraph
 from qeff_zoo.numerics import FLOAT32, Format, Numerics
-from qeff_zoo.passes import layers, narrowing, position_tables, sequences
+from qeff_zoo.passes import layers, narrowing, position_tables, sequences, whole_numbers
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
@@ -55,6 +55,7 @@ def lower(
     _inline(model, _KEPT | blocking.ATTENTION if blocked else _KEPT)
     layers.inline(model)
     sequences.slice_parts(model.graph)
+    whole_numbers.divide(model.graph)
     tables = position_tables.tabulate(model.graph, _positions(program))
     ways = _count(model.graph)
     ways["angles"]["table"] = tables
