@@ -19,7 +19,10 @@ SESSIONS = re.findall(r"<!-- session: [^>]*-->\n```(\w+)\n(.*?)```", README, re.
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder where the README's relative paths work, with a store of its own."""
-    folder = tmp_path_factory.mktemp("readme")
+    return made(tmp_path_factory.mktemp("readme"))
+
+
+def made(folder: Path) -> Path:
     (folder / "examples").symlink_to(ROOT / "examples")
     return folder
 
@@ -36,7 +39,8 @@ def run(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.xdist_group("readme")
-def test_commands_run(workplace: Path) -> None:
+def test_commands_run(tmp_path: Path) -> None:
+    workplace = made(tmp_path)  # its own: what it lists and removes is what it built
     shown = "".join(text for kind, text in SESSIONS if kind == "console")
     _, *examples = shown.replace("$PWD", str(workplace)).split("$ qeff-zoo ")
     assert len(examples) >= 14
