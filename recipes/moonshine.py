@@ -24,6 +24,7 @@ RECIPE = Recipe(
     architectures=("MoonshineForConditionalGeneration",),
     task="speech-seq2seq",
     special="An encoder of samples of any length, with a norm over all of its first outputs; rotary positions.",
+    rev=2,
     transforms=(frames(lambda config: 1),),
     shapes=HEARD_SHAPES,
     tiny=(

@@ -27,6 +27,7 @@ RECIPE = Recipe(
     architectures=("Wav2Vec2ForCTC",),
     task="automatic-speech-recognition",
     special="Labels of frames by CTC: strided convolutions over samples, the first normalized over time.",
+    rev=2,
     transforms=(frames(lambda config: 1 + (config.feat_extract_norm == "group")),),
     shapes=SOUND_SHAPES,
     tiny=(

@@ -21,6 +21,7 @@ import transformers
 from parity import Array, Subject
 from test_qaic_runtime import rt
 from test_qaic_whole import compiled, predicted
+from torch import nn
 
 import qeff_zoo
 from qeff_zoo import pipeline
@@ -33,6 +34,7 @@ from qeff_zoo.runtime import LabelledSpeechSession, open_session
 from qeff_zoo.runtime.labels_of_frames import CharacterLabels
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.listening import Listen, example
+from qeff_zoo.transforms import frames
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
@@ -196,6 +198,22 @@ def test_dropped_fact_of_a_speech_model_shows(fact: str) -> None:
     tolerance = parity.TOLERANCE["torch"] * noise_of(of, sounds)
     feeds = padded(sounds, 20)
     assert distance(of, "torch", feeds, alone(other, sounds)) > parity.DROPPED * tolerance
+
+
+@pytest.mark.parametrize("groups", [4, 1], ids=["of each channel", "of all"])
+@pytest.mark.parametrize("length", [400_009, 1000, 9])
+def test_a_norm_over_a_long_sound_stays_within_float16(groups: int, length: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.conv, model.norm = nn.Conv1d(1, 4, 1, 5), nn.GroupNorm(groups, 4)
+    expected_frames = (length - 1) // 5 + 1
+    states = 3 * torch.randn(1, 4, expected_frames) + 2
+    expected = model.norm(states)
+    frames._limit(model.norm, model.conv, frames.Heard(lengths=torch.tensor([length])))
+    padded = torch.cat([states, torch.full((1, 4, 7), 900.0)], 2)
+    torch.testing.assert_close(model.norm(padded)[..., :-7], expected, rtol=1e-4, atol=1e-5)
+    narrow = model.half().norm(padded.half())[..., :-7]
+    torch.testing.assert_close(narrow.float(), expected, rtol=0.01, atol=0.01)
 
 
 # --- a package, from the checkpoint to the text --------------------------------------------------

@@ -116,18 +116,26 @@ def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
 
     def forward(self: nn.GroupNorm, states: Tensor) -> Tensor:
         assert heard.lengths is not None
-        counts = _outputs(conv, heard.lengths)[:, None, None]
+        counts = _outputs(conv, heard.lengths)[:, None, None].clamp(min=1)
         real = (torch.arange(states.shape[2]) < counts).to(states.dtype)  # (batch, 1, frames)
-        counts = counts.clamp(min=1).to(states.dtype)
-        if together:
-            counts = counts * self.num_channels
-        centred = (states - (states * real).sum(axes, keepdim=True) / counts) * real
-        variance = centred.square().sum(axes, keepdim=True) / counts
-        scaled = centred * torch.rsqrt(variance + self.eps)
+        share = _root_of_share(counts, states.dtype)
+
+        def mean(values: Tensor) -> Tensor:
+            average = (values * share).sum(2, keepdim=True) * share
+            return average.mean(1, keepdim=True) if together else average
+
+        centred = (states - mean(states * real)) * real
+        scaled = centred * torch.rsqrt(mean(centred.square()) + self.eps)
         normed: Tensor = scaled * self.weight[:, None] + self.bias[:, None]
         return normed
 
     give(norm, forward)
+
+
+def _root_of_share(counts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 1 / sqrt(counts): a mean takes it before and after its sum, so that neither is beyond float16."""
+    blocks = counts // 64  # ends of long sounds are themselves beyond it
+    return torch.rsqrt(blocks.to(dtype) + (counts - 64 * blocks).to(dtype) / 64) / 8
 
 
 def _hide_inputs(conv: nn.Conv1d, heard: Heard) -> None:
