@@ -112,7 +112,6 @@ def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
     """Let a norm, of each channel or of all together, average over the frames of the sound alone."""
     together = norm.num_groups < norm.num_channels
     assert norm.num_groups == (1 if together else norm.num_channels)
-    axes = (1, 2) if together else (2,)
 
     def forward(self: nn.GroupNorm, states: Tensor) -> Tensor:
         assert heard.lengths is not None
