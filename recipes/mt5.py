@@ -16,5 +16,7 @@ RECIPE = replace(
         replace(T5.transforms[0], parameters={"suffix": "MT5LayerNorm"}),
         *T5.transforms[1:],
     ),
-    tiny=(Tiny(config={**T5.tiny[0].config, "tie_word_embeddings": False}),),
+    tiny=(
+        Tiny(config={**T5.tiny[0].config, "tie_word_embeddings": False, "initializer_factor": 1.0}),
+    ),
 )

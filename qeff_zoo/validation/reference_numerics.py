@@ -203,22 +203,32 @@ def swapped_heads(model: Any) -> Iterator[str]:
     heads = int(told[0] if isinstance(told, list | tuple) else told)  # of the first stage
     beside = config is not model.config and hasattr(model, "get_decoder")
     name, projection = _mixer_output(model.get_decoder() if beside else model, heads)
+    said = f"heads 0 and {heads - 1} swapped before {name}"
     axis = 1 if isinstance(projection, _CONVOLUTIONS) else -1
 
-    def swap(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        first, *between, last = args[0].chunk(heads, axis)
-        return (torch.cat([last, *between, first], axis),)
+    def swapped(values: Tensor) -> Tensor:
+        first, *between, last = values.chunk(heads, axis)
+        return torch.cat([last, *between, first], axis)
 
-    handle = projection.register_forward_pre_hook(swap)
+    if type(projection) is nn.Linear:  # whose weight a model may multiply by without calling it
+        weight, right = projection.weight.data, projection.weight.data.clone()
+        weight.copy_(swapped(right))  # in place, by which `Arithmetic` knows it
+        try:
+            yield said
+        finally:
+            weight.copy_(right)
+        return
+    handle = projection.register_forward_pre_hook(lambda _, args: (swapped(args[0]),))
     try:
-        yield f"heads 0 and {heads - 1} swapped before {name}"
+        yield said
     finally:
         handle.remove()
 
 
-def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
+def _mixer_output(model: Any, heads: int) -> tuple[str, nn.Module]:
     """Find the layer that joins the heads: the last matrix of the first attention, or of what stands in its place."""
     modules = list(model.named_modules())
+    width = getattr(model.config.get_text_config(), "hidden_size", None)
     attentions = [item for item in modules if "Attention" in type(item[1]).__name__]
     # A whole layer may have that in its name, and ends with a matrix of its MLP.
     attentions.sort(key=lambda item: not type(item[1]).__name__.endswith("Attention"))
@@ -227,8 +237,11 @@ def _mixer_output(model: nn.Module, heads: int) -> tuple[str, nn.Module]:
         within = [item for item in module.named_modules() if isinstance(item[1], _MATRICES)]
         # Those of its own, not of what chooses its keys.
         layers = [item for item in within if "." not in item[0]] or within
-        if layers and heads > 1 and _inputs(layers[-1][1]) % heads == 0:
-            return f"{path}.{layers[-1][0]}", layers[-1][1]
+        # It returns what the model adds to its tokens; a gate behind it does not.
+        whole = [item for item in layers if _outputs(item[1]) == width]
+        for name, layer in (whole or layers)[-1:]:
+            if heads > 1 and _inputs(layer) % heads == 0:
+                return f"{path}.{name}", layer
     # What has convolutions alone mixes pixels in the first that does not read colors.
     for path, module in modules:
         if isinstance(module, nn.Conv2d) and module.in_channels > _COLORS:
@@ -240,3 +253,9 @@ def _inputs(layer: Any) -> int:
     if isinstance(layer, Conv1D):
         return int(layer.nx)
     return int(layer.in_channels if isinstance(layer, nn.Conv1d) else layer.in_features)
+
+
+def _outputs(layer: Any) -> int:
+    if isinstance(layer, Conv1D):
+        return int(layer.nf)
+    return int(layer.out_channels if isinstance(layer, nn.Conv1d) else layer.out_features)
