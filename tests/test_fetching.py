@@ -13,7 +13,7 @@ import pytest
 
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media import fetching
-from qeff_zoo.media.fetching import fetch_image, is_url
+from qeff_zoo.media.fetching import fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
 
 PICTURE = b"a picture" * 100
@@ -64,8 +64,8 @@ def server() -> Iterator[tuple[str, list[str]]]:
 
 def test_a_picture_is_fetched_through_a_few_redirects(server: tuple[str, list[str]]) -> None:
     url, _ = server
-    assert fetch_image(f"{url}/photo.png") == PICTURE
-    assert fetch_image(f"{url}/to/{url}/to//photo.png") == PICTURE
+    assert fetch_media(f"{url}/photo.png") == PICTURE
+    assert fetch_media(f"{url}/to/{url}/to//photo.png") == PICTURE
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_not_fetched(
     path: str, limits: dict[str, Any], problem: str, server: tuple[str, list[str]]
 ) -> None:
     with pytest.raises(MediaError, match=problem):
-        fetch_image(server[0] + path, ImageLimits(**limits))
+        fetch_media(server[0] + path, ImageLimits(**limits))
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_what_is_not_fetched(
 )  # fmt: skip
 def test_what_is_no_url_of_a_picture(url: str) -> None:
     with pytest.raises(MediaError, match="Expected https://HOST/PATH"):
-        fetch_image(url)
+        fetch_media(url)
 
 
 def test_a_server_that_is_not_there() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(MediaError, match="Expected a server that answers"):
-            fetch_image(f"http://127.0.0.1:{free.getsockname()[1]}/a.png")
+            fetch_media(f"http://127.0.0.1:{free.getsockname()[1]}/a.png")
 
 
 def test_https_leads_to_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,13 +111,13 @@ def test_https_leads_to_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fetching, "_answer", answer)
     with pytest.raises(MediaError, match="https all the way"):
-        fetch_image("https://example.com/a.png")
+        fetch_media("https://example.com/a.png")
 
 
 def test_nothing_is_fetched_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QEFF_ZOO_OFFLINE", "1")
     with pytest.raises(MediaError, match="QEFF_ZOO_OFFLINE"):
-        fetch_image("http://127.0.0.1/a.png")
+        fetch_media("http://127.0.0.1/a.png")
 
 
 def test_a_url_is_no_path() -> None:
@@ -152,7 +152,7 @@ def test_a_host_is_looked_up_once_and_asked_at_that_address(
     asked = resolve(monkeypatch, "127.0.0.1")
     monkeypatch.setattr(fetching, "_is_public", lambda address: address == "127.0.0.1")
     name = f"pictures.example:{port}"
-    assert fetch_image(f"http://{name}/photo.png", hosts=[name]) == PICTURE
+    assert fetch_media(f"http://{name}/photo.png", hosts=[name]) == PICTURE
     assert asked == ["pictures.example"]
     assert hosts[-1] == name
 
@@ -165,7 +165,7 @@ def test_a_host_is_looked_up_once_and_asked_at_that_address(
 def test_private_addresses_are_not_asked(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(monkeypatch, address)
     with pytest.raises(MediaError, match="is at a private address"):
-        fetch_image("https://pictures.example/a.png", hosts=["pictures.example"])
+        fetch_media("https://pictures.example/a.png", hosts=["pictures.example"])
 
 
 def test_only_hosts_that_are_named_are_asked(
@@ -177,6 +177,6 @@ def test_only_hosts_that_are_named_are_asked(
     monkeypatch.setattr(fetching, "_is_public", lambda _: True)
     for path in ("/a.png", ":8080/a.png"):
         with pytest.raises(MediaError, match=r"is not one that may be asked \(pictures.example:"):
-            fetch_image(f"http://other.example{path}", hosts=[name])
+            fetch_media(f"http://other.example{path}", hosts=[name])
     with pytest.raises(MediaError, match=r"host '127\.0\.0\.1:\d+' is not one that may be asked"):
-        fetch_image(f"http://{name}/to/{url}/photo.png", hosts=[name])
+        fetch_media(f"http://{name}/to/{url}/photo.png", hosts=[name])

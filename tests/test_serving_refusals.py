@@ -63,6 +63,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
         "chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         400, "messages", "invalid_value",
     ),
+    "a video": (
+        "chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "data:x"}}]}]},
+        400, "messages", "invalid_value",
+    ),
     "what the template cannot take": (
         "chat/completions", {"messages": [{"role": "user", "content": None}]}, 400, "messages", "invalid_value",
     ),

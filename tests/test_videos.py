@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Videos among text: as the unpatched model answers, whoever else is there; and what is refused."""
 
+import base64
 import json
 from collections.abc import Mapping
 from io import BytesIO
@@ -12,19 +13,25 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from static_server import served
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.media import fetching
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.pixels import resize
 from qeff_zoo.media.videos import load_video_processor, read_video
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.prompts import chat_requests
+from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
 
@@ -245,3 +252,118 @@ def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:
     assert found["second_per_grid_ts"] == np.float32(2 / (4 / 9 * 4))
     with pytest.raises(MediaError, match="no times"):
         process(shots)
+
+
+# --- over OpenAI's API -----------------------------------------------------------------------------------------------
+
+
+def chat(*urls: str) -> ChatRequest:
+    parts: list[Any] = [{"type": "video_url", "video_url": {"url": url}} for url in urls]
+    parts.append({"type": "text", "text": "w3 w4"})
+    return ChatRequest(
+        model="m",
+        messages=[{"role": "user", "content": parts}],
+        max_tokens=4,  # type: ignore[list-item]
+    )
+
+
+def encoded(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    frames = [Image.fromarray(one) for one in film(4, 1)]
+    frames[0].save(
+        tmp_path / "clip.png", save_all=True, append_images=frames[1:], duration=500, loop=0
+    )
+    return tmp_path / "clip.png"
+
+
+def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
+    """As files, among pictures, and as frames, in the order of the message."""
+    session: Any = open_session(built[0], threads=1)
+    expected = session.request("<video> w3 w4", videos=[clip])
+    (request,) = chat_requests(
+        session, chat(f"data:video/apng;base64,{encoded(clip.read_bytes())}")
+    )
+    assert request.prompt == expected.prompt
+    assert request.insets.parts[0].digest == expected.insets.parts[0].digest  # type: ignore[union-attr]
+    frames = []
+    for one in film(3, 2):
+        Image.fromarray(one).save(file := BytesIO(), "png")
+        frames.append(file.getvalue())
+    body = chat(f"data:video/jpeg;base64,{','.join(map(encoded, frames))}")
+    content: Any = body.messages[0].content
+    picture = {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{encoded(frames[0])}"},
+    }
+    told = [*content[:1], picture, *content[1:]]
+    body = ChatRequest(model="m", messages=[{"role": "user", "content": told}], max_tokens=4)  # type: ignore[list-item]
+    (request,) = chat_requests(session, body)
+    expected = session.request("<video> <image> w3 w4", images=[frames[0]], videos=[frames])
+    assert request.prompt == expected.prompt
+    assert [one.digest for one in request.insets.parts] == [
+        one.digest for one in expected.insets.parts
+    ]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "code"),
+    [
+        ("http://169.254.169.254/latest", "does not fetch it", "invalid_video_url"),
+        ("file:///etc/passwd", "does not fetch it", "invalid_video_url"),
+        ("data:video/apng,x", r"expected data:video", "invalid_video_url"),
+        ("data:video/apng;base64,!!", "Cannot read a video .* Expected base64", "invalid_base64_video"),
+        ("data:video/jpeg;base64,AAAA,!!", "Cannot read a frame .* Expected base64", "invalid_base64_video"),
+        ("data:video/apng;base64,AAAA", "Cannot read", "invalid_value"),
+        ("data:video/jpeg;base64,", "Cannot read", "invalid_value"),
+    ],
+)  # fmt: skip
+def test_a_server_refuses_videos(
+    built: tuple[Package, Path], url: str, words: str, code: str
+) -> None:
+    session: Any = open_session(built[0], threads=1)
+    with pytest.raises(ApiError, match=words) as caught:
+        chat_requests(session, chat(url))
+    assert (caught.value.code, caught.value.status) == (code, 400)
+
+
+def test_a_server_fetches_videos_from_hosts_that_its_operator_named(
+    built: tuple[Package, Path], clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = open_session(built[0], threads=1)
+    with served(clip.parent) as (url, seen):
+        host, film_url = url.removeprefix("http://"), f"{url}/clip.png"
+        with pytest.raises(ApiError, match=r"private address.*data:video"):
+            chat_requests(session, chat(film_url), hosts=[host])
+        monkeypatch.setattr(fetching, "_is_public", lambda _: True)
+        (request,) = chat_requests(session, chat(film_url), hosts=[host])
+        with pytest.raises(
+            ApiError, match=r"the video at .* is not one that may be asked"
+        ) as caught:
+            chat_requests(session, chat(film_url), hosts=["films.example"])
+        with pytest.raises(ApiError, match="17 videos to be fetched; expected at most 16"):
+            chat_requests(session, chat(*[film_url] * 17), hosts=[host])
+        told = {name: value for name, value in session.told.items() if name != "video"}
+        monkeypatch.setattr(session, "told", told)
+        with pytest.raises(ApiError, match="reads pictures alone"):
+            chat_requests(session, chat(film_url), hosts=[host])
+    assert caught.value.code == "invalid_video_url"
+    assert len(seen) == 1
+    digest = session.reader.look(load_video_processor(built[0].path)(clip)).digest
+    assert request.insets is not None
+    assert request.insets.parts[0].digest == digest
+
+
+def test_a_video_has_limits(clip: Path) -> None:
+    shots = film(4, 1)
+    for source in (clip, clip.read_bytes(), shots):
+        with pytest.raises(MediaError, match=r"it has 4 frames\. Expected at most 3"):
+            read_video(source, ImageLimits(frames=3))
+        with pytest.raises(MediaError, match="its 4 frames have too many pixels"):
+            read_video(source, ImageLimits(pixels=4 * 16 * 24 - 1))
+        assert len(read_video(source, ImageLimits(frames=4, pixels=4 * 16 * 24)).pictures) == 4
+    with pytest.raises(MediaError, match="Expected at most 100"):
+        read_video(clip, ImageLimits(file_bytes=100))

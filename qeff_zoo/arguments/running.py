@@ -164,7 +164,7 @@ def _add_run(commands: Any) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="GIF, WebP, APNG or folder of frames, for a package that reads videos; may be given several times",
+        help="animation (GIF, WebP, APNG), its URL, or folder of frames, for a package that reads those; may be repeated",
     )
     parser.add_argument(
         "--label",
@@ -241,7 +241,7 @@ def _add_serve(commands: Any) -> None:
         type=hosts,
         default=(),
         metavar="HOST,...",
-        help="fetch pictures for clients from these hosts, at public addresses (default: from none)",
+        help="fetch pictures and videos for clients from these hosts, at public addresses (default: from none)",
     )
     _add_speculate(parser)
     _add_acceptance(parser)

@@ -116,11 +116,11 @@ def _given(task: str, prompts: list[str], arguments: argparse.Namespace) -> list
     return images if sees else prompts
 
 
-def _files(images: list[str]) -> list[str | bytes]:
-    """Fetch the pictures, or animations, that are given as URLs; of others the path will do."""
-    from qeff_zoo.media.fetching import fetch_image, is_url
+def _files(given: list[str], noun: str = "picture") -> list[str | bytes]:
+    """Fetch the pictures, or videos, that are given as URLs; of others the path will do."""
+    from qeff_zoo.media.fetching import fetch_media, is_url
 
-    return [fetch_image(one) if is_url(one) else one for one in images]
+    return [fetch_media(one, noun=noun) if is_url(one) else one for one in given]
 
 
 def _load_adapter(session: Any, given: str, flag: str) -> str:
@@ -172,7 +172,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         grammar=_grammar(arguments),
         stream=stream,
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
-        **({"videos": [_files(arguments.video)]} if arguments.video else {}),
+        **({"videos": [_files(arguments.video, "video")]} if arguments.video else {}),
         **({"sounds": [arguments.sound]} if arguments.sound else {}),
         **_languages(arguments),
         **({"blocks": arguments.block} if arguments.block else {}),

@@ -108,11 +108,11 @@ def picture_of(arguments: argparse.Namespace) -> Any:
     """
     if arguments.image_path is None and arguments.image_url is None:
         return None
-    from qeff_zoo.media.fetching import fetch_image
+    from qeff_zoo.media.fetching import fetch_media
     from qeff_zoo.media.images import read_image
 
     path, url = arguments.image_path, arguments.image_url
-    return read_image(path if url is None else fetch_image(url))
+    return read_image(path if url is None else fetch_media(url))
 
 
 def integers(text: str) -> list[int]:

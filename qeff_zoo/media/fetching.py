@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The URL of a picture in, the bytes of its file out: only where a user asks for it, and within limits.
+"""The URL of a picture or video in, the bytes of its file out: only where a user asks for it, and within limits.
 
 What a server fetches for its clients is fetched from hosts that its operator named, and never from a private address:
 each host is looked up once, and the connection goes to the address that was checked.
@@ -23,6 +23,8 @@ from qeff_zoo.settings import offline
 _PORTS = {"http": 80, "https": 443}
 #: A name or an address, perhaps a port; no user and no password, which would be sent along.
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]+)?")
+#: How a client sends each itself.
+DATA = {"picture": "data:image/…;base64,…", "video": "data:video/…;base64,…"}
 _LONGEST_URL = 8192
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -33,20 +35,25 @@ def is_url(text: str) -> bool:
     return text.partition("://")[0].lower() in _PORTS and "://" in text
 
 
-def fetch_image(
-    url: str, limits: ImageLimits = LIMITS, *, hosts: Collection[str] | None = None
+def fetch_media(
+    url: str,
+    limits: ImageLimits = LIMITS,
+    *,
+    hosts: Collection[str] | None = None,
+    noun: str = "picture",
 ) -> bytes:
-    """Fetch the file of a picture. A few redirects are followed, but none from https to http.
+    """Fetch the file of a picture or video. A few redirects are followed, but none from https to http.
 
     Args:
         url: Of http or https.
         limits: How large it may be, and how long it may take.
         hosts: Those that may be asked, `HOST` or `HOST:PORT`, and only at public addresses; None for any.
+        noun: What it is, in an error: "picture" or "video".
 
     Raises:
         MediaError: It may not be fetched, or no file within the limits comes of it.
     """
-    name = f"the picture at {shortened(url)!r}"
+    name = f"the {noun} at {shortened(url)!r}"
     if offline():
         raise MediaError(
             f"Cannot fetch {name}: QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set. Expected the path of a file. Download it "
@@ -92,7 +99,7 @@ def _public_address(parts: SplitResult, hosts: Collection[str], name: str) -> st
         allowed = ", ".join(sorted(hosts)) or "none"
         raise MediaError(
             f"Cannot fetch {name}: host {shortened(parts.netloc)!r} is not one that may be asked ({allowed}). Expected "
-            "one of those. Send the picture itself, as data:image/…;base64,…"
+            f"one of those. {_send_itself(name)}"
         )
     try:
         found = socket.getaddrinfo(
@@ -103,10 +110,15 @@ def _public_address(parts: SplitResult, hosts: Collection[str], name: str) -> st
     addresses = [str(one[4][0]) for one in found]
     if not addresses or not all(map(_is_public, addresses)):
         raise MediaError(
-            f"Cannot fetch {name}: {host!r} is at a private address. Expected a public one. Send the picture itself, "
-            "as data:image/…;base64,…"
+            f"Cannot fetch {name}: {host!r} is at a private address. Expected a public one. "
+            f"{_send_itself(name)}"
         )
     return addresses[0]
+
+
+def _send_itself(name: str) -> str:
+    noun = name.split()[1]
+    return f"Send the {noun} itself, as {DATA[noun]}"
 
 
 def _is_public(address: str) -> bool:
@@ -125,7 +137,7 @@ def _answer(
 
     # Bytes as they are: nothing that grows when it is unpacked. And a connection of its own: another host may have the
     # same address, and another certificate.
-    headers = {"accept-encoding": "identity", "accept": "image/*", "connection": "close"}
+    headers = {"accept-encoding": "identity", "accept": "image/*, video/*", "connection": "close"}
     told: dict[str, Any] = {}
     url = parts._replace(fragment="")
     if address is not None:

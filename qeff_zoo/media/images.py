@@ -43,11 +43,13 @@ class ImageLimits:
         pixels: Height times width.
         file_bytes: Bytes of the encoded picture.
         seconds: To fetch it in, where it is one of a web server.
+        frames: That a video has.
     """
 
     pixels: int = 80_000_000
     file_bytes: int = 100_000_000
     seconds: float = 30.0
+    frames: int = 16_384
 
 
 LIMITS = ImageLimits()

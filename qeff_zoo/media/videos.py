@@ -58,16 +58,18 @@ def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
     Args:
         source: The path of an animation (GIF, WebP, APNG), or its bytes; the path of a folder of pictures, in the order
             of the numbers in their names; a list of pictures; or an array (frames, height, width, channels) of uint8.
-        limits: `pixels` are those of all frames together.
+        limits: `pixels` are those of all frames together, `file_bytes` those of a file.
 
     Raises:
-        MediaError: It cannot be read, has no frames, frames of several sizes, or too many pixels.
+        MediaError: It cannot be read, has no frames, frames of several sizes, too many of them, or too many pixels.
     """
     name, found, fps = _frames(source, limits)
     if not found:
         raise MediaError(
             f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or pictures in a list."
         )
+    if len(found) > limits.frames:
+        raise MediaError(_too_many(name, len(found), limits))
     pictures, left = list[Pixels](), limits.pixels
     for one in found:
         pictures.append(read_image(one, limits))
@@ -127,6 +129,8 @@ def _animation(
     content = source if isinstance(source, bytes) else source.read_bytes()
     with Image.open(BytesIO(content), formats=FORMATS) as image:
         count = getattr(image, "n_frames", 1)
+        if count > limits.frames:
+            raise MediaError(_too_many(name, count, limits))
         if count * first.shape[0] * first.shape[1] > limits.pixels:
             raise MediaError(_too_large(name, count, limits))
         frames, milliseconds = [], 0.0
@@ -140,6 +144,10 @@ def _animation(
                 "animation. Get the file again."
             ) from error
     return frames, count * 1000 / milliseconds if milliseconds else None
+
+
+def _too_many(name: str, count: int, limits: ImageLimits) -> str:
+    return f"Cannot read {name}: it has {count:,} frames. Expected at most {limits.frames:,}. Give fewer."
 
 
 def _too_large(name: str, count: int, limits: ImageLimits) -> str:

@@ -97,7 +97,7 @@ class ImageTextToTextSession(MediaTextSession):
         """
         from qeff_zoo.media.videos import load_video_processor
 
-        merged = self._check_reads_videos().merge ** 2
+        merged = self.check_reads_videos().merge ** 2
         if isinstance(given, Mapping):
             seconds = np.asarray(given.get(STEP_SECONDS, [1.0]), np.float32)
             grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
@@ -154,8 +154,12 @@ class ImageTextToTextSession(MediaTextSession):
                 f"most {room:,}, the package's context. Give shorter ones, or build it with a larger --ctx-len."
             )
 
-    def _check_reads_videos(self) -> Tower:
-        """Refuse videos where none are read; return what reads them."""
+    def check_reads_videos(self) -> Tower:
+        """Return what reads videos.
+
+        Raises:
+            GenerationError: Nothing does.
+        """
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "

@@ -111,7 +111,7 @@ def create_app(
         name: The model's.
         fingerprint: Of the model, as `system_fingerprint`.
         api_key: Without it nothing below /v1 is answered; None for no key.
-        image_hosts: From which pictures are fetched for clients, each `HOST` or `HOST:PORT`.
+        image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`.
         max_body_bytes: Of a request; None for what suits the model.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)

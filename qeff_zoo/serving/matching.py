@@ -16,7 +16,7 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list
 from qeff_zoo.serving.errors import ApiError, shutting_down
-from qeff_zoo.serving.prompts import blaming, read_pictures
+from qeff_zoo.serving.prompts import blaming, read_media
 from qeff_zoo.serving.schemas import PictureEmbeddingRequest, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
@@ -112,14 +112,16 @@ def _read(
     session: ImageEmbeddingSession, body: PictureEmbeddingRequest, hosts: Collection[str]
 ) -> tuple[list[bytes], list[Encoded]]:
     """Return the picture of a request, or its texts as tokens."""
-    urls = [url for message in body.messages or () for url in message.pictures]
+    urls = [("picture", url) for message in body.messages or () for url in message.pictures]
     said = [message.text for message in body.messages or () if message.text]
     texts = [*(listed(body.input) if body.input else []), *said]
     param = "messages" if body.messages else "input"
-    if any(message.recordings for message in body.messages or ()):
-        raise _refusal(
-            f"Model {body.model!r} reads no recordings; expected none. Leave them out.", param
-        )
+    for message in body.messages or ():
+        if message.recordings or message.videos:
+            nouns = "recordings" if message.recordings else "videos"
+            raise _refusal(
+                f"Model {body.model!r} reads no {nouns}; expected none. Leave them out.", param
+            )
     if len(urls) > 1 or bool(urls) == bool(texts) or (body.messages and body.input):
         raise _refusal(
             f"The request has {len(urls)} pictures and {len(texts)} texts; expected one picture in 'messages', or "
@@ -134,7 +136,7 @@ def _read(
         )
     with blaming(param):
         read = session.read(texts) if texts and isinstance(session, ZeroShotSession) else []
-        return read_pictures(urls, hosts), read
+        return read_media(urls, hosts), read
 
 
 def _refusal(message: str, param: str) -> ApiError:

@@ -14,7 +14,7 @@ from qeff_zoo.errors import (
     GenerationError,
     HandoffError,
 )
-from qeff_zoo.media.fetching import fetch_image, is_url
+from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
@@ -24,9 +24,10 @@ from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.serving.errors import ApiError, unknown_parameter
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
-#: Of a picture that is fetched for a client, and how many of them a request may have.
+#: Of a picture or video that is fetched for a client, and how many of them a request may have.
 FETCHED = ImageLimits(file_bytes=20_000_000, seconds=10.0)
 MOST_FETCHED = 16
+_CODES = {"picture": "invalid_image_url", "video": "invalid_video_url"}
 
 
 def chat_requests(
@@ -41,7 +42,7 @@ def chat_requests(
         session: That is to answer.
         body: Of the client's request.
         adapter: Name of one that the session has.
-        hosts: From which pictures are fetched; none for only those that are in the request.
+        hosts: From which pictures and videos are fetched; none for only those that are in the request.
 
     Raises:
         ApiError: It cannot be served.
@@ -73,11 +74,13 @@ def chat_requests(
 def _brought(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> dict[str, Any]:
-    """Return the files of pictures and recordings in messages; refuse those that a model does not read."""
-    urls = [url for message in body.messages for url in message.pictures]
+    """Return what messages have beside text: files of pictures, videos and recordings that the model reads."""
+    urls = [("picture", url) for message in body.messages for url in message.pictures]
+    films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
     for found, kind, nouns in (
         (urls, ImageTextToTextSession, "pictures"),
+        (films, ImageTextToTextSession, "videos"),
         (recordings, AudioTextToTextSession, "recordings"),
     ):
         if found and not isinstance(session, kind):
@@ -88,48 +91,59 @@ def _brought(
                 param="messages",
                 code="invalid_value",
             )
-    brought = {"images": read_pictures(urls, hosts), "sounds": [*map(_recording, recordings)]}
+    if films and isinstance(session, ImageTextToTextSession):
+        with blaming("messages"):
+            session.check_reads_videos()
+    media = read_media([*urls, *films], hosts)
+    shown, played = media[: len(urls)], media[len(urls) :]
+    brought = {"images": shown, "videos": played, "sounds": [*map(_recording, recordings)]}
     return {name: files for name, files in brought.items() if files}
 
 
-def read_pictures(urls: Sequence[str], hosts: Collection[str]) -> list[bytes]:
-    """Return the files of pictures in messages.
+def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> list[Any]:
+    """Return the files of pictures and videos in messages; of a video in single frames, a list of those.
 
     Args:
-        urls: `data:` URLs, or of the web.
+        urls: What each is, "picture" or "video", and its URL: a `data:` URL, or one of the web.
         hosts: From which the latter are fetched: those that the operator named.
 
     Raises:
         ApiError: One cannot be read, or must not be fetched.
     """
-    fetched = [url for url in urls if hosts and is_url(url)]
+    fetched = [(noun, url) for noun, url in urls if hosts and is_url(url)]
     if len(fetched) > MOST_FETCHED:
         raise ApiError(
             400,
-            f"The messages have {len(fetched)} pictures to be fetched; expected at most {MOST_FETCHED}. Send them as "
-            "data:image/…;base64,…",
+            f"The messages have {len(fetched)} {fetched[0][0]}s to be fetched; expected at most {MOST_FETCHED}. Send "
+            f"them as {DATA[fetched[0][0]]}",
             param="messages",
-            code="invalid_image_url",
+            code=_CODES[fetched[0][0]],
         )
-    with blaming("messages", "invalid_image_url"):
-        return [
-            fetch_image(url, FETCHED, hosts=hosts) if url in fetched else _picture(url)
-            for url in urls
-        ]
+    found: list[Any] = []
+    for noun, url in urls:
+        with blaming("messages", _CODES[noun]):
+            if (noun, url) in fetched:
+                found.append(fetch_media(url, FETCHED, hosts=hosts, noun=noun))
+            else:
+                found.append(_sent(url, noun))
+    return found
 
 
-def _picture(url: str) -> bytes:
-    """Return the picture of a `data:` URL."""
+def _sent(url: str, noun: str) -> bytes | list[bytes]:
+    """Return the picture or video of a `data:` URL. `data:video/jpeg` has frames, as vLLM takes them."""
     head, comma, content = url.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
         raise ApiError(
             400,
-            f"Cannot read the picture at {shortened(url)!r}; expected data:image/…;base64,… with the picture itself, "
-            "since this server does not fetch it. Send it so.",
+            f"Cannot read the {noun} at {shortened(url)!r}; expected {DATA[noun]} with the {noun} itself, since this "
+            "server does not fetch it. Send it so.",
             param="messages",
-            code="invalid_image_url",
+            code=_CODES[noun],
         )
-    return _decoded(content, "picture", "invalid_base64_image")
+    code = "invalid_base64_image" if noun == "picture" else "invalid_base64_video"
+    if noun == "video" and head.lower() == "data:video/jpeg;base64":
+        return [_decoded(one, "frame", code) for one in content.split(",")]
+    return _decoded(content, noun, code)
 
 
 def _recording(content: str) -> bytes:

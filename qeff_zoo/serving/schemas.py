@@ -204,6 +204,23 @@ class ImagePart(BaseModel):
     image_url: ImageUrl
 
 
+class VideoUrl(BaseModel):
+    """Where a video is."""
+
+    model_config = ConfigDict(strict=True)
+
+    url: str
+
+
+class VideoPart(BaseModel):
+    """A video among the text of a message, as vLLM takes it."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["video_url"]
+    video_url: VideoUrl
+
+
 class InputAudio(BaseModel):
     """A recording."""
 
@@ -222,9 +239,9 @@ class AudioPart(BaseModel):
     input_audio: InputAudio
 
 
-Part = Annotated[TextPart | ImagePart | AudioPart, Field(discriminator="type")]
+Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart, Field(discriminator="type")]
 #: What chat templates call the parts of a message that are no text.
-_IN_TEMPLATES = {"image_url": "image", "input_audio": "audio"}
+_IN_TEMPLATES = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
 
 
 class ChatMessage(BaseModel):
@@ -242,6 +259,12 @@ class ChatMessage(BaseModel):
         return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
     @property
+    def videos(self) -> list[str]:
+        """URLs of its videos, in their order."""
+        parts = self.content if isinstance(self.content, list) else []
+        return [part.video_url.url for part in parts if isinstance(part, VideoPart)]
+
+    @property
     def recordings(self) -> list[str]:
         """Its recordings in base64, in their order."""
         parts = self.content if isinstance(self.content, list) else []
@@ -249,7 +272,7 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """What it says beside its pictures and recordings."""
+        """What it says beside its pictures, videos and recordings."""
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
         return self.content or ""
@@ -264,7 +287,7 @@ class ChatMessage(BaseModel):
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
-            content = parts if self.pictures or self.recordings else self.text
+            content = parts if self.pictures or self.videos or self.recordings else self.text
         return {"role": self.role, "content": content, **(self.model_extra or {})}
 
 

@@ -47,8 +47,8 @@ class Choices:
         max_queue: Requests that may wait for a row.
         shutdown_timeout: Seconds for running requests to finish.
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
-        image_hosts: From which pictures are fetched for clients, each `HOST` or `HOST:PORT`, and at public addresses
-            alone; none for no fetching.
+        image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`, and at public
+            addresses alone; none for no fetching.
 
     Raises:
         ServingError: A value is out of its range.
