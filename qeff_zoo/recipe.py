@@ -152,6 +152,8 @@ class Images(Media):
             bilinear with corners aligned.
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
+        merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
+            the config says it.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
@@ -171,6 +173,7 @@ class Images(Media):
     taps: str = ""
     frames: bool = False
     merged: bool = False
+    merge: int = 0
     positions: str = ""
     crossing: str = ""
     video: str = ""

@@ -55,6 +55,7 @@ def _by_tokens(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
 
 _BOUNDS: Mapping[rules.Rule, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
     rules.grid_of_patches: _by_pixels,
+    rules.grid_of_told_patches: _by_pixels,
     rules.lines_of_patches: _by_pixels,
     rules.grid_of_frames: _by_frames,
     rules.whole_patches: _by_edges,

@@ -166,6 +166,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "SmolVLMImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "VideoLlama3ImageProcessor": (
+        rules.grid_of_told_patches,
+        {
+            **_PATCHES, **_HALF, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+            "temporal_patch_size": 1, "merge_size": 1,
+        },
+    ),
     "VideoLlavaImageProcessor": (rules.plain, _CROPPED),
     "ViTImageProcessor": (
         rules.plain,

@@ -257,6 +257,12 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
 
 
+def grid_of_told_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """VideoLLaMA 3: as `grid_of_patches`, and `image_merge_sizes` (n,), by how many on a side they are merged."""
+    merges = np.full(len(images), settings["merge_size"])
+    return {**grid_of_patches(images, settings), "image_merge_sizes": merges}
+
+
 def patches_of_frames(
     frames: NDArray[np.float32], settings: Settings
 ) -> tuple[NDArray[np.float32], list[int]]:
