@@ -143,6 +143,8 @@ class Images(Media):
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
+        fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
+            read each picture in two sizes.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
         column: Of a tower of patches, whether its forward takes a picture and no patches: one of the squares that are
             merged, one below another.
@@ -166,6 +168,7 @@ class Images(Media):
     patches: bool = False
     layout: str = ""
     nested: bool = False
+    fine: str = ""
     sized: bool = False
     column: bool = False
     lines: bool = False

@@ -297,6 +297,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "patch_size": 4,
         "size": {"shortest_edge": 64, "longest_edge": 2048},
     },
+    "DeepseekVLHybridImageProcessor": {
+        "size": {"height": 28, "width": 28},
+        "high_res_size": {"height": 84, "width": 84},
+    },
     "DeepseekVLImageProcessor": {"size": {"height": 28, "width": 28}},
     "Gemma4ImageProcessor": {"patch_size": 2, "max_soft_tokens": 70},
     "Glm4vImageProcessor": {"patch_size": 4, "size": {"shortest_edge": 512, "longest_edge": 4096}},

@@ -116,7 +116,13 @@ class Vision(Reader):
             real = mask.reshape(-1, *mask.shape[-2:]) > 0
             sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
             tiles = [tile[:, :height, :width] for tile, height, width in sizes]
-        found = [self._run({"pixel_values": tile[None]}) for tile in tiles]
+        finer = self.program.inputs.keys() - {"pixel_values"}  # the same tiles, in another size
+        told = [
+            {"pixel_values": tile[None]}
+            | {name: np.asarray(prepared[name], np.float32)[[at]] for name in finer}
+            for at, tile in enumerate(tiles)
+        ]
+        found = [self._run(one) for one in told]
         features = {
             name: self.layout.arrange([tile[name] for tile in found], prepared, self._config)
             for name in found[0]

@@ -129,6 +129,8 @@ def noise(
             shape = [1, *shape]
     found["pixel_values"] = random.standard_normal(shape, np.float32)
     told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
+    if session.told.get("fine"):
+        found |= {name: random.standard_normal(one.shape, np.float32) for name, one in told.items()}
     if session.told.get(
         "crossing"
     ):  # all of its tiles, in the first of the ways in which they may lie
