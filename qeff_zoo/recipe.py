@@ -143,6 +143,8 @@ class Images(Media):
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
+        fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
+            read each picture in two sizes.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
         column: Of a tower of patches, whether its forward takes a picture and no patches: one of the squares that are
             merged, one below another.
@@ -152,6 +154,8 @@ class Images(Media):
             bilinear with corners aligned.
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
+        merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
+            the config says it.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
@@ -164,6 +168,7 @@ class Images(Media):
     patches: bool = False
     layout: str = ""
     nested: bool = False
+    fine: str = ""
     sized: bool = False
     column: bool = False
     lines: bool = False
@@ -171,6 +176,7 @@ class Images(Media):
     taps: str = ""
     frames: bool = False
     merged: bool = False
+    merge: int = 0
     positions: str = ""
     crossing: str = ""
     video: str = ""

@@ -22,6 +22,7 @@ from PIL import Image
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
+from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.recipe import PatchShape, Shape
@@ -35,6 +36,7 @@ from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.program import Array, Memory, Tensor
+from qeff_zoo.runtime.vision import Vision
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Tracing, find
 from qeff_zoo.validation.parity import relative_errors
@@ -295,6 +297,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "patch_size": 4,
         "size": {"shortest_edge": 64, "longest_edge": 2048},
     },
+    "DeepseekVLHybridImageProcessor": {
+        "size": {"height": 28, "width": 28},
+        "high_res_size": {"height": 84, "width": 84},
+    },
     "DeepseekVLImageProcessor": {"size": {"height": 28, "width": 28}},
     "Gemma4ImageProcessor": {"patch_size": 2, "max_soft_tokens": 70},
     "Glm4vImageProcessor": {"patch_size": 4, "size": {"shortest_edge": 512, "longest_edge": 4096}},
@@ -317,6 +323,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "PixtralImageProcessor": {
         "size": {"longest_edge": 56},
         "patch_size": {"height": 14, "width": 14},
+    },
+    "VideoLlama3ImageProcessor": {
+        "patch_size": 4,
+        "size": {"shortest_edge": 64, "longest_edge": 2048},
     },
     "VideoLlavaImageProcessor": {
         "size": {"shortest_edge": 28},
@@ -353,6 +363,7 @@ BOUNDED: dict[str, tuple[int, dict[str, Any]]] = {
     "Glm4vImageProcessor": (40, {"size": {"shortest_edge": 512, "longest_edge": 1280}}),
     "PaddleOCRVLImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
     "PixtralImageProcessor": (10, {"size": {"longest_edge": 42}}),
+    "VideoLlama3ImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
 }
 
 
@@ -374,6 +385,16 @@ def test_pictures_are_made_as_small_as_a_program_takes_them(name: str) -> None:
     assert processor([pixels])["pixel_values"].size > ours["pixel_values"].size
     if "image_grid_thw" in ours:
         assert ours["image_grid_thw"].prod() <= most
+
+
+def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
+    program: Any = SimpleNamespace(inputs={"position_ids": None, "pixel_values": None})
+    reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, {"merge": 1})
+    pixels = np.zeros((40, 40, 3), np.uint8)
+    settings = {**SETTINGS["VideoLlama3ImageProcessor"], "merge_size": 2}
+    processor = image_processor({"image_processor_type": "VideoLlama3ImageProcessor", **settings})
+    with pytest.raises(MediaError, match=r"merged by \[2\]; expected 1.*`merge_size`"):
+        reader.look(processor([pixels]))
 
 
 def mentioned(layout: str, picture: Encoded) -> str:

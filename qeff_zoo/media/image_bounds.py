@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qeff_zoo.media import image_rules as rules
+from qeff_zoo.media import patch_rules
 from qeff_zoo.media.image_processor import PROCESSORS, ImageProcessor
 
 #: What Gemma 4's processor may be told to make of a picture.
@@ -54,9 +55,10 @@ def _by_tokens(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
 
 
 _BOUNDS: Mapping[rules.Rule, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
-    rules.grid_of_patches: _by_pixels,
-    rules.lines_of_patches: _by_pixels,
-    rules.grid_of_frames: _by_frames,
+    patch_rules.grid_of_patches: _by_pixels,
+    patch_rules.grid_of_told_patches: _by_pixels,
+    patch_rules.lines_of_patches: _by_pixels,
+    patch_rules.grid_of_frames: _by_frames,
     rules.whole_patches: _by_edges,
-    rules.placed_patches: _by_tokens,
+    patch_rules.placed_patches: _by_tokens,
 }

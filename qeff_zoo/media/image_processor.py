@@ -14,6 +14,7 @@ from typing import Any
 
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
+from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import tiles_of_canvases
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 
@@ -64,7 +65,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "BitImageProcessor": (rules.plain, _CROPPED),
     "CLIPImageProcessor": (rules.plain, _CROPPED),
     "CohereCompassImageProcessor": (
-        rules.grid_of_patches,
+        patch_rules.grid_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
         },
@@ -74,6 +75,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256,
             "default_to_square": False,
+        },
+    ),
+    "DeepseekVLHybridImageProcessor": (
+        rules.long_edge_in_two_squares,
+        {
+            **_PADDED, "high_res_size": {"height": 1024, "width": 1024}, "high_res_resample": _BICUBIC,
+            "high_res_image_mean": _CLIP["image_mean"], "high_res_image_std": _CLIP["image_std"],
         },
     ),
     "DeepseekVLImageProcessor": (rules.long_edge_in_square, _PADDED),
@@ -89,7 +97,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
     ),
     "Gemma4ImageProcessor": (
-        rules.placed_patches,
+        patch_rules.placed_patches,
         {
             **_PLAIN, "do_normalize": False, "image_mean": (0.0, 0.0, 0.0), "image_std": (1.0, 1.0, 1.0),
             "resample": _BICUBIC, "size": {"height": 224, "width": 224}, "patch_size": 16, "merge_size": 1,
@@ -97,7 +105,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Glm4vImageProcessor": (
-        rules.grid_of_frames,
+        patch_rules.grid_of_frames,
         {
             **_PATCHES, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
         },
@@ -140,7 +148,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}},
     ),
     "PaddleOCRVLImageProcessor": (
-        rules.lines_of_patches,
+        patch_rules.lines_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
         },
@@ -153,7 +161,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Qwen2VLImageProcessor": (
-        rules.grid_of_patches,
+        patch_rules.grid_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
         },
@@ -166,6 +174,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "SmolVLMImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "VideoLlama3ImageProcessor": (
+        patch_rules.grid_of_told_patches,
+        {
+            **_PATCHES, **_HALF, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+            "temporal_patch_size": 1, "merge_size": 1,
+        },
+    ),
     "VideoLlavaImageProcessor": (rules.plain, _CROPPED),
     "ViTImageProcessor": (
         rules.plain,
@@ -288,6 +303,7 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
         ("size", size, square),
         ("crop_size", settings.get("crop_size"), True),
         ("pad_size", settings.get("pad_size"), True),
+        ("high_res_size", settings.get("high_res_size"), True),
         ("patch_size", settings.get("patch_size"), True),
     ):
         if value is not None and not (key == "patch_size" and "merge_size" in settings):

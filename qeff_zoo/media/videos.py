@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media.image_processor import PROCESSORS, standard
-from qeff_zoo.media.image_rules import Arrays, patches_of_frames, smart_size
+from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import FORMATS, LIMITS, ImageLimits, Picture, Pixels, read_image
+from qeff_zoo.media.patch_rules import patches_of_frames, smart_size
 from qeff_zoo.media.pixels import resize
 
 Video: TypeAlias = Union[str, "os.PathLike[str]", bytes, Sequence[Picture], NDArray[Any]]

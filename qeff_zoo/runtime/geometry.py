@@ -43,7 +43,8 @@ class Tower:
             images: As a recipe says of them.
         """
         vision = config["vision_config"]
-        merge = 1 if images.get("merged") else merge_of({**config, **vision})
+        told = images.get("merge") or merge_of({**config, **vision})
+        merge = 1 if images.get("merged") else told
         patch = int(vision.get("patch_size", 14))
         taps = images.get("taps", "")
         side = int(vision.get("num_position_embeddings", 0) ** 0.5)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.insets import Encoded, Viewed
 from qeff_zoo.runtime.program import Array, Program
@@ -13,6 +14,8 @@ from qeff_zoo.runtime.reading import Reader
 
 #: What a processor says of a picture that was cut into patches: time, height and width in patches.
 GRID = "image_grid_thw"
+#: How many of these are on a side of the square that becomes a row, where it says that of each picture.
+MERGE = "image_merge_sizes"
 #: What it says of a video beside that: how long each step of its time takes.
 STEP_SECONDS = "second_per_grid_ts"
 
@@ -48,6 +51,7 @@ class Vision(Reader):
         elif self.tower.column:
             return self._look_at_column(digest, pixels, prepared)
         else:
+            self._check_merge(prepared)
             frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
             told = {
                 "pixel_values": self.tower.ordered(pixels, (frames, height, width)),
@@ -58,6 +62,15 @@ class Vision(Reader):
         return Encoded(
             digest=digest, features=self._run(told), grid=grid, pace=self._pace(prepared)
         )
+
+    def _check_merge(self, prepared: Mapping[str, Array]) -> None:
+        assert self.tower is not None
+        found = prepared.get(MERGE)
+        if found is not None and (found != self.tower.merge).any():
+            raise MediaError(
+                f"Cannot read a picture whose patches are merged by {found.reshape(-1).tolist()}; expected "
+                f"{self.tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
+            )
 
     def _pace(self, prepared: Mapping[str, Array]) -> float:
         """Return how many rotary positions a step of time takes, which a picture has one of."""
@@ -103,7 +116,13 @@ class Vision(Reader):
             real = mask.reshape(-1, *mask.shape[-2:]) > 0
             sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
             tiles = [tile[:, :height, :width] for tile, height, width in sizes]
-        found = [self._run({"pixel_values": tile[None]}) for tile in tiles]
+        finer = self.program.inputs.keys() - {"pixel_values"}  # the same tiles, in another size
+        told = [
+            {"pixel_values": tile[None]}
+            | {name: np.asarray(prepared[name], np.float32)[[at]] for name in finer}
+            for at, tile in enumerate(tiles)
+        ]
+        found = [self._run(one) for one in told]
         features = {
             name: self.layout.arrange([tile[name] for tile in found], prepared, self._config)
             for name in found[0]

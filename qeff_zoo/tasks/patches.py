@@ -37,7 +37,7 @@ _MADE: Mapping[str, Callable[[int, int], Tensor]] = {
 
 
 class _Unpadded(TorchFunctionMode):
-    """Keeps all patches where a forward would choose those that are no padding: there is none."""
+    """Keeps all patches as they are where a forward would choose those that are no padding: there is none."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -46,6 +46,9 @@ class _Unpadded(TorchFunctionMode):
             values, where = args
             if where.dtype is torch.bool and where.shape == values.shape[:2]:
                 return values.flatten(0, 1)
+        # Squares of one patch are interpolated to the size that they have.
+        if func is nn.functional.interpolate and kwargs["size"] == tuple(args[0].shape[2:]):
+            return args[0]
         return func(*args, **(kwargs or {}))
 
 
@@ -59,6 +62,10 @@ class _Sizes(list[Any]):
 
     def __floordiv__(self, size: int) -> "_Sizes":
         return _Sizes([one // size for one in self])
+
+    def __pow__(self, power: int) -> Any:
+        (size,) = self
+        return size**power
 
     def prod(self, *_: Any, **__: Any) -> "_Sizes":
         return _Sizes([math.prod(row) for row in self])
@@ -77,11 +84,12 @@ class Patches(nn.Module):
         model: As of `Picture`.
         names: Of the inputs after the patches.
         tower: What the geometry of patches depends on.
+        told: Patches on a side of what is merged, where the forward is told; else 0.
     """
 
-    def __init__(self, model: Any, names: Sequence[str], tower: Tower) -> None:
+    def __init__(self, model: Any, names: Sequence[str], tower: Tower, told: int) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.names, self.told = model, names, told
         self.merge, self.placed = tower.merge, bool(tower.positions)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -98,6 +106,8 @@ class Patches(nn.Module):
         rows = pixels.shape[0] // self.merge**2
         grid = _Sizes([[1, self.merge * rows, self.merge]])
         with Concrete(), _Unpadded():
+            if self.told:
+                told["image_merge_sizes"] = _Sizes([self.told])
             if self.placed:
                 output = self.model.get_image_features(pixels[None], lie[0][None])
             else:
@@ -145,8 +155,11 @@ def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> T
         whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
+    module = (
+        column(tower.merge) if images.column else Patches(model, names[1:], tower, images.merge)
+    )
     return Tracing(
-        module=(column(tower.merge) if images.column else Patches(model, names[1:], tower)).eval(),
+        module=module.eval(),
         inputs={"given": [example for example, _ in whole.values()]},
         dynamic_shapes={"given": [axes for _, axes in whole.values()]},
         input_names=names,

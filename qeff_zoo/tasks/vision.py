@@ -2,7 +2,8 @@
 """One picture through the vision tower of a model that reads pictures and text, as it is traced: program `vision`.
 
 IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of the one size that the tower takes,
-                                                        or of any size in whole patches; or
+                                                        or of any size in whole patches
+     [high_res_pixel_values (1, channels, height, width) f32, where a second tower reads it in another size]; or
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
                                                         `qeff_zoo.tasks.patches`
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
@@ -142,8 +143,10 @@ class Picture(nn.Module):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features."""
-        pixels, noted = given[0], Noted()
+        (pixels, *finer), noted = given, Noted()
         told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
+        for one in finer:
+            told[f"{self.images.fine}_pixel_values"] = one
         if (self.images.sized and not self.images.mask) or self.images.column:
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
@@ -211,16 +214,24 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
         unit = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
         rows, columns = (Dim(name, min=2, max=size // unit) for name in ("rows", "columns"))
         size, axes = (2 * unit, 3 * unit), {2: unit * rows, 3: unit * columns}
-    height, width = size if isinstance(size, list | tuple) else (size, size)
-    pixels = torch.zeros(1, getattr(vision, "num_channels", 3), height, width)
+    given = {"pixel_values": (_picture(vision, size), axes)}
+    if told.fine:
+        finer = getattr(model.config, f"{told.fine}_vision_config")
+        given[f"{told.fine}_pixel_values"] = _picture(finer, finer.image_size), {}
     return Tracing(
         module=Picture(model, told).eval(),
-        inputs={"given": [pixels]},
-        dynamic_shapes={"given": [axes]},
-        input_names=["pixel_values"],
+        inputs={"given": [example for example, _ in given.values()]},
+        dynamic_shapes={"given": [axes for _, axes in given.values()]},
+        input_names=[*given],
         output_names=["image_embeds"],
         then=_name_sides if told.sized else None,
     )
+
+
+def _picture(vision: Any, size: Any) -> Tensor:
+    """Return an example for a tower, of that height and width."""
+    sides = size if isinstance(size, list | tuple) else (size, size)
+    return torch.zeros(1, getattr(vision, "num_channels", 3), *sides)
 
 
 def _name_sides(graph: Any) -> None:

@@ -15,7 +15,7 @@ from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.reading import Distant
-from qeff_zoo.runtime.vision import GRID, Vision
+from qeff_zoo.runtime.vision import GRID, MERGE, Vision
 
 #: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
@@ -120,6 +120,8 @@ def noise(
     if tower is not None:
         height, width = (one * tower.merge for one in size)
         found[GRID] = np.array([[1, height, width]])
+        if merge := session.told.get("merge"):
+            found[MERGE] = np.array([merge])
         shape = [height * width, *shape]
         if tower.positions:
             rows, columns = np.indices((height, width)).reshape(2, -1)
@@ -127,6 +129,8 @@ def noise(
             shape = [1, *shape]
     found["pixel_values"] = random.standard_normal(shape, np.float32)
     told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
+    if session.told.get("fine"):
+        found |= {name: random.standard_normal(one.shape, np.float32) for name, one in told.items()}
     if session.told.get(
         "crossing"
     ):  # all of its tiles, in the first of the ways in which they may lie

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What processors make of pictures of any size: patches, and where they lie. See `qeff_zoo.media.image_rules`."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.image_rules import Arrays
+from qeff_zoo.media.images import Pixels
+from qeff_zoo.media.pixels import Settings, numbers, resize
+
+
+def smart_size(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int, int]:
+    """Return height and width, multiples of `factor`, of about the same shape and between two numbers of pixels."""
+    height, width = image.shape[:2]
+    if max(height, width) / min(height, width) > 200:
+        raise MediaError(
+            f"Cannot read a picture of {width} x {height} pixels: one side is more than 200 times the other. Expected "
+            "at most 200 times. Crop it."
+        )
+    new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
+    if new_height * new_width > most:
+        ratio = math.sqrt((height * width) / most)
+        new_height = max(factor, math.floor(height / ratio / factor) * factor)
+        new_width = max(factor, math.floor(width / ratio / factor) * factor)
+    elif new_height * new_width < fewest:
+        ratio = math.sqrt(fewest / (height * width))
+        new_height = math.ceil(height * ratio / factor) * factor
+        new_width = math.ceil(width * ratio / factor) * factor
+    return new_height, new_width
+
+
+def _size_of_frames(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int, int]:
+    """As `smart_size`, of a picture that is two frames: it is scaled by one, and what is left is judged by both."""
+    height, width = image.shape[:2]
+    if (scale := max(factor / height, factor / width)) > 1:
+        height, width = int(height * scale), int(width * scale)
+    plain = smart_size(np.broadcast_to(image[:1, :1], (height, width, 3)), factor, 1, 1 << 62)
+    if 2 * plain[0] * plain[1] > most:
+        ratio = math.sqrt(2 * height * width / most)
+        return tuple(
+            max(factor, math.floor(side / ratio / factor) * factor) for side in (height, width)
+        )
+    if 2 * plain[0] * plain[1] < fewest:
+        ratio = math.sqrt(fewest / (2 * height * width))
+        return tuple(math.ceil(side * ratio / factor) * factor for side in (height, width))
+    return plain
+
+
+def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """GLM-4V: patches as of Qwen2-VL, of pictures whose size is chosen otherwise."""
+    size, factor = settings["size"], settings["patch_size"] * settings["merge_size"]
+    if settings["do_resize"]:
+        images = [
+            resize(
+                image,
+                *_size_of_frames(image, factor, size["shortest_edge"], size["longest_edge"]),
+                settings["resample"],
+            )
+            for image in images
+        ]
+    return grid_of_patches(images, {**settings, "do_resize": False})
+
+
+def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """Qwen2-VL to Qwen3-VL: patches in the order in which they are merged, each repeated for the frames it stands for.
+
+    Returns `pixel_values` (patches of all pictures, numbers of one) and `image_grid_thw` (n, 3): frames, rows and
+    columns of each.
+    """
+    size, rows, grids = settings["size"], [], []
+    for image in images:
+        if settings["do_resize"]:
+            factor = settings["patch_size"] * settings["merge_size"]
+            wanted = smart_size(image, factor, size["shortest_edge"], size["longest_edge"])
+            image = resize(image, *wanted, settings["resample"])
+        array = np.asarray(numbers(image, settings), np.float32)
+        made, grid = patches_of_frames(array[None], settings)
+        rows.append(made)
+        grids.append(grid)
+    return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
+
+
+def grid_of_told_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """VideoLLaMA 3: as `grid_of_patches`, and `image_merge_sizes` (n,), by how many on a side they are merged."""
+    merges = np.full(len(images), settings["merge_size"])
+    return {**grid_of_patches(images, settings), "image_merge_sizes": merges}
+
+
+def patches_of_frames(
+    frames: NDArray[np.float32], settings: Settings
+) -> tuple[NDArray[np.float32], list[int]]:
+    """Cut frames (n, 3, height, width) into patches of several frames each; the last is repeated to fill up.
+
+    Returns the patches in the order in which they are merged, and steps of time, rows and columns.
+    """
+    patch, merge, deep = (
+        settings[name] for name in ("patch_size", "merge_size", "temporal_patch_size")
+    )
+    filling = np.repeat(frames[-1:], -len(frames) % deep, axis=0)
+    frames = np.concatenate([frames, filling])
+    steps, high, wide = len(frames) // deep, frames.shape[2] // patch, frames.shape[3] // patch
+    blocks = frames.reshape(
+        steps, deep, 3, high // merge, merge, patch, wide // merge, merge, patch
+    ).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    made = blocks.reshape(steps * high * wide, 3 * deep * patch * patch)
+    return made, [steps, high, wide]
+
+
+def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """PaddleOCR-VL: patches line by line, of pictures no side of which is shorter than what is merged.
+
+    Returns `pixel_values` (patches of all pictures, 3, rows, columns) and `image_grid_thw`, as `grid_of_patches`.
+    """
+    patch, size = settings["patch_size"], settings["size"]
+    factor, rows, grids = patch * settings["merge_size"], [], []
+    for image in images:
+        if settings["do_resize"]:
+            wide = np.broadcast_to(image[:1, :1], (*_at_least(image, factor), 3))
+            wanted = smart_size(wide, factor, size["shortest_edge"], size["longest_edge"])
+            image = resize(image, *wanted, settings["resample"])
+        array = np.asarray(numbers(image, settings), np.float32)
+        high, wide_ = array.shape[1] // patch, array.shape[2] // patch
+        blocks = array.reshape(3, high, patch, wide_, patch).transpose(1, 3, 0, 2, 4)
+        rows.append(blocks.reshape(high * wide_, 3, patch, patch))
+        grids.append([1, high, wide_])
+    return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
+
+
+def _at_least(image: Pixels, factor: int) -> tuple[int, int]:
+    """Return the height and width, of the same shape, with no side below `factor`."""
+    height, width = image.shape[:2]
+    if height < factor:
+        height, width = factor, round(width * factor / height)
+    if width < factor:
+        height, width = round(height * factor / width), factor
+    return height, width
+
+
+def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """Gemma 4: as many patches as `max_soft_tokens` rows take, and where each lies; the rest is filled up.
+
+    Returns `pixel_values` (n, patches, numbers of one) and `image_position_ids` (n, patches, 2): columns and rows, -1
+    for what fills up.
+    """
+    patch, unit = settings["patch_size"], settings["pooling_kernel_size"]
+    most, rows, places = settings["max_soft_tokens"] * unit**2, [], []
+    for image in images:
+        if settings["do_resize"]:
+            wanted = _filled(image, unit * patch, most * patch**2)
+            image = resize(image, *wanted, settings["resample"])
+        array = np.asarray(numbers(image, settings), np.float32)
+        high, wide = array.shape[1] // patch, array.shape[2] // patch
+        blocks = array.reshape(3, high, patch, wide, patch).transpose(1, 3, 2, 4, 0)
+        found = np.zeros((most, 3 * patch**2), np.float32)
+        found[: high * wide] = blocks.reshape(high * wide, -1)
+        where = np.full((most, 2), -1, np.int64)
+        where[: high * wide] = np.indices((high, wide))[::-1].reshape(2, -1).T
+        rows.append(found)
+        places.append(where)
+    return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
+
+
+def _filled(image: Pixels, unit: int, most: int) -> tuple[int, int]:
+    """Return the height and width in whole units, of about the same shape, with as many pixels as there may be."""
+    height, width = image.shape[:2]
+    scale = math.sqrt(most / (height * width))
+    tall, wide = (math.floor(scale * side / unit) for side in (height, width))
+    longest = most // unit**2
+    if not tall:
+        tall, wide = 1, min(width // height, longest)
+    elif not wide:
+        tall, wide = min(height // width, longest), 1
+    return tall * unit, wide * unit

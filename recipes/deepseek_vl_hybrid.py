@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek-VL 7 B, `transformers.models.deepseek_vl_hybrid`: SigLIP and SAM read a picture in two sizes, and Llama."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .deepseek_vl import RECIPE as DEEPSEEK_VL
+from .got_ocr2 import SAM
+
+RECIPE = replace(
+    DEEPSEEK_VL,
+    model_type="deepseek_vl_hybrid",
+    architectures=("DeepseekVLHybridForConditionalGeneration",),
+    special="Two towers read a picture in two sizes; a row has features of both, the finer ones of two layers.",
+    images=Images(fine="high_res"),
+    tiny=(Tiny(config={**DEEPSEEK_VL.tiny[0].config, "high_res_vision_config": SAM}),),
+)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VideoLLaMA 3, `transformers.models.video_llama_3`: patches of pictures of any size, of which each becomes a row."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .paddleocr_vl import VISION
+from .qwen2 import RECIPE as QWEN2
+from .qwen2_5_vl import RECIPE as QWEN2_5_VL
+
+_VISION = {name: value for name, value in VISION.items() if name != "image_size"}
+_TOKENS = {"image_token_id": 200, "video_token_id": 201}
+
+RECIPE = replace(
+    QWEN2_5_VL,
+    model_type="video_llama_3",
+    architectures=("VideoLlama3ForConditionalGeneration",),
+    special="Patches of pictures of any size, each a row of its own; RoPE over row and column in the tower alone.",
+    transforms=QWEN2.transforms,
+    images=Images(patches=True, merge=1),
+    tiny=(Tiny(config={**_TOKENS, "text_config": QWEN2.tiny[1].config, "vision_config": _VISION}),),
+)
