@@ -164,7 +164,7 @@ def _add_run(commands: Any) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="animation (GIF, WebP, APNG), its URL, or folder of frames, for a package that reads those; may be repeated",
+        help="animation (GIF, WebP, APNG), its URL, or folder of frames, for a package that reads them; repeatable",
     )
     parser.add_argument(
         "--label",
