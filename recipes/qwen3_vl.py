@@ -10,6 +10,7 @@ from .qwen2_5_vl import TEXT, TOKENS
 
 VISION = {"hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
 _MORE = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1, 2]}
+STAMP = ("<{:.1f} seconds><|vision_start|>", "<|vision_end|>")
 SIZES = {"depth": 4, "out_hidden_size": 64, "intermediate_size": 48}
 
 RECIPE = replace(
@@ -19,7 +20,12 @@ RECIPE = replace(
     special="Features of several vision layers are added in the first text layers; learned positions, interpolated.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     images=Images(
-        patches=True, axes=3, types="mm_token_type_ids", deepstack="deepstack_visual_indexes"
+        patches=True,
+        axes=3,
+        types="mm_token_type_ids",
+        deepstack="deepstack_visual_indexes",
+        video="video_token_id",
+        stamp=STAMP,
     ),
     tiny=(
         Tiny(

@@ -24,7 +24,8 @@ from qeff_zoo.media import fetching
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.pixels import resize
-from qeff_zoo.media.videos import load_video_processor, read_video
+from qeff_zoo.media.video_processor import load_video_processor
+from qeff_zoo.media.videos import read_video
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session

@@ -33,19 +33,31 @@ def smart_size(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int,
     return new_height, new_width
 
 
-def _size_of_frames(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int, int]:
-    """As `smart_size`, of a picture that is two frames: it is scaled by one, and what is left is judged by both."""
+def size_of_frames(
+    image: Pixels, factor: int, fewest: int, most: int, frames: tuple[int, int] = (2, 1)
+) -> tuple[int, int]:
+    """As `smart_size`, of frames of which there are several: one is scaled, and all are judged.
+
+    Args:
+        image: A frame; a picture is two.
+        factor: Of which height and width are multiples.
+        fewest: Pixels of all frames.
+        most: The same.
+        frames: How many there are, and of how many there is a multiple when their pixels are judged.
+    """
     height, width = image.shape[:2]
     if (scale := max(factor / height, factor / width)) > 1:
         height, width = int(height * scale), int(width * scale)
     plain = smart_size(np.broadcast_to(image[:1, :1], (height, width, 3)), factor, 1, 1 << 62)
-    if 2 * plain[0] * plain[1] > most:
-        ratio = math.sqrt(2 * height * width / most)
+    count, deep = frames
+    pixels = round(count / deep) * deep * plain[0] * plain[1]
+    if pixels > most:
+        ratio = math.sqrt(count * height * width / most)
         return tuple(
             max(factor, math.floor(side / ratio / factor) * factor) for side in (height, width)
         )
-    if 2 * plain[0] * plain[1] < fewest:
-        ratio = math.sqrt(fewest / (2 * height * width))
+    if pixels < fewest:
+        ratio = math.sqrt(fewest / (count * height * width))
         return tuple(math.ceil(side * ratio / factor) * factor for side in (height, width))
     return plain
 
@@ -57,7 +69,7 @@ def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
         images = [
             resize(
                 image,
-                *_size_of_frames(image, factor, size["shortest_edge"], size["longest_edge"]),
+                *size_of_frames(image, factor, size["shortest_edge"], size["longest_edge"]),
                 settings["resample"],
             )
             for image in images

@@ -17,6 +17,7 @@ from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, steps_of
 from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, Vision
 
 
@@ -88,24 +89,28 @@ class ImageTextToTextSession(MediaTextSession):
 
         Args:
             given: As of `media.videos.read_video`, or what a processor has prepared: `pixel_values_videos`,
-                `video_grid_thw`, and `second_per_grid_ts` (1 where it is not there).
+                `video_grid_thw`, and `second_per_grid_ts` (1 where it is not there) or, where each step's time is
+                written in the prompt, `timestamps`.
 
         Raises:
             MediaError: It cannot be read.
             CheckpointError: The package does not say how videos are prepared.
             GenerationError: The package reads no videos, or not one that is as long.
         """
-        from qeff_zoo.media.videos import load_video_processor
+        from qeff_zoo.media.video_processor import load_video_processor
 
         merged = self.check_reads_videos().merge ** 2
         if isinstance(given, Mapping):
             seconds = np.asarray(given.get(STEP_SECONDS, [1.0]), np.float32)
             grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
             made: Prepared = {"pixel_values": pixels, GRID: grid, STEP_SECONDS: seconds}
+            made = {**made, TIMES: given[TIMES]} if TIMES in given else made
         else:
             if self._video_processor is None:
                 self._video_processor = load_video_processor(self.folder)
             made = self._video_processor(given)
+        if self.told.get("stamp"):
+            made = {**made, TIMES: check_times(made)}
         rows = len(made["pixel_values"]) // merged
         if rows >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
@@ -135,6 +140,13 @@ class ImageTextToTextSession(MediaTextSession):
         film = self._id(self.told["video"])
         self._check_count(tokens, self.marker, len(pictures))
         self._check_count(tokens, film, len(films), "videos")
+        if texts := self.told.get("stamp"):
+            stamps = Stamps(texts, film, self.tokenizer)
+            if chat or text is None:
+                tokens = stamps.in_tokens(tokens, films)
+            else:
+                tokens = [*self._read(stamps.in_text(text, films))]
+            films = [step for one in films for step in steps_of(one)]
         left = {self.marker: map(self.prepare, pictures), film: iter(films)}
         prepared = [next(left[token]) for token in tokens if token in left]
         # What stands in a feature's place is not read: one token does for both.
@@ -163,7 +175,7 @@ class ImageTextToTextSession(MediaTextSession):
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
-                "expected one of Qwen2-VL or Qwen2.5-VL. Give it single frames as pictures (--image)."
+                "expected one of Qwen2-VL to Qwen3.5. Give it single frames as pictures (--image)."
             )
         if isinstance(self.reader, Distant) or isinstance(self.reader.program, Bounded):
             raise GenerationError(

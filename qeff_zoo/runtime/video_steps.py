@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Videos that are read step by step: each step is a picture in the prompt, behind a text that says when it is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.media_text import Prepared
+from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.vision import GRID
+
+#: Of each step, in seconds, as the processor says it.
+TIMES = "timestamps"
+
+
+def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Return the times of a video's steps, of which there are as many as of steps."""
+    steps, found = int(np.asarray(given[GRID]).reshape(3)[0]), given.get(TIMES)
+    times = np.asarray([] if found is None else found, np.float64).reshape(-1)
+    if len(times) != steps:
+        raise GenerationError(
+            f"The video has {steps} steps of time, and {len(times)} times of them ({TIMES!r}); expected one for each, "
+            "in seconds, which this model is told. Let the package process the video, whose settings are "
+            "Qwen3VLVideoProcessor's, or give them beside its arrays."
+        )
+    return times
+
+
+def steps_of(prepared: Prepared) -> list[Prepared]:
+    """Take a video apart into pictures, which do not see one another."""
+    steps, height, width = (int(one) for one in prepared[GRID].reshape(3))
+    grid = np.array([[1, height, width]], np.int64)
+    patches = np.split(np.asarray(prepared["pixel_values"]), steps)
+    return [{"pixel_values": one, GRID: grid} for one in patches]
+
+
+class Stamps:
+    """Writes the places of a video's steps into a prompt.
+
+    Args:
+        texts: Before and after a step, as a recipe says.
+        film: The token of a video, and of each of its steps.
+        tokenizer: Of the package.
+    """
+
+    def __init__(self, texts: Sequence[str], film: int, tokenizer: Tokenizer | None) -> None:
+        if tokenizer is None:
+            raise GenerationError(
+                "The prompt has videos, and this package has no tokenizer; expected one, since the times of a video's "
+                "steps are written as text. Build the package of a checkpoint with tokenizer.json."
+            )
+        self._before, self._after = texts
+        self._film, self._tokenizer = film, tokenizer
+        self.marker = tokenizer.piece(film).strip()
+
+    def text(self, video: Prepared) -> str:
+        """Return what is written for a video."""
+        told = (self._before.format(float(one)) for one in video[TIMES])
+        return "".join(f"{before}{self.marker}{self._after}" for before in told)
+
+    def in_text(self, prompt: str, videos: Sequence[Prepared]) -> str:
+        """Write out the videos of a text, of which it has as many places."""
+        first, *rest = prompt.split(self.marker)
+        return first + "".join(
+            self.text(one) + after for one, after in zip(videos, rest, strict=True)
+        )
+
+    def in_tokens(self, tokens: Sequence[int], videos: Sequence[Prepared]) -> list[int]:
+        """Write out the videos of a prompt's tokens: between others that stand for no text, as templates write them."""
+        left, whole = iter(videos), list[int]()
+        for token in tokens:
+            if token == self._film:
+                whole += self._tokenizer.encode(self.text(next(left)), special_tokens=False)
+            else:
+                whole.append(token)
+        return whole
