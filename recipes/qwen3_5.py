@@ -7,7 +7,7 @@ from qeff_zoo.recipe import Images, Tiny
 
 from .qwen2_5_vl import TOKENS
 from .qwen3_5_text import RECIPE as QWEN3_5_TEXT
-from .qwen3_vl import SIZES, VISION
+from .qwen3_vl import SIZES, STAMP, VISION
 
 ROPE = {
     "rope_type": "default",
@@ -21,7 +21,9 @@ RECIPE = replace(
     model_type="qwen3_5",
     architectures=("Qwen3_5ForConditionalGeneration",),
     special="Qwen3-VL's pictures without deepstack, read by layers of gated delta rules and of attention.",
-    images=Images(patches=True, axes=3, types="mm_token_type_ids"),
+    images=Images(
+        patches=True, axes=3, types="mm_token_type_ids", video="video_token_id", stamp=STAMP
+    ),
     task="image-text-to-text",
     tiny=(
         Tiny(
