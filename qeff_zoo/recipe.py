@@ -159,9 +159,12 @@ class Images(Media):
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
-        video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too.
-        stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself; the first
-            is formatted with the step's time in seconds. Nothing where a video is read as one.
+        video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
+            or that token itself, where no config has it.
+        video_processor: transformers' class for videos, where a checkpoint's own files name none.
+        stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
+            between steps; the first is formatted with the step's time in seconds and its `number`. Nothing where a
+            video is read as one.
         pace: Rotary positions that a second of a video takes, unless the vision config says `tokens_per_second`; 0
             where each of its steps takes one.
     """
@@ -182,6 +185,7 @@ class Images(Media):
     positions: str = ""
     crossing: str = ""
     video: str = ""
+    video_processor: str = ""
     stamp: tuple[str, ...] = ()
     pace: int = 0
 

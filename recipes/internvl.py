@@ -16,7 +16,13 @@ RECIPE = replace(
     model_type="internvl",
     architectures=("InternVLForConditionalGeneration",),
     special="Tiles of the nearest grid and the whole picture; four of their rows become one.",
-    images=Images(before=("<img>",), after=("</img>",)),
+    images=Images(
+        before=("<img>",),
+        after=("</img>",),
+        video="<video>",
+        video_processor="InternVLVideoProcessor",
+        stamp=("Frame{number}: ", "", "\n"),
+    ),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Images, Tiny
 
 from .internvl import RECIPE as INTERNVL
 
@@ -12,6 +12,7 @@ RECIPE = replace(
     model_type="qianfan_ocr",
     architectures=("QianfanOCRForConditionalGeneration",),
     special="InternVL's pictures, and Qwen 3.",
+    images=Images(before=("<img>",), after=("</img>",)),
     tiny=(
         Tiny(config={**INTERNVL.tiny[0].config}, image_processor=INTERNVL.tiny[0].image_processor),
     ),

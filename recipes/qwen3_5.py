@@ -22,7 +22,12 @@ RECIPE = replace(
     architectures=("Qwen3_5ForConditionalGeneration",),
     special="Qwen3-VL's pictures without deepstack, read by layers of gated delta rules and of attention.",
     images=Images(
-        patches=True, axes=3, types="mm_token_type_ids", video="video_token_id", stamp=STAMP
+        patches=True,
+        axes=3,
+        types="mm_token_type_ids",
+        video="video_token_id",
+        video_processor="Qwen3VLVideoProcessor",
+        stamp=STAMP,
     ),
     task="image-text-to-text",
     tiny=(

@@ -25,6 +25,7 @@ RECIPE = replace(
         types="mm_token_type_ids",
         deepstack="deepstack_visual_indexes",
         video="video_token_id",
+        video_processor="Qwen3VLVideoProcessor",
         stamp=STAMP,
     ),
     tiny=(

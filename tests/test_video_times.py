@@ -251,7 +251,7 @@ def test_what_contradicts_itself_is_refused(built: tuple[Package, Path], tmp_pat
     with pytest.raises(CheckpointError, match=r"takes 8 frames.*Remove"):
         load_video_processor(tmp_path)
     file.write_text(json.dumps({"video_processor_type": "VJEPA2VideoProcessor"}))
-    with pytest.raises(UnsupportedModelError, match="Qwen2VLVideoProcessor or Qwen3VL"):
+    with pytest.raises(UnsupportedModelError, match="Qwen2VLVideoProcessor, Qwen3VL"):
         load_video_processor(tmp_path)
 
 

@@ -21,7 +21,7 @@ from qeff_zoo.media.image_processor import PROCESSORS, standard
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size
-from qeff_zoo.media.pixels import resize
+from qeff_zoo.media.pixels import cropped_as_asked, resize
 from qeff_zoo.media.videos import Frames, Video, read_video
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -49,10 +49,7 @@ def _at_equal_steps(video: Frames, told: Settings) -> Sequence[int]:
     if wanted is not None:
         count = round(wanted / deep) * deep
     elif video.fps is None:
-        raise MediaError(
-            f"Cannot sample {video.name}: its {total} frames have no times, and the checkpoint takes {each_second} "
-            "frames of each second. Expected an animation, which says them. Give a GIF, WebP or APNG."
-        )
+        raise _no_times(video, each_second)
     else:
         most = math.floor(min(told["max_frames"], total) / deep) * deep
         some = min(max(total / video.fps * each_second, told["min_frames"]), most, total)
@@ -69,6 +66,31 @@ def _from_first_to_last(video: Frames, told: Settings) -> Sequence[int]:
     count = int(total / (video.fps or _FPS) * told["fps"])
     count = min(max(count, told["min_frames"]), told["max_frames"], total)
     return [int(one) for one in np.linspace(0, total - 1, count).round()]
+
+
+def _in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
+    """InternVL: the middle of each of so many parts, or parts that begin at `initial_shift`."""
+    total, count, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
+    if count is None and each_second is not None:
+        if video.fps is None:
+            raise _no_times(video, each_second)
+        count = int(total / video.fps * each_second)
+    if count is None:
+        return range(total)
+    if not 0 < count <= total:
+        raise _too_few(video, max(count, 1))
+    shift = told["initial_shift"]
+    start = total / count / 2 if shift is True else float(shift)
+    # float32, as there: what is nearly the next frame is that one
+    steps = np.arange(start, total, total / count).astype(np.float32)
+    return [int(one) for one in steps if one < total]
+
+
+def _no_times(video: Frames, each_second: float) -> MediaError:
+    return MediaError(
+        f"Cannot sample {video.name}: its {len(video.pictures)} frames have no times, and the checkpoint takes "
+        f"{each_second} frames of each second. Expected an animation, which says them. Give a GIF, WebP or APNG."
+    )
 
 
 def _too_few(video: Frames, expected: int) -> MediaError:
@@ -103,6 +125,10 @@ def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]
     return size_of_frames(image, factor, size["shortest_edge"], most, (frames, deep))
 
 
+def _one_size(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+    return told["size"]["height"], told["size"]["width"]
+
+
 # --- and when they are -----------------------------------------------------------------------------------------------
 
 
@@ -120,6 +146,16 @@ def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
     return {"timestamps": np.array([(first / fps + last / fps) / 2 for first, last in ends])}
 
 
+def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    pixels, grid = patches_of_frames(frames, told)
+    return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
+
+
+def _pictures(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    """Give frames as pictures, one by one."""
+    return {"pixel_values": frames}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One of `KINDS`.
@@ -130,6 +166,7 @@ class Kind:
         size: Height and width of a frame, of so many.
         tell: What a model is told beside patches and their grid.
         fewest: Frames that a video must have.
+        arrange: Makes arrays of frames (n, 3, height, width).
     """
 
     settings: Settings
@@ -137,6 +174,7 @@ class Kind:
     size: Callable[[Pixels, int, Settings], tuple[int, int]]
     tell: Callable[[Frames, Sequence[int], Settings], Arrays]
     fewest: int = 1
+    arrange: Callable[[NDArray[np.float32], Settings], Arrays] = _patches
 
 
 #: By the name of transformers' class.
@@ -150,6 +188,13 @@ KINDS: Mapping[str, Kind] = {
             "patch_size": 16, "do_sample_frames": True, "fps": 2, "max_video_tokens": 768,
         },
         sample=_from_first_to_last, size=_all_together, tell=_times, fewest=2,
+    ),
+    "InternVLVideoProcessor": Kind(
+        settings={
+            **PROCESSORS["GotOcr2ImageProcessor"][1], "do_sample_frames": False, "initial_shift": True,
+            "temporal_patch_size": 1,
+        },
+        sample=_in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
 }  # fmt: skip
 
@@ -167,7 +212,7 @@ class VideoProcessor:
     settings: Settings
 
     def __call__(self, source: Video, limits: ImageLimits = LIMITS) -> Arrays:
-        """Make arrays of one video: its patches, `image_grid_thw` (1, 3), and what its kind says of time.
+        """Make arrays of one video: its patches and `image_grid_thw` (1, 3), or frames; and what its kind says of time.
 
         Raises:
             MediaError: It cannot be read, or its frames cannot be sampled as the checkpoint says.
@@ -181,19 +226,15 @@ class VideoProcessor:
             if len(chosen) < self.kind.fewest:
                 raise _too_few(video, self.kind.fewest)
         frames = np.stack([self._numbers(video.pictures[one], len(chosen)) for one in chosen])
-        pixels, grid = patches_of_frames(frames, told)
-        grids = np.array([grid], np.int64)
-        return {
-            "pixel_values": pixels,
-            "image_grid_thw": grids,
-            **self.kind.tell(video, chosen, told),
-        }
+        return {**self.kind.arrange(frames, told), **self.kind.tell(video, chosen, told)}
 
     def _numbers(self, image: Pixels, frames: int) -> NDArray[np.float32]:
         """Resize, scale and normalize a frame of so many: (3, height, width)."""
         told = self.settings
         if told["do_resize"]:
             image = resize(image, *self.kind.size(image, frames, told), told["resample"])
+        if self.kind.arrange is _pictures:
+            image = cropped_as_asked(image, told)
         values = image.transpose(2, 0, 1).astype(np.float32)
         scale = told["rescale_factor"] if told["do_rescale"] else 1.0
         if not told["do_normalize"]:
@@ -207,8 +248,12 @@ class VideoProcessor:
         return normal
 
 
-def load_video_processor(folder: Path) -> VideoProcessor:
+def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
     """Read how a checkpoint or a package prepares videos; where it says nothing of them, as it does pictures.
+
+    Args:
+        folder: The checkpoint or package.
+        usual: transformers' class, where none is named; nothing for Qwen2-VL's.
 
     Raises:
         CheckpointError: There is nothing to read, or it contradicts itself.
@@ -223,18 +268,18 @@ def load_video_processor(folder: Path) -> VideoProcessor:
             continue
         document = json.loads((folder / file).read_text(encoding="utf-8"))
         if document := document.get(part) if part else document:
-            return _processor(document, folder / file)
+            return _processor(document, folder / file, usual or _USUAL)
     raise CheckpointError(
         f"Cannot tell what {folder} makes of videos: it has no settings of a processor. Expected "
         "video_preprocessor_config.json. Get the whole checkpoint."
     )
 
 
-def _processor(document: Mapping[str, Any], file: Path) -> VideoProcessor:
-    name = document.get("video_processor_type", _USUAL)
+def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProcessor:
+    name = document.get("video_processor_type", usual)
     if name not in KINDS:
         raise UnsupportedModelError(
-            f"Videos cannot be processed as {name!r} does. Expected {' or '.join(KINDS)}. Process them with "
+            f"Videos cannot be processed as {name!r} does. Expected {', '.join(KINDS)}. Process them with "
             "transformers, and give the arrays."
         )
     kind = KINDS[name]

@@ -99,19 +99,25 @@ class ImageTextToTextSession(MediaTextSession):
         """
         from qeff_zoo.media.video_processor import load_video_processor
 
-        merged = self.check_reads_videos().merge ** 2
-        if isinstance(given, Mapping):
+        tower = self.check_reads_videos()
+        if isinstance(given, Mapping) and tower is None:
+            frames = np.asarray(given["pixel_values_videos"])
+            frames = frames.reshape(-1, *frames.shape[-3:])
+            made: Prepared = {"pixel_values": frames, TIMES: np.zeros(len(frames))}
+        elif isinstance(given, Mapping):
             seconds = np.asarray(given.get(STEP_SECONDS, [1.0]), np.float32)
             grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
-            made: Prepared = {"pixel_values": pixels, GRID: grid, STEP_SECONDS: seconds}
+            made = {"pixel_values": pixels, GRID: grid, STEP_SECONDS: seconds}
             made = {**made, TIMES: given[TIMES]} if TIMES in given else made
         else:
             if self._video_processor is None:
-                self._video_processor = load_video_processor(self.folder)
+                usual = self.told.get("video_processor", "")
+                self._video_processor = load_video_processor(self.folder, usual)
             made = self._video_processor(given)
         if self.told.get("stamp"):
             made = {**made, TIMES: check_times(made)}
-        rows = len(made["pixel_values"]) // merged
+        each = self.config.get("image_seq_length", 1) if tower is None else 1 / tower.merge**2
+        rows = int(len(made["pixel_values"]) * each)
         if rows >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
@@ -137,7 +143,7 @@ class ImageTextToTextSession(MediaTextSession):
             tokens = self.encode_chat([{"role": "user", "content": content}])
         else:
             tokens = [*self._read(prompt)]
-        film = self._id(self.told["video"])
+        film = self._film()
         self._check_count(tokens, self.marker, len(pictures))
         self._check_count(tokens, film, len(films), "videos")
         if texts := self.told.get("stamp"):
@@ -157,8 +163,8 @@ class ImageTextToTextSession(MediaTextSession):
 
     def _check_time(self, made: Request) -> None:
         """Time may count faster than tokens; tables of rotary positions end with the context."""
-        assert made.insets is not None
-        assert made.insets.axes is not None
+        if made.insets is None or made.insets.axes is None:
+            return
         reached, room = int(made.insets.axes.max()) + 1, self.decoder.sizes.ctx_len
         if reached > room:
             raise GenerationError(
@@ -166,8 +172,18 @@ class ImageTextToTextSession(MediaTextSession):
                 f"most {room:,}, the package's context. Give shorter ones, or build it with a larger --ctx-len."
             )
 
-    def check_reads_videos(self) -> Tower:
-        """Return what reads videos.
+    def _film(self) -> int:
+        """Return the token of a video."""
+        named = self._named(self.told["video"])
+        if len(named) != 1:
+            raise GenerationError(
+                f"The tokenizer of the package makes {len(named)} tokens of {self.told['video']!r}; expected one, "
+                "which stands for a video. Build it of a checkpoint whose tokenizer has that token."
+            )
+        return named[0]
+
+    def check_reads_videos(self) -> Tower | None:
+        """Return the geometry of what reads videos, where it takes patches.
 
         Raises:
             GenerationError: Nothing does.
@@ -175,14 +191,13 @@ class ImageTextToTextSession(MediaTextSession):
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
-                "expected one of Qwen2-VL to Qwen3.5. Give it single frames as pictures (--image)."
+                "expected one of Qwen2-VL to Qwen3.5, or InternVL. Give it single frames as pictures (--image)."
             )
         if isinstance(self.reader, Distant) or isinstance(self.reader.program, Bounded):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
                 "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."
             )
-        assert self.reader.tower is not None
         return self.reader.tower
 
     def _most_patches(self) -> int:

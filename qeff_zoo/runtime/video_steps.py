@@ -17,7 +17,7 @@ TIMES = "timestamps"
 
 def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Return the times of a video's steps, of which there are as many as of steps."""
-    steps, found = int(np.asarray(given[GRID]).reshape(3)[0]), given.get(TIMES)
+    steps, found = _count(given), given.get(TIMES)
     times = np.asarray([] if found is None else found, np.float64).reshape(-1)
     if len(times) != steps:
         raise GenerationError(
@@ -28,8 +28,16 @@ def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     return times
 
 
+def _count(prepared: Mapping[str, Any]) -> int:
+    if GRID in prepared:
+        return int(np.asarray(prepared[GRID]).reshape(3)[0])
+    return len(prepared["pixel_values"])
+
+
 def steps_of(prepared: Prepared) -> list[Prepared]:
     """Take a video apart into pictures, which do not see one another."""
+    if GRID not in prepared:
+        return [{"pixel_values": one[None]} for one in prepared["pixel_values"]]
     steps, height, width = (int(one) for one in prepared[GRID].reshape(3))
     grid = np.array([[1, height, width]], np.int64)
     patches = np.split(np.asarray(prepared["pixel_values"]), steps)
@@ -40,7 +48,7 @@ class Stamps:
     """Writes the places of a video's steps into a prompt.
 
     Args:
-        texts: Before and after a step, as a recipe says.
+        texts: Before and after a step, and between steps, as a recipe says.
         film: The token of a video, and of each of its steps.
         tokenizer: Of the package.
     """
@@ -51,14 +59,17 @@ class Stamps:
                 "The prompt has videos, and this package has no tokenizer; expected one, since the times of a video's "
                 "steps are written as text. Build the package of a checkpoint with tokenizer.json."
             )
-        self._before, self._after = texts
+        self._before, self._after, self._between = (*texts, "")[:3]
         self._film, self._tokenizer = film, tokenizer
         self.marker = tokenizer.piece(film).strip()
 
     def text(self, video: Prepared) -> str:
         """Return what is written for a video."""
-        told = (self._before.format(float(one)) for one in video[TIMES])
-        return "".join(f"{before}{self.marker}{self._after}" for before in told)
+        told = (
+            self._before.format(float(one), number=place + 1)
+            for place, one in enumerate(video[TIMES])
+        )
+        return self._between.join(f"{before}{self.marker}{self._after}" for before in told)
 
     def in_text(self, prompt: str, videos: Sequence[Prepared]) -> str:
         """Write out the videos of a text, of which it has as many places."""
