@@ -129,8 +129,8 @@ def test_what_a_processor_prepared_is_taken(built: tuple[Package, Path]) -> None
         session.request("<video>", videos=[film(40, 1)], generation_len=2)
 
 
-#: What `InternVLVideoProcessor` of transformers 5.23 chooses, whose module needs torchvision: settings, frames, how many
-#: a second takes, and those that are chosen. Among 140 are some that float32 rounds up.
+#: What `InternVLVideoProcessor` of transformers 5.23 chooses, whose module needs torchvision: settings, frames, how
+#: many a second takes, and those that are chosen. Among 140 are some that float32 rounds up.
 CHOSEN: list[tuple[dict[str, Any], int, float, list[int]]] = [
     ({"num_frames": 4}, 9, 4.0, [1, 3, 5, 7]),
     ({"num_frames": 4}, 61, 12.5, [7, 22, 38, 53]),
