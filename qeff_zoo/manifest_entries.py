@@ -15,7 +15,7 @@ from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.progress import Stopwatch, peak_rss_bytes
 from qeff_zoo.source_tree import has_uncommitted_changes
-from qeff_zoo.states import State, state_of
+from qeff_zoo.states import VISION_SIZE, State, state_of
 from qeff_zoo.targets import Lowered
 
 
@@ -49,6 +49,7 @@ def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
     compiler = dict(plan.resolved.toolchain)
     name, number = next(iter(compiler.items()))
     specializations = made.plan.specialized(graph)
+    size = graph.metadata_props.get(VISION_SIZE)
     return {
         "role": made.plan.role,
         "graph": {"digest": made.graph.digest, "opset": 18},
@@ -72,6 +73,7 @@ def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
         ],
         "numerics": made.lowered.numerics.as_dict(),
         **({"ways": dict(made.lowered.ways)} if made.lowered.ways else {}),
+        **({VISION_SIZE: int(size)} if size else {}),
     }
 
 

@@ -7,7 +7,7 @@ together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from qeff_zoo import formats, identity, registry, targets, tasks, transforms
@@ -64,6 +64,11 @@ class Plan:
         return identity.build_key(self.spec)
 
     @property
+    def has_parts(self) -> bool:
+        """Whether the model is traced in several parts, with a graph for each."""
+        return len(self.programs) > 1 or bool(self.programs[0].within)
+
+    @property
     def target(self) -> str:
         """Name of the target."""
         return str(self.spec["target"]["name"])
@@ -94,7 +99,7 @@ class Plan:
             "toolchain": {name: self.spec["toolchain"][name] for name in _TRACERS},
             "variant": dict(program.variant),
             "task": program.task,
-            **({"role": program.role} if len(self.programs) > 1 else {}),
+            **({"role": program.role} if self.has_parts else {}),
             "structure": structure,
         }
         return "qg1-" + identity.digest(parts, "qz-graph-1")
@@ -146,6 +151,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     if shape.decode_only:  # another package, for the same target, reads pictures
         components = tuple(one for one in components if one.role not in READERS)
     _check_applicable(served, target, request, choices)
+    _check_single(recipe, shape, options, choices)
     if choices.problems:
         raise PlanError(choices.problems)
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
@@ -202,7 +208,7 @@ def _programs(
     factors: Mapping[str, Any],
     **common: Any,
 ) -> tuple[ProgramPlan, ...]:
-    """Plan a program for each component."""
+    """Plan a program for each component, or one that does what others would."""
     shape, programs = common["shape"], list[ProgramPlan]()
     for one, part in zip(components, map(tasks.part_of, components), strict=True):
         variant = {**part.variant(checkpoint, recipe, shape, choices.value), **factors}
@@ -217,7 +223,11 @@ def _programs(
                 **common,
             )
         )
-    return tuple(programs)
+    if not common["flags"].get("single_program"):
+        return tuple(programs)
+    answering, *others = programs
+    read = tuple(one for one in others if one.role in READERS)
+    return (replace(answering, within=read), *(one for one in others if one not in read))
 
 
 def _heads_within(checkpoint: Checkpoint, target: targets.Target) -> Mapping[str, Any] | None:
@@ -347,6 +357,36 @@ def _check_programs(
         choices.problems.append(
             f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
             f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
+        )
+
+
+def _check_single(
+    recipe: Recipe, shape: Shape, options: Mapping[str, Any], choices: Chosen
+) -> None:
+    """Refuse what a program does not do that reads one picture itself, of one size, for one row."""
+    images = recipe.images
+    if images is None or not options.get("single_program"):
+        return
+    asked = CHOICES["single_program"].flag
+    if images.patches or images.layout or images.nested or images.sized or images.crossing:
+        choices.problems.append(
+            f"{asked} is for models that read a picture of one size, in one piece; recipe {recipe.model_type!r} reads "
+            "tiles or patches, whose number differs. Leave it out: the package then has a program for pictures."
+        )
+    if shape.full_batch_size or shape.batch_size > 1:
+        rows = shape.full_batch_size or shape.batch_size
+        choices.problems.append(
+            f"{asked} keeps one picture, and the package is for {rows} rows; expected one. Leave --full-batch-size and "
+            "--batch-size out, or build two programs."
+        )
+    if shape.apart:
+        choices.problems.append(
+            f"{asked} reads pictures and writes in one program; expected neither --prefill-only nor --decode-only. "
+            "Leave one of them out."
+        )
+    if shape.prefill_seq_len == 1:
+        choices.problems.append(
+            f"{asked} reads pictures in calls of several tokens, and --prefill-seq-len is 1. Give a larger one."
         )
 
 

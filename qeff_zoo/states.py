@@ -21,6 +21,8 @@ StateKind: TypeAlias = Literal[
     "growing", "index", "window", "recurrent", "cross", "adapter", "features", "penalty"
 ]
 
+#: Rows of features that a picture becomes, of a program that retains the picture itself: QEfficient's name.
+VISION_SIZE = "vision_size"
 _KIND, _LAYER = "qeff_zoo.state", "qeff_zoo.layer"
 _TOKEN = "qeff_zoo.token"
 

@@ -29,6 +29,7 @@ CHECKPOINTS: Mapping[str | None, tuple[str, str | None]] = {
     "embeddings": ("bert", "llama"),
     "image_size": ("qwen2_5_vl", "llama"),
     "max_num_images": ("mllama", "llama"),
+    "single_program": ("llava", "llama"),
 }
 QNN_CONFIG = Path(__file__).parent / "stub_qnn" / "qnn_config.json"
 #: By the type of what is chosen: as written, and as read. By name where not every value will do.

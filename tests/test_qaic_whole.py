@@ -18,6 +18,7 @@ import gptq_checkpoints
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import runnable_package
 import speculators
@@ -27,9 +28,10 @@ from test_qaic_build import STUB, compiler
 from test_qaic_runtime import rt
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
 
+import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import PackageError
+from qeff_zoo.errors import GenerationError, PackageError, PlanError
 from qeff_zoo.package import Package
 from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
 from qeff_zoo.registry import find_recipe
@@ -37,8 +39,9 @@ from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_sessi
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.speculation.heads import HeadsDrafter
+from qeff_zoo.runtime.vision import AsPrepared, Vision
 from qeff_zoo.store import Store
-from qeff_zoo.targets.qaic import sdk
+from qeff_zoo.targets.qaic import ops, sdk
 from qeff_zoo.targets.qaic.serve_args import serve_args
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import TOLERANCES, relative_errors
@@ -267,27 +270,37 @@ def prepare_media(
     return run
 
 
-#: Of one size; and patches of any size, with windows, and three axes of positions.
-SEEING: dict[str, dict[str, Any]] = {
-    "llava": {"full_batch_size": 2},
-    "qwen2_5_vl": {"batch_size": 2, "image_size": ("8x16", "24x32")},
+#: Of one size; patches of any size, with windows, and three axes of positions; in one program, of one size and of two.
+SEEING: dict[str, tuple[str, dict[str, Any]]] = {
+    "llava": ("llava", {"full_batch_size": 2}),
+    "qwen2_5_vl": ("qwen2_5_vl", {"batch_size": 2, "image_size": ("8x16", "24x32")}),
+    "in one program": ("llava", {"single_program": True}),
+    "in two sizes, in one program": ("deepseek_vl_hybrid", {"single_program": True}),
 }
 
 
-@pytest.mark.parametrize("model_type", SEEING)
+@pytest.mark.parametrize("case", SEEING)
 def test_a_model_that_sees_answers_as_hugging_face_does(
-    model_type: str, prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
+    case: str, prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
-    source, folder = prepare_media(model_type, **SEEING[model_type])
+    model_type, sizes = SEEING[case]
+    source, folder = prepare_media(model_type, **sizes)
     angles = [one.get("ways", {}).get("angles", {}) for one in predicted(folder)["programs"]]
     assert all(ways.keys() <= {"table"} for ways in angles)
     session = open_session(adopt(folder, compiled(folder, tmp_path), Store()))
     assert isinstance(session, ImageTextToTextSession)
+    assert isinstance(session.reader, AsPrepared if "single_program" in sizes else Vision)
     rng = np.random.default_rng(0)
     pictures = [noise(session, size, rng) for size in ((1, 2), (3, 3))]
     # One picture, two, which calls cut, and none; the model may write a placeholder itself.
     texts = [[3, session.marker, 4, 5], [session.marker, 7, session.marker, 9], [*range(20, 31)]]
     shown = [pictures[:1], pictures[::-1], []]
+    if "single_program" in sizes:
+        with pytest.raises(
+            GenerationError, match=r"2 pictures; expected at most 1.*single-program"
+        ):
+            session.request(texts[1], images=shown[1])
+        texts[1], shown[1] = [7, 9, 11, session.marker], pictures[1:]
     requests = [
         session.request(text, images=images, generation_len=5, ignore_eos=True)
         for text, images in zip(texts, shown, strict=True)
@@ -307,6 +320,70 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
         after = logits[len(made.prompt) - 1 : -1]
         chosen = after.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
         assert (after.max(1).values - chosen).max() <= 0.01 * after.std()  # half precision
+
+
+def test_one_program_that_sees_has_the_names_of_qefficient(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whether a call of its sizes depends on pictures is known when it is compiled: one of one token does not."""
+    monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
+    recipe = find_recipe("llava")
+    source = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "llava")
+    model = qeff_zoo.QEFFAutoModelForImageTextToText.from_pretrained(source, kv_offload=False)
+    folder = Path(model.compile(prefill_seq_len=WIDTH, ctx_len=48, target="qaic"))
+    (program,) = predicted(folder)["programs"]
+    assert program["role"] == "language"
+    assert [one["name"] for one in program["inputs"]] == ["input_ids", "position_ids", "image_idx"]
+    assert [one["name"] for one in program["outputs"]] == ["logits", "image_idx_output"]
+    kept, *others = program["states"]
+    assert (kept["name"], kept["kind"], kept["dtype"]) == ("pixel_values", "features", "float16")
+    assert {one["kind"] for one in others} == {"growing"}
+    assert program["vision_size"] == 16
+    written = json.loads((folder / "specializations.json").read_text())["specializations"]
+    assert all({*one["symbols"]} == {"batch_size", "seq_len", "ctx_len"} for one in written)
+
+    model = ops.with_host_bodies(ir.load(folder / "model.onnx"))
+    ir.save(model, folder / "whole.onnx")
+    found = {}
+    for width in (WIDTH, 1):
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / f"{width}.onnx")
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        for name, size in {"batch_size": 1, "seq_len": width, "ctx_len": 48}.items():
+            options.add_free_dimension_override_by_name(name, size)
+        onnxruntime.InferenceSession(folder / "whole.onnx", options)
+        graph = ir.load(tmp_path / f"{width}.onnx").graph
+        conditions = [
+            node.inputs[0].const_value.numpy().item()
+            for node in graph
+            if node.op_type == "Where" and node.inputs[0].is_initializer()
+        ]
+        found[width] = conditions
+    assert found == {WIDTH: [False], 1: [True]}  # zeros, or what was read
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes", "match"),
+    [
+        (
+            "qwen2_vl",
+            {},
+            "models that read a picture of one size.*'qwen2_vl' reads tiles or patches",
+        ),
+        ("llava", {"full_batch_size": 2}, "keeps one picture, and the package is for 2 rows"),
+        ("llava", {"prefill_only": True}, "expected neither --prefill-only nor --decode-only"),
+        ("llava", {"prefill_seq_len": 1}, "--prefill-seq-len is 1. Give a larger one"),
+        ("llava", {"target": "ort"}, "--single-program is for target qaic"),
+    ],
+)
+def test_one_program_is_refused_where_it_could_not_read(
+    model_type: str, sizes: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    recipe = find_recipe(model_type)
+    source = tiny_models.make(recipe, recipe.tiny[0], tmp_path / model_type)
+    request = Request(**{"target": "qaic", "ctx_len": 48, "single_program": True, **sizes})
+    with pytest.raises(PlanError, match=match):
+        pipeline.make_plan(str(source), request)
 
 
 def test_programs_of_models_that_hear_have_the_names_of_qefficient(

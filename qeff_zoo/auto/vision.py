@@ -31,6 +31,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
     """
 
     _task = IMAGE_TEXT_TO_TEXT
+    _single_program = False
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -45,8 +46,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
 
         Args:
             pretrained_model_name_or_path: Hub id or folder.
-            kv_offload: QEfficient's choice between one program and two, whose answers are the same; here there are
-                always two.
+            kv_offload: False for one program on a card, which reads pictures itself; else there are two.
             continuous_batching: As for `QEFFAutoModelForCausalLM`.
             qaic_config: As there.
             **loaded: As there.
@@ -58,6 +58,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             pretrained_model_name_or_path, continuous_batching, qaic_config, **loaded
         )
         assert isinstance(model, cls)
+        model._single_program = kv_offload is False
         return model
 
     def compile(
@@ -95,6 +96,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         if heights:
             sizes = zip(heights, widths, strict=True)
             choices["image_size"] = tuple(f"{tall}x{wide}" for tall, wide in sizes)
+        if self._single_program and choices.get("target") in (None, "qaic"):
+            choices.setdefault("single_program", True)
         return super().compile(**choices)
 
     def generate(  # type: ignore[override]

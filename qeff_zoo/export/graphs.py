@@ -86,6 +86,9 @@ def obtain(
         ExportError: The model could not be traced.
         CheckpointError: The checkpoint lacks tensors of the model, or has them in other shapes.
     """
+    if program.within:
+        parts = (*program.within, replace(program, within=()))
+        return _joined(*(obtain(plan, one, checkpoint, store, changes) for one in parts))
     structure = identity.digest(
         {name: list(info.shape) for name, info in checkpoint.logical.items()}, "qz-structure-1"
     )
@@ -98,6 +101,19 @@ def obtain(
                 _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
     return _read(folder, checkpoint, store, changes or {}, cached=cached)
+
+
+def _joined(vision: BoundGraph, language: BoundGraph) -> BoundGraph:
+    from qeff_zoo.passes import joining
+
+    joining.join(vision.model, language.model)
+    digest = identity.digest([vision.digest, language.digest], "qz-joined-1")
+    return replace(
+        language,
+        bindings={**language.bindings, **vision.bindings},
+        digest=f"sha256:{digest}",
+        cached=vision.cached and language.cached,
+    )
 
 
 def trace(
@@ -113,7 +129,7 @@ def trace(
     from qeff_zoo.export import exporter
 
     recipe = for_task(plan.recipe, program.task)
-    role = program.role if len(plan.programs) > 1 else None
+    role = program.role if plan.has_parts else None
     model = exporter.export_graph(checkpoint.config, recipe, role, **program.variant)
     ir.save(model, folder / name)
     return model

@@ -7,7 +7,7 @@ from typing import Any
 
 from qeff_zoo.identity import program_key
 from qeff_zoo.numerics import Numerics
-from qeff_zoo.states import State
+from qeff_zoo.states import VISION_SIZE, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class CompiledProgram:
         numerics: What it rounds.
         flags: Given to its compiler.
         compiler: Name and version.
+        vision_size: Rows of features that a picture becomes which it reads itself; 0 where it reads none.
     """
 
     role: str
@@ -37,6 +38,7 @@ class CompiledProgram:
     numerics: Numerics
     flags: Mapping[str, Any]
     compiler: Mapping[str, Any]
+    vision_size: int = 0
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> "CompiledProgram":
@@ -55,6 +57,7 @@ class CompiledProgram:
             numerics=Numerics.from_dict(entry["numerics"]),
             flags=entry["compiled_from"]["flags"],
             compiler=entry["compiled_from"]["compiler"],
+            vision_size=entry.get(VISION_SIZE, 0),
         )
 
     @property

@@ -381,6 +381,8 @@ class Decoder:
         """Return each token's row of features, and all rows of a call; one of zeros where it has none."""
         tensors = self.program.inputs
         names = [name for name, tensor in tensors.items() if tensor.shape[0] in _ROWS]
+        if not names:
+            return self._pictured(*pieces, width=width)
         rows: dict[str, list[Array]] = {name: [] for name in names}
         index, count = np.full((len(pieces), width), -1, np.int64), 0
         for place, piece in enumerate(pieces):
@@ -394,6 +396,16 @@ class Decoder:
         for name in names if not count else ():
             rows[name] = [np.zeros((1, *map(int, tensors[name].shape[1:])), np.float32)]
         return {self._index: index, **{name: np.concatenate(found) for name, found in rows.items()}}
+
+    def _pictured(self, piece: Piece, *, width: int) -> dict[str, Array]:
+        """Return each token's row of what its picture becomes, and the picture, where a call has some of it."""
+        index = np.full((1, width), -1, np.int64)
+        if piece.insets is None:
+            return {self._index: index}
+        where, _ = piece.insets.between(piece.start, piece.stop)
+        index[0, where] = np.searchsorted(piece.insets.places, piece.start) + np.arange(len(where))
+        (picture,) = piece.insets.parts
+        return {self._index: index, **(picture.features if len(where) else {})}
 
     def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
         """Let rows have what was read of their pictures, and return which tiles of those their tokens see."""

@@ -18,7 +18,8 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, steps_of
-from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, Vision
+from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, AsPrepared, Vision
+from qeff_zoo.states import VISION_SIZE
 
 
 class ImageTextToTextSession(MediaTextSession):
@@ -27,8 +28,9 @@ class ImageTextToTextSession(MediaTextSession):
     Args:
         folder: The package.
         program: Its language model, opened.
-        vision: Its vision tower, opened; None of a package of --decode-only.
-        chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`.
+        vision: Its vision tower, opened; None of a package of --decode-only, or whose one program reads pictures.
+        chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`; of one program that
+            reads them itself, `vision_size`, too.
         prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
 
@@ -37,7 +39,7 @@ class ImageTextToTextSession(MediaTextSession):
     """
 
     part, argument, more = "image", "images", ("videos",)
-    reader: Vision | Distant
+    reader: Vision | AsPrepared | Distant
 
     def __init__(
         self,
@@ -57,10 +59,21 @@ class ImageTextToTextSession(MediaTextSession):
             of_row = sum(memory[name][0].nbytes for name in read)
             feature_cache_bytes = max(feature_cache_bytes, of_row)
         reads = (config, feature_cache_bytes, told)
-        reader = Distant(None, *reads) if vision is None else Vision(vision, *reads)
+        reader: Vision | AsPrepared | Distant = Distant(None, *reads)
+        if vision is not None:
+            reader = Vision(vision, *reads)
+        elif size := chosen.get(VISION_SIZE):
+            reader = AsPrepared(program, *reads)
+            reader.size = size
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: Any = None
         self._video_processor: Any = None
+
+    @property
+    def most_parts(self) -> int:
+        """Pictures of a prompt at most; 0 for as many as its context has room for."""
+        one = isinstance(self.reader, AsPrepared)
+        return 1 if one else self.decoder.sizes.max_num_images
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a picture that the vision program takes.
@@ -193,7 +206,7 @@ class ImageTextToTextSession(MediaTextSession):
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
                 "expected one of Qwen2-VL to Qwen3.5, or InternVL. Give it single frames as pictures (--image)."
             )
-        if isinstance(self.reader, Distant) or isinstance(self.reader.program, Bounded):
+        if not isinstance(self.reader, Vision) or isinstance(self.reader.program, Bounded):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
                 "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."

@@ -61,6 +61,22 @@ class Viewed(Encoded):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Pictured(Encoded):
+    """A picture that the language program reads itself: in place of features, what a processor has prepared.
+
+    Args:
+        count: Placeholder tokens that it takes.
+    """
+
+    count: int
+
+    @property
+    def rows(self) -> int:
+        """Placeholder tokens that it takes."""
+        return self.count
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Insets:
     """The pictures or sounds of one prompt.
 
@@ -192,7 +208,7 @@ def arrange(
     if isinstance(parts[0], Viewed):
         views = [part for part in parts if isinstance(part, Viewed)]
         return Views(parts=tuple(views), starts=starts, places=places, features={})
-    names = parts[0].features
+    names = () if isinstance(parts[0], Pictured) else parts[0].features
     stretches = [(start, start + one.rows) for start, one in zip(starts, parts, strict=True)]
     ended = stretches[-1][1] if prompt is None else prompt
     return Insets(

@@ -179,6 +179,11 @@ class MediaTextSession(TextGenerationSession):
         return super()._limit(known, generation_len, blocks)
 
     @property
+    def most_parts(self) -> int:
+        """Pictures or sounds of a prompt at most; 0 for as many as its context has room for."""
+        return 0
+
+    @property
     def _nouns(self) -> str:
         return str(self.reader.kind)
 
@@ -227,10 +232,11 @@ class MediaTextSession(TextGenerationSession):
     def _arranged(
         self, tokens: Sequence[int], parts: Sequence[Encoded], prompt: int | None = None
     ) -> Insets | None:
-        if 0 < self.decoder.sizes.max_num_images < len(parts):
+        if 0 < self.most_parts < len(parts):
             raise GenerationError(
-                f"The prompt has {len(parts)} {self._nouns}; expected at most {self.decoder.sizes.max_num_images}, for "
-                "which the package has room. Leave some out, or build it with a larger --max-num-images."
+                f"The prompt has {len(parts)} {self._nouns}; expected at most {self.most_parts}, for "
+                "which the package has room. Leave some out, or build it with a larger --max-num-images, or without "
+                "--single-program."
             )
         axes, whole = int(self.told.get("axes", 1)), self.told.get("whole", "")
         return arrange(tokens, self.placeholder, parts, axes=axes, whole=whole, prompt=prompt)

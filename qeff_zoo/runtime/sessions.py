@@ -16,6 +16,7 @@ from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.speculators import ROLES
+from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
 if TYPE_CHECKING:  # a package needs one of them
@@ -108,7 +109,8 @@ def open_session(
         others = {one.role for one in package.programs} & beside - {*ROLES}
         choices |= {role: partial(opens, role) for role in others}  # where it is asked for
         if task.before and task.role == "decoder":
-            choices["chosen"] = package.manifest["spec"]["task"]
+            said = package.manifest["spec"]["task"]
+            choices["chosen"] = {**said, VISION_SIZE: answering.vision_size}
         session: Session = task.session()(package.path, observed, **choices)
     if blocks:
         assert isinstance(session, TextGenerationSession)

@@ -8,7 +8,7 @@ import numpy as np
 
 from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.geometry import Tower
-from qeff_zoo.runtime.insets import Encoded, Viewed
+from qeff_zoo.runtime.insets import Encoded, Pictured, Viewed
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.reading import Reader
 
@@ -18,6 +18,34 @@ GRID = "image_grid_thw"
 MERGE = "image_merge_sizes"
 #: What it says of a video beside that: how long each step of its time takes.
 STEP_SECONDS = "second_per_grid_ts"
+
+
+#: How the names of pictures end, as programs are given them.
+PIXELS = "pixel_values"
+
+
+class AsPrepared(Reader):
+    """Leaves pictures as a processor prepares them: the language program, which is given, reads them itself.
+
+    Attributes:
+        size: Rows of features that a picture becomes there.
+    """
+
+    kind = "pictures"
+    size: int
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Pictured:
+        inputs = self.program.inputs
+        wanted = {name: one.shape for name, one in inputs.items() if name.endswith(PIXELS)}
+        found = {name: np.asarray(prepared[name], np.float32) for name in wanted}
+        for name, shape in wanted.items():
+            if found[name].shape != shape:
+                raise MediaError(
+                    f"A picture was prepared as {name} {found[name].shape}; expected {shape}, which the package's one "
+                    "program reads. Build it without --single-program, or process the picture otherwise."
+                )
+        grid = self.layout.grid(1, prepared, self._config)
+        return Pictured(digest=digest, features=found, grid=grid, count=self.size)
 
 
 class Vision(Reader):

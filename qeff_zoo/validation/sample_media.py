@@ -15,7 +15,7 @@ from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.reading import Distant
-from qeff_zoo.runtime.vision import GRID, MERGE, Vision
+from qeff_zoo.runtime.vision import GRID, MERGE, PIXELS
 
 #: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
@@ -55,7 +55,7 @@ def insert(
             one = next(every)
             run = session.run_of(session.reader.look(one))
             between = (text + [plain] * place)[done:place]
-            full = len(found) == session.decoder.sizes.max_num_images > 0
+            full = len(found) == session.most_parts > 0
             if full or len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
                 break
             whole += [*between, *run]
@@ -106,8 +106,8 @@ def noise(
         size: Height and width in rows of features, where the tower takes any.
         random: Draws.
     """
-    assert isinstance(session.reader, Vision)
-    tower, found = session.reader.tower, dict[str, Any]()
+    assert not isinstance(session.reader, Distant)
+    tower, found = getattr(session.reader, "tower", None), dict[str, Any]()
     tensor = session.reader.program.inputs["pixel_values"]
     shape = [one for one in tensor.shape if isinstance(one, int)]
     if session.told.get("sized"):
@@ -130,7 +130,8 @@ def noise(
     found["pixel_values"] = random.standard_normal(shape, np.float32)
     told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
     if session.told.get("fine"):
-        found |= {name: random.standard_normal(one.shape, np.float32) for name, one in told.items()}
+        finer = {name: one.shape for name, one in told.items() if name.endswith(PIXELS)}
+        found |= {name: random.standard_normal(shape, np.float32) for name, shape in finer.items()}
     if session.told.get(
         "crossing"
     ):  # all of its tiles, in the first of the ways in which they may lie

@@ -4,7 +4,8 @@
 A program that reads one returns `vision_embeds` (1, rows, hidden), of sounds `audio_embeds`; and, of models that add
 more to the states of some layers, `deepstack_features` (layers, 1, rows, hidden). The language program retains them: a
 call that has none of them leaves them out. It finds the tokens in whose place they stand itself, and is told for each
-row of a call, in `image_idx` (batch_size, 1) or `audio_idx`, the features of its first one.
+row of a call, in `image_idx` (batch_size, 1) or `audio_idx`, the features of its first one. A program that reads
+pictures itself retains `pixel_values` in the place of features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.runtime.decoder import PADDING
 from qeff_zoo.runtime.program import Array, Program, Tensor
+from qeff_zoo.runtime.vision import PIXELS
 from qeff_zoo.states import State
 from qeff_zoo.targets.qaic.crossing import Asking
 
@@ -129,6 +132,8 @@ class Merging:
             },
         }
         self._ours = {self._index, *given}
+        #: Whether it reads pictures itself: in calls of several tokens, see `qeff_zoo.passes.joining`.
+        self._reads = any(name.endswith(PIXELS) for name in given)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
@@ -142,13 +147,38 @@ class Merging:
         if shown.any():
             self._program.retain(
                 {
-                    name: _filled(shape, [inputs[part] for part in parts])
+                    name: inputs[name]
+                    if name.endswith(PIXELS)
+                    else _filled(shape, [inputs[part] for part in parts])
                     for name, (shape, parts) in self._kept.items()
                 }
             )
         others = {name: array for name, array in inputs.items() if name not in self._ours}
-        made: Mapping[str, Array] = self._program.run({**others, self._first: first}, rows)
+        given = {**others, self._first: first}
+        if self._reads and shown.any() and index.shape[1] == 1:
+            return self._of_first(self._program.run({**given, **_of_two(others)}, rows))
+        made: Mapping[str, Array] = self._program.run(given, rows)
         return made
+
+    def _of_first(self, made: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what a call of one row has made of its first token."""
+        found = {}
+        for name, array in made.items():
+            if name in self.outputs:
+                of_tokens = "seq_len" in self.outputs[name].shape
+                found[name] = array[:, :1] if of_tokens else array
+            else:  # choices, (tokens, …)
+                found[name] = array[:1]
+        return found
+
+
+def _of_two(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the tokens of a call of one, and where they are, with one of padding behind."""
+    fillings = {"input_ids": 0, "position_ids": PADDING}
+    return {
+        name: np.pad(inputs[name], ((0, 0), (0, 1)), constant_values=filling)
+        for name, filling in fillings.items()
+    }
 
 
 def _filled(shape: Sequence[int], parts: Sequence[Array]) -> Array:

@@ -23,7 +23,14 @@ TOP_K_IDS = 512
 SAMPLER = ("include_sampler", "max_top_k_ids", "include_guided_decoding", "return_pdfs")
 #: Choices that are about the graph, and no flags of a compiler.
 OF_GRAPHS = frozenset(
-    {"blocking_mode", "num_kv_blocks", "num_q_blocks", "head_block_size", *SAMPLER}
+    {
+        "blocking_mode",
+        "num_kv_blocks",
+        "num_q_blocks",
+        "head_block_size",
+        "single_program",
+        *SAMPLER,
+    }
 )
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9-]*)(?:=(.+))?")
 #: Flags that come before or after all others, or have a path.
@@ -106,6 +113,12 @@ class QaicOptions:
         least=1,
         of="decoder",
         short="hb",
+    )
+    single_program: bool | None = _option(
+        "single_program",
+        "read pictures in the program that writes, as QEfficient does with kv_offload=False, and not in one of its own",
+        of="vision",
+        short="single",
     )
     include_sampler: bool | None = _option(
         "include_sampler",

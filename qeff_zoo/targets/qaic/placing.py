@@ -8,6 +8,7 @@ QEfficient's names and shapes: tokens find their rows by counting.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.runtime.vision import PIXELS
 from qeff_zoo.states import mark, token_of
 from qeff_zoo.targets.qaic.features import BATCH, FIRST, LAYERS, NAMES, OF_LAYER
 from qeff_zoo.targets.qaic.states import retain
@@ -38,6 +39,10 @@ def place(graph: ir.Graph) -> None:
     kept = [_keep(graph, tape, [value]) for value in every if value not in deep]
     if deep:
         kept.append(_keep(graph, tape, deep))
+    for value in graph.inputs:
+        if str(value.name).endswith(PIXELS):  # read here, where they become features
+            mark(value, "features", 0)
+            kept.append(value)
     places, after = _count(tape, inputs["input_ids"], first, token_of(index) or 0)
     after.name, after.type, after.shape = f"{first.name}_output", first.type, first.shape
     graph.insert_before(graph[0], tape.nodes)

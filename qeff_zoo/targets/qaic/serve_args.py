@@ -107,6 +107,13 @@ def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
             f"is known; expected the model's alone. Run `qeff-zoo serve {shlex.quote(str(package.path))} --speculate "
             "heads`, or build it with --num-speculative-tokens in place of --speculator.",
         )
+    if any(program.flags.get("single_program") for program in package.programs):
+        raise refused(
+            package,
+            "reads pictures in its one program, of which nothing public says how vllm-qaic is told; expected a program "
+            f"for pictures beside it. Run `qeff-zoo serve {shlex.quote(str(package.path))}`, or build it without "
+            "--single-program.",
+        )
     arrange = _ARRANGEMENTS.get(frozenset(folders))
     if arrange is None:
         known = "; ".join(", ".join(sorted(roles)) for roles in _ARRANGEMENTS)
