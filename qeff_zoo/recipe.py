@@ -150,13 +150,14 @@ class Images(Media):
             merged, one below another.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
         planes: Whether patches are (channels, rows, columns), and not one list of values.
-        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, else
-            bilinear with corners aligned.
+        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, or
+            "antialiased", where a patch may take a share of every position; else bilinear with corners aligned.
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
         merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
             the config says it.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
+        shapes: What a processor calls rows and columns of each tile's patches, where it fills up their sequence.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
@@ -183,6 +184,7 @@ class Images(Media):
     merged: bool = False
     merge: int = 0
     positions: str = ""
+    shapes: str = ""
     crossing: str = ""
     video: str = ""
     video_processor: str = ""

@@ -21,6 +21,7 @@ import transformers
 from PIL import Image
 
 from qeff_zoo import pipeline
+from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_bounds import bounded
@@ -174,9 +175,9 @@ def test_media_and_text_agree_with_hugging_face(name: str) -> None:
 def check_filled_up(session: MediaTextSession) -> None:
     """Compare what becomes of patches with what becomes of them where a program takes more, as those of devices do."""
     vision = session.reader.program
-    if "position_ids" not in vision.inputs:
+    tower = getattr(session.reader, "tower", None)
+    if tower is None:
         return
-    tower = session.reader.tower
     merged = tower.merge**2
     sizes = {"patches": (7 * merged, 18 * merged), "merged": merged, "window": tower.window}
     rows = PatchShape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, **sizes)
@@ -202,6 +203,53 @@ def check_filled_up(session: MediaTextSession) -> None:
         for name, made in plain(call.inputs).items():
             found = call.answer(made, ("image_rows", made.shape[1]))
             assert relative_errors(right[name], found).max() < 1e-5, name
+
+
+def test_tiles_of_several_sizes_agree_with_hugging_face() -> None:
+    """Two tiles and a narrow whole, which a processor fills up: their rows follow one another."""
+    case = parity.all_cases()["lfm2_vl-base"]
+    subject = parity.Subject(case.config, recipe_for(case.config))
+    session = session_of(case, subject)
+    random = np.random.default_rng(0)
+    parts = [noise(session, size, random) for size in ((2, 2), (2, 2), (1, 3))]
+    told = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+    with pytest.raises(MediaError, match=r"the 3 tiles.*return_row_col_info=True"):
+        session.reader.look(told)
+    told |= {"image_rows": np.array([1]), "image_cols": np.array([2])}
+    picture = session.reader.look(told)
+    assert (picture.rows, picture.grid) == (11, (4, 1, 2))
+    given = {name: torch.from_numpy(one) for name, one in told.items() if "image" not in name}
+    with torch.no_grad():
+        right = torch.cat(subject.hf.model.get_image_features(**given).pooler_output).numpy()
+    found = picture.features["image_embeds"]
+    assert np.abs(found - right).max() < 1e-5 * np.abs(right).max()
+
+
+@pytest.mark.parametrize(("grid", "rows"), [((6, 1, 1), 6), ((4, 2, 3), 24), ((4, 2, 1), 14)])
+def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
+    module = importlib.import_module("transformers.models.lfm2_vl.processing_lfm2_vl")
+    tokens = SimpleNamespace(
+        image_start_token="<|image_start|>",
+        image_end_token="<|image_end|>",
+        image_thumbnail_token="<|img_thumbnail|>",
+        image_token="P",
+    )
+    each, tall, wide = grid
+    whole = rows - each * tall * wide if tall * wide > 1 else rows
+    expected = module.Lfm2VlProcessor._build_image_tokens(
+        tokens, tall, wide, each, whole, whole > 0, True
+    )
+    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
+    assert mentioned("placed_tiles", picture) == expected
+
+
+def test_tiles_of_a_processor_are_taken_apart() -> None:
+    """Where tokens are written out, each tile is a picture of its own."""
+    shapes, mask = np.array([[2, 2], [2, 4]]), np.ones((2, 8), np.int64)
+    given = {"pixel_values": np.zeros((2, 8, 3)), "spatial_shapes": shapes}
+    found = _pictures({**given, "pixel_attention_mask": mask})
+    assert [one["spatial_shapes"].tolist() for one in found] == [[[2, 2]], [[2, 4]]]
+    assert all(len(array) == 1 for one in found for array in one.values())
 
 
 @pytest.mark.skipif(
@@ -396,7 +444,8 @@ def test_pictures_are_made_as_small_as_a_program_takes_them(name: str) -> None:
 
 def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
     program: Any = SimpleNamespace(inputs={"position_ids": None, "pixel_values": None})
-    reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, {"merge": 1})
+    told = {"patches": True, "merge": 1}
+    reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, told)
     pixels = np.zeros((40, 40, 3), np.uint8)
     settings = {**SETTINGS["VideoLlama3ImageProcessor"], "merge_size": 2}
     processor = image_processor({"image_processor_type": "VideoLlama3ImageProcessor", **settings})

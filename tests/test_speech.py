@@ -44,7 +44,7 @@ CASES = {
     f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
 }
 #: Recipes whose graphs are compared in any case; those of all were when their evidence was recorded.
-TRACED = ["wav2vec2-base"]
+TRACED = ["wav2vec2-base", "sew-three"]
 RATE = 16_000
 # Raised by PyTorch where WavLM masks.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
@@ -182,6 +182,8 @@ FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
         "unispeech-sat-base",
         _zero("unispeech_sat.encoder.pos_conv_embed.conv.bias"),
     ),
+    "sew: frames are stretched": ("sew-base", _zero("sew.encoder.upsample.projection.bias")),
+    "sew-d: distances": ("sew-d-base", _zero("sew_d.encoder.encoder.rel_embeddings.weight")),
 }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.media_text import Prepared
 
 _GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
+_SHAPES = ("spatial_shapes", "pixel_attention_mask")
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
@@ -193,6 +194,9 @@ def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
             {name: inputs[name][row : row + 1, place : place + 1] for name in names}
             for row, place in np.argwhere(inputs[_RATIOS] > 0)
         ]
+    if _SHAPES[0] in inputs:  # a tile each, since their tokens are written out
+        names = ["pixel_values", *_SHAPES]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
     if grids is None:
         return [{"pixel_values": one[None]} for one in pixels]
     ends = grids.prod(axis=1).cumsum()

@@ -259,8 +259,10 @@ class WholeShapes:
         return np.concatenate([array, *[array[:1]] * spare]) if spare > 0 else array
 
 
-#: Inputs of programs that read patches: where each lies, and rows of features in the order of windows.
-_PLACES, _ORDER = "position_ids", "window_index"
+#: Inputs of programs that read patches: these, where each lies, and rows of features in the order of windows.
+_PATCHES, _PLACES, _ORDER = "pixel_values", "position_ids", "window_index"
+#: Of which such a program has one at least.
+_LIE = {_PLACES, "cu_seqlens"}
 #: Begins names of those that say where segments end.
 _ENDS = "cu_"
 
@@ -303,21 +305,21 @@ class PatchShapes(WholeShapes):
         Raises:
             GenerationError: None is large enough.
         """
-        given = len(inputs[_PLACES])
-        fitting = [index for index, one in enumerate(self._every) if one[_PLACES][0] >= given]
+        given = len(inputs[_PATCHES])
+        fitting = [index for index, one in enumerate(self._every) if one[_PATCHES][0] >= given]
         if not fitting:
-            most = max(one[_PLACES][0] for one in self._every)
+            most = max(one[_PATCHES][0] for one in self._every)
             raise GenerationError(
                 f"A picture has {given:,} patches; expected at most {most:,}, as the program was compiled. "
                 "Give one of fewer pixels, or build the package with a larger --image-size."
             )
-        index = min(fitting, key=lambda one: self._every[one][_PLACES][0])
+        index = min(fitting, key=lambda one: self._every[one][_PATCHES][0])
         shapes = self._every[index]
         return PatchCall(
             index=index,
             inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
             given=given,
-            made=shapes[_PLACES][0],
+            made=shapes[_PATCHES][0],
         )
 
 
@@ -345,7 +347,7 @@ def shapes_of(
     """
     if all("seq_len" in entry["symbols"] for entry in specializations):
         return FixedShapes(specializations, inputs)
-    return (PatchShapes if _PLACES in inputs else WholeShapes)(specializations, inputs)
+    return (PatchShapes if _LIE & inputs.keys() else WholeShapes)(specializations, inputs)
 
 
 def _keeps(symbols: Mapping[str, int], kept: int) -> bool:

@@ -48,7 +48,9 @@ class Tower:
         patch = int(vision.get("patch_size", 14))
         taps = images.get("taps", "")
         side = int(vision.get("num_position_embeddings", 0) ** 0.5)
-        if taps:
+        if "num_patches" in vision:
+            side = int(vision["num_patches"] ** 0.5)
+        elif taps:
             side = int(vision.get("pos_emb_height") or vision["image_size"] // patch)
         return cls(
             merge=merge,
@@ -101,7 +103,9 @@ class Tower:
         if self.window:
             told |= self._windows(time, height // self.merge, width // self.merge)
         if self.side:
-            told |= self._taps(time, rows, height, columns, width)
+            whole = self.taps == "antialiased"
+            taps = self._shares if whole else self._taps
+            told |= taps(time, rows, height, columns, width)
         # A program takes two segments or more: one of nothing is none.
         for name in {"cu_seqlens", "cu_window_seqlens"} & told.keys():
             if len(told[name]) == 2:
@@ -153,10 +157,18 @@ class Tower:
             "interp_weights": np.tile(weights, (time, 1)),
         }
 
+    def _shares(
+        self, time: int, rows: Array, height: int, columns: Array, width: int
+    ) -> dict[str, Array]:
+        """Return of each patch the weight of every learned position."""
+        down, right = _antialiased(height, self.side), _antialiased(width, self.side)
+        weights = (down[rows][:, :, None] * right[columns][:, None, :]).reshape(len(rows), -1)
+        return {"interp_weights": np.tile(weights, (time, 1))}
+
 
 def merge_of(vision: Mapping[str, Any]) -> int:
     """Return how many patches are on a side of the square that becomes a row of features."""
-    names = "spatial_merge_size", "merge_kernel_size", "pooling_kernel_size"
+    names = "spatial_merge_size", "merge_kernel_size", "pooling_kernel_size", "downsample_factor"
     merge = next((vision[name] for name in names if name in vision), 2)
     return int(merge if isinstance(merge, int) else merge[0])
 
@@ -174,6 +186,16 @@ def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:
     far = np.abs(place[:, None] - first[:, None] - around)
     near = _cubic(far) if taps == "bicubic" else np.clip(1 - far, 0, None)
     return found, near.astype(np.float32)
+
+
+def _antialiased(size: int, side: int) -> Array:
+    """Return of each place on an axis how much each position of a table counts, (size, side), as PyTorch does."""
+    scale = np.float32(side) / np.float32(size)
+    middle = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * scale
+    far = np.abs(np.arange(side, dtype=np.float32) + np.float32(0.5) - middle[:, None])
+    near = np.clip(1 - far / max(scale, np.float32(1)), 0, None)
+    shares: Array = near / near.sum(1, keepdims=True)
+    return shares
 
 
 def _cubic(far: Array) -> Array:

@@ -11,11 +11,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.program import Array
 
 #: Tokens by their text, and numbers of placeholders.
 Written: TypeAlias = list[str | int]
-#: Tiles in all, and rows and columns of those that are parts; of a picture that is none, its own rows and columns.
+#: Tiles in all, or rows of features of the first, and rows and columns of those that are parts; of a picture that is
+#: none, its own rows and columns.
 Grid: TypeAlias = tuple[int, int, int]
 
 
@@ -172,6 +174,32 @@ def _ended_tiles(grid: Grid, rows: int) -> Written:
     return ["<|START_OF_IMG|>", *tile * grid[0], "<|END_OF_IMG|>"]
 
 
+def _shaped(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Take what the processor of LFM2-VL says, which leaves out how tiles lie unless it is asked for."""
+    if tiles > 1 and not {"image_rows", "image_cols"} <= prepared.keys():
+        raise MediaError(
+            f"Cannot tell how the {tiles} tiles of a picture lie: image_rows or image_cols is not there. Expected "
+            "both, which its image processor returns with return_row_col_info=True. Call it so."
+        )
+    tall, wide = (
+        int(np.reshape(prepared[name], -1)[0]) if name in prepared else 1
+        for name in ("image_rows", "image_cols")
+    )
+    first = int(prepared["spatial_shapes"].reshape(-1, 2)[0].prod())
+    return first // int(config["downsample_factor"]) ** 2, tall, wide
+
+
+def _placed_tiles(grid: Grid, rows: int) -> Written:
+    each, tall, wide = grid
+    whole, found = rows - each * tall * wide, Written()
+    for row in range(tall):
+        for column in range(wide):
+            found += [f"<|img_row_{row + 1}_col_{column + 1}|>", each]
+    if whole:
+        found += ["<|img_thumbnail|>", whole]
+    return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
@@ -180,5 +208,6 @@ LAYOUTS: Mapping[str, Layout] = {
     "lines": Layout(arrange=_lines),
     "named_tiles": Layout(grid=_split, write=_named_tiles),
     "numbered_tiles": Layout(write=_numbered_tiles),
+    "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
 }

@@ -65,7 +65,7 @@ class Vision(Reader):
     ) -> None:
         super().__init__(program, config, budget, told)
         #: Of a program that takes patches: what their geometry depends on.
-        self.tower = Tower.read(config, told) if "position_ids" in program.inputs else None
+        self.tower = Tower.read(config, told) if told.get("patches") else None
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if self._told.get("crossing"):
@@ -78,6 +78,8 @@ class Vision(Reader):
             frames, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
         elif self.tower.column:
             return self._look_at_column(digest, pixels, prepared)
+        elif name := self._told.get("shapes"):
+            return self._look_at_shapes(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         else:
             self._check_merge(prepared)
             frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
@@ -122,6 +124,20 @@ class Vision(Reader):
         )
         rows = self.layout.grid(1, prepared, self._config)
         return Encoded(digest=digest, features=found, grid=rows)
+
+    def _look_at_shapes(
+        self, digest: bytes, pixels: Array, shapes: Array, prepared: Mapping[str, Array]
+    ) -> Encoded:
+        """Read tiles of any size one by one, each a sequence of patches, (tiles, patches, values), filled up."""
+        assert self.tower is not None
+        found = []
+        for tile, (height, width) in zip(pixels, shapes.tolist(), strict=True):
+            grid = 1, height, width
+            patches = self.tower.ordered(tile[: height * width], grid)
+            found.append(self._run({"pixel_values": patches, **self.tower.describe(grid)}))
+        features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        grid = self.layout.grid(len(found), prepared, self._config)
+        return Encoded(digest=digest, features=features, grid=grid)
 
     def _view(self, digest: bytes, prepared: Mapping[str, Array]) -> Viewed:
         """Read all tiles of a picture together, which see one another."""

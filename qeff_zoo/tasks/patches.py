@@ -6,7 +6,9 @@ IN   pixel_values (patches, values) f32                 or (patches, channels, r
      position_ids (patches, 2) i64                      row and column of each, perhaps after the frame; of processors
                                                         that say those, column and row
      cu_seqlens (segments,) i64                         where pictures begin and end among the patches
-     [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]
+     [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]; or
+     interp_weights (patches, positions) f32            in place of position_ids: how much of each learned position
+                                                        every patch takes, where it may take some of all
 OUT  as of `qeff_zoo.tasks.vision`
 """
 
@@ -143,7 +145,8 @@ def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> T
     Args:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
-        column: Returns the module of a forward that takes a picture, told the patches on a side of what is merged.
+        column: Returns the module of a forward that takes a picture, or sequences that are filled up, told the patches
+            on a side of what is merged.
     """
     vision = model.config.vision_config
     tower = Tower.read(model.config.to_dict(), asdict(images))
@@ -157,22 +160,24 @@ def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> T
     rows = Dim("image_rows", min=2, max=_MOST)
     ends = torch.tensor([0, count // 2, count])
     whole = {"pixel_values": (torch.zeros(count, *values), {0: merged * rows})}
-    places = torch.zeros(count, 3 if tower.frames else 2, dtype=torch.long)
-    whole["position_ids"] = places, {0: merged * rows}
+    if not images.shapes:
+        places = torch.zeros(count, 3 if tower.frames else 2, dtype=torch.long)
+        whole["position_ids"] = places, {0: merged * rows}
     if not tower.positions:
         whole["cu_seqlens"] = ends, {0: Dim("segments", min=3, max=_MOST)}
     if tower.window:
         whole["window_index"] = torch.arange(_UNIT), {0: rows}
         whole["cu_window_seqlens"] = ends.clone(), {0: Dim("windows", min=3, max=_MOST)}
-    if tower.side:
+    if tower.side and tower.taps == "antialiased":
+        whole["interp_weights"] = torch.zeros(count, tower.side**2), {0: merged * rows}
+    elif tower.side:
         taps = 16 if tower.taps == "bicubic" else 4
         whole["interp_indices"] = torch.zeros(count, taps, dtype=torch.long), {0: merged * rows}
         whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
-    module = (
-        column(tower.merge) if images.column else Patches(model, names[1:], tower, images.merge)
-    )
+    own = images.column or images.shapes
+    module = column(tower.merge) if own else Patches(model, names[1:], tower, images.merge)
     return Tracing(
         module=module.eval(),
         inputs={"given": [example for example, _ in whole.values()]},

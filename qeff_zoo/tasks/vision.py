@@ -32,6 +32,7 @@ from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images
 from qeff_zoo.tasks import Tracing, patches
 from qeff_zoo.tasks.patches import rename, rows_of
+from qeff_zoo.transforms import towers
 
 MERGES = (Tensor.masked_scatter, torch.masked_scatter)
 _SHAPE = Tensor.shape.__get__  # type: ignore[attr-defined]
@@ -197,6 +198,63 @@ class Column(Picture):
             return super().forward([column.reshape(1, channels, rows * wide, wide)])
 
 
+class _Lengths:
+    """Of a mask of patches, all that a forward asks for where none of them fills up: how many there are."""
+
+    def __init__(self, count: Any) -> None:
+        self.count = count
+
+    def sum(self, dim: int) -> list[Any]:
+        return [self.count]
+
+
+class Shaped(nn.Module):
+    """Patches of a picture up to its features, of a forward that is told the height and width of each picture.
+
+    It is told those of one column of squares of merged patches: where they really lie is in the weights of positions.
+
+    Args:
+        model: As of `Picture`.
+        merge: Patches on a side of a square.
+    """
+
+    def __init__(self, model: Any, merge: int) -> None:
+        super().__init__()
+        self.model, self.merge = model, merge
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features of patches (patches, values), whose places are in the weights alone."""
+        patches, ends, shares = given
+        count = patches.shape[0]
+        tower = self.model.get_encoder(modality="image")
+        embed, run = tower.embeddings, tower.encoder
+        attend, apart = run.forward, towers.apart(count, ends)
+
+        def place(table: Tensor, *_: Any, **__: Any) -> Tensor:
+            return (shares @ table.flatten(0, 1))[None]
+
+        def packed(inputs_embeds: Tensor, attention_mask: Any, **told: Any) -> Any:
+            return attend(inputs_embeds, apart, **told)
+
+        see = tower.forward
+
+        def unmasked(**told: Any) -> Any:
+            return see(**{**told, "pixel_attention_mask": None})
+
+        changes = (
+            (embed, "resize_positional_embeddings", place),
+            (run, "forward", packed),
+            (tower, "forward", unmasked),
+        )
+        with Concrete(), swapped(*changes):
+            output = self.model.get_image_features(
+                pixel_values=patches[None],
+                spatial_shapes=[(count // self.merge, self.merge)],
+                pixel_attention_mask=_Lengths(count),
+            )
+        return (rows_of(output.pooler_output),)
+
+
 def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
@@ -206,7 +264,8 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """
     told = Images(**images)
     if told.patches:
-        return patches.tracing(model, told, partial(Column, model, told))
+        own = partial(Shaped, model) if told.shapes else partial(Column, model, told)
+        return patches.tracing(model, told, own)
     vision = model.config.vision_config
     size = vision.image_size
     axes: dict[int, Any] = {}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.transforms import squeezed_frames
 from qeff_zoo.transforms.modules import give
 
 
@@ -39,6 +40,12 @@ def apply(model: Any) -> int:
     model.heard = heard = Heard()
     reader = model.get_encoder() if model.config.is_encoder_decoder else model
     knows_frames = hasattr(type(model), "_get_feature_vector_attention_mask")
+    squeezed = {
+        one
+        for module in model.modules()
+        if squeezed_frames.squeezes(module)
+        for one in module.modules()
+    }
     changed = 0
 
     def note(
@@ -57,7 +64,10 @@ def apply(model: Any) -> int:
         if hasattr(type(module), "_get_feature_vector_attention_mask"):
             module.heard = heard
             give(module, _frames_of, "_get_feature_vector_attention_mask")
-        if isinstance(module, nn.Conv1d) and module.padding != (0,):
+        if squeezed_frames.squeezes(module):
+            squeezed_frames.apply(module)
+            changed += 1
+        elif isinstance(module, nn.Conv1d) and module.padding != (0,) and module not in squeezed:
             (_hide if module.stride == (1,) else _hide_inputs)(module, heard)
             changed += 1
     if not knows_frames:

@@ -63,13 +63,13 @@ def attend(
     if query.shape[0] != key.shape[0]:  # learned queries, which are the same for all
         query = query.expand(key.shape[0], -1, -1, -1)
     if cu_seq_lens_q is not None:
-        attention_mask = _apart(query.shape[2], cu_seq_lens_q)
+        attention_mask = apart(query.shape[2], cu_seq_lens_q)
     elif attention_mask is None:
         attention_mask = torch.zeros(1, 1, query.shape[2], key.shape[2])
     return attention.attend(module, query, key, value, attention_mask, **extra)
 
 
-def _apart(length: int, ends: Tensor) -> Tensor:
+def apart(length: int, ends: Tensor) -> Tensor:
     """Mask what lies in other segments, (1, 1, length, length)."""
     segment = (torch.arange(length)[:, None] >= ends[None, 1:]).sum(1)
     same = segment[:, None] == segment[None, :]

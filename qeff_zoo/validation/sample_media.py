@@ -21,6 +21,8 @@ from qeff_zoo.runtime.vision import GRID, MERGE, PIXELS
 _PLACES = ((1, 3), (2,), ())
 #: Height and width in rows of features, of towers that take any size.
 _SIZES = ((2, 3), (3, 1), (1, 4), (2, 2))
+#: Rows of features of a picture whose processor fills up the sequence of its patches.
+_FILLED = 7
 #: Height and width in pixels, of pictures whose own processor has to cut them into tiles or lines.
 _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
 
@@ -115,7 +117,7 @@ def noise(
         shape += [(one + 1) * patch for one in size]
     if session.told.get("nested"):
         shape = [1, *shape]
-    if name := session.told.get("mask"):
+    if (name := session.told.get("mask")) and tower is None:
         found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
     if tower is not None:
         height, width = (one * tower.merge for one in size)
@@ -127,6 +129,11 @@ def noise(
             rows, columns = np.indices((height, width)).reshape(2, -1)
             found[tower.positions] = np.stack([columns, rows], 1)[None]
             shape = [1, *shape]
+        if name := session.told.get("shapes"):
+            shape = [1, _FILLED * tower.merge**2, *shape[1:]]
+            found[name] = found.pop(GRID)[:, 1:]
+            real = np.arange(shape[1]) < height * width
+            found[session.told["mask"]] = real[None].astype(np.int64)
     found["pixel_values"] = random.standard_normal(shape, np.float32)
     told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
     if session.told.get("fine"):

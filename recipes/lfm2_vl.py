@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LFM2-VL, `transformers.models.lfm2_vl`: SigLIP 2 over tiles of any size, and LFM2."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .gemma3 import SIGLIP
+from .lfm2 import RECIPE as LFM2
+from .llava import RECIPE as LLAVA
+
+_TOWER = {name: value for name, value in SIGLIP.items() if name != "image_size"}
+_SIGLIP2 = {"model_type": "siglip2_vision_model", "num_patches": 16, "patch_size": 4}
+_TILES = Images(patches=True, lines=True, taps="antialiased", layout="placed_tiles")
+
+RECIPE = replace(
+    LLAVA,
+    model_type="lfm2_vl",
+    architectures=("Lfm2VlForConditionalGeneration",),
+    special="Tiles of any size, and the whole; learned positions, interpolated with antialiasing.",
+    transforms=LFM2.transforms,
+    images=replace(_TILES, shapes="spatial_shapes", mask="pixel_attention_mask"),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**LFM2.tiny[0].config, "model_type": "lfm2"},
+                "vision_config": {**_TOWER, **_SIGLIP2},
+                "image_token_id": 200,
+                "projector_hidden_size": 96,
+            }
+        ),
+    ),
+)
