@@ -280,7 +280,9 @@ def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> Medi
 def check(session: MediaTextSession, subject: parity.Subject) -> None:
     """Compare every call's logits with those of one plain forward."""
     shown = shown_to(session)
-    runs = [session.run_of(session.reader.look(one)) for one in shown]
+    names = ("image_start_token_id", "image_end_token_id")
+    begun, ended = ([session.config[name]] if name in session.config else [] for name in names)
+    runs = [[*begun, *session.run_of(session.reader.look(one)), *ended] for one in shown]
     rows = [[3, *runs[0], 4, 5, *runs[1], 6, 7, 8, 9], [10, 11, *runs[2], 12, 13, 14]]
     seen = [shown[:2], shown[2:]]
     right, wrong = (
@@ -350,6 +352,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "high_res_size": {"height": 84, "width": 84},
     },
     "DeepseekVLImageProcessor": {"size": {"height": 28, "width": 28}},
+    "Ernie4_5_VLMoeImageProcessor": {
+        "patch_size": 4,
+        "size": {"shortest_edge": 64, "longest_edge": 2048},
+    },
     "Gemma4ImageProcessor": {"patch_size": 2, "max_soft_tokens": 70},
     "Glm4vImageProcessor": {"patch_size": 4, "size": {"shortest_edge": 512, "longest_edge": 4096}},
     "GotOcr2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
@@ -407,6 +413,7 @@ def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> 
 #: Patches that a program takes, and the settings of transformers' processor that make no more of a picture.
 BOUNDED: dict[str, tuple[int, dict[str, Any]]] = {
     "CohereCompassImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
+    "Ernie4_5_VLMoeImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
     "Gemma4ImageProcessor": (700, {"max_soft_tokens": 70}),
     "Glm4vImageProcessor": (40, {"size": {"shortest_edge": 512, "longest_edge": 1280}}),
     "PaddleOCRVLImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),

@@ -110,6 +110,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             **_PATCHES, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
         },
     ),
+    "Ernie4_5_VLMoeImageProcessor": (
+        patch_rules.grid_of_patches,
+        {
+            **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 6177},
+            "temporal_patch_size": 1,
+        },
+    ),
     "GotOcr2ImageProcessor": (
         rules.tiles_of_one_canvas,
         {

@@ -39,6 +39,9 @@ _ROWS = 5  # of the example
 TYPES = "of_context."
 #: The forward's argument for features that are there already.
 _TAKES = "mm_encoder_outputs"
+#: Its argument for tokens that have experts of pictures, of models with such experts.
+_ROUTES = "moe_mm_token_type_ids"
+_KINDS = "image", "video"
 
 
 class _Merged(TorchFunctionMode):
@@ -117,7 +120,10 @@ class Step(decoding.Step):
         ]
         given: dict[str, Any] = {_TAKES: {self.modality: output}}
         swaps: list[tuple[Any, str, Any]] = [*adders]
-        if _TAKES not in inspect.signature(self.model.forward).parameters:
+        arguments = inspect.signature(self.model.forward).parameters
+        if _ROUTES in arguments:
+            types[_ROUTES] = _of_pictures(self.model.config, input_ids)
+        if _TAKES not in arguments:
             given, embed = {}, self.model.get_input_embeddings()
             plain = embed.forward
             swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))
@@ -130,6 +136,13 @@ class Step(decoding.Step):
                 **given,
                 **types,
             )
+
+
+def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
+    """Tell the tokens of pictures, and those that begin and end them."""
+    names = (f"{kind}{part}_token_id" for kind in _KINDS for part in ("", "_start", "_end"))
+    known = torch.tensor([getattr(config, name) for name in names])
+    return (input_ids[..., None] == known).any(-1)
 
 
 class SoundStep(Step):

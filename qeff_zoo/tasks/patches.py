@@ -15,8 +15,10 @@ OUT  as of `qeff_zoo.tasks.vision`
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +38,14 @@ _MADE: Mapping[str, Callable[[int, int], Tensor]] = {
     "frame_index": lambda count, merge: torch.zeros(count, dtype=torch.long),
     "temporal_merge_index": lambda count, merge: torch.arange(count).reshape(-1, 1, merge**2),
 }
+
+
+#: Joins rows of even and odd steps of a video by their numbers; a picture's are joined with themselves.
+_JOINS = "_temporal_slicing"
+
+
+def _twice(rows: Tensor, _: Any) -> Tensor:
+    return torch.cat([rows, rows], dim=-1)
 
 
 class _Unpadded(TorchFunctionMode):
@@ -107,7 +117,12 @@ class Patches(nn.Module):
                 told[name] = made(pixels.shape[0], self.merge)
         rows = pixels.shape[0] // self.merge**2
         grid = _Sizes([[1, self.merge * rows, self.merge]])
-        with Concrete(), _Unpadded():
+        with ExitStack() as changed:
+            for part in self.model.modules():
+                if hasattr(type(part), _JOINS):
+                    changed.enter_context(mock.patch.dict(vars(part), {_JOINS: _twice}))
+            changed.enter_context(Concrete())
+            changed.enter_context(_Unpadded())
             if self.told:
                 told["image_merge_sizes"] = _Sizes([self.told])
             if self.placed:

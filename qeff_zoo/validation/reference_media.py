@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 _SEEN = "cross_attention_mask"
+#: Of models with experts of pictures: which tokens are a picture's, or begin or end one.
+_ROUTES = "moe_mm_token_type_ids"
 
 
 class Media:
@@ -35,6 +37,11 @@ class Media:
         self._taken = inspect.signature(model.forward).parameters.keys()
         self._counts: list[int] = request.get("media") or []
         self._told = request.get("of_media") or {}
+        self._around = [
+            value
+            for name, value in vars(model.config).items()
+            if name.startswith(("image_", "video_")) and name.endswith("_token_id")
+        ]
         self._arrays = {
             name: torch.from_numpy(array)
             for name, array in arrays.items()
@@ -68,6 +75,8 @@ class Media:
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         if (types := self._told.get("types")) and shown:
             shown[types] = self._types(input_ids == self._told["placeholder"])
+        if _ROUTES in self._taken and shown:
+            shown[_ROUTES] = torch.isin(input_ids, torch.tensor(self._around)).long()
         return shown
 
     def among(self, number: int) -> bool:

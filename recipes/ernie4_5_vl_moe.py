@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ERNIE 4.5 VL, `transformers.models.ernie4_5_vl_moe`: Qwen2-VL's seam, and experts of pictures beside those of text.
+
+A token that begins or ends a picture is the pictures' wherever it stands; in an answer transformers takes it for text.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny, Transform, experts, rms_norm, sparse_layers
+
+from .qwen2_5_vl import RECIPE as QWEN2_5_VL
+from .qwen2_5_vl import TEXT, VISION
+
+_PARTS = [f"{kind}{part}" for kind in ("image", "video") for part in ("", "_start", "_end")]
+TOKENS = {f"{name}_token_id": 200 + place for place, name in enumerate(_PARTS)}
+_ROPE = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [3, 3, 2]}
+_MOE = {"moe_intermediate_size": [48, 24], "moe_num_experts": 5, "moe_k": 2}
+
+RECIPE = replace(
+    QWEN2_5_VL,
+    model_type="ernie4_5_vl_moe",
+    architectures=("Ernie4_5_VLMoeForConditionalGeneration",),
+    special="Tokens of pictures have experts of their own; patches of pictures of any size; RoPE with three axes.",
+    transforms=(
+        rms_norm(lambda config: 2 * config.num_hidden_layers + 1),
+        experts(lambda config: 2 * sparse_layers(config)),
+        Transform(name="ernie_experts", count=sparse_layers),
+    ),
+    images=Images(patches=True, axes=3, types="mm_token_type_ids"),
+    tiny=(
+        Tiny(
+            config={
+                **TOKENS,
+                "text_config": {**TEXT, **_MOE, "rope_parameters": _ROPE},
+                "vision_config": {**VISION, "depth": 2, "intermediate_size": 48},
+            }
+        ),
+    ),
+)
