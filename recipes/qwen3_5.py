@@ -9,12 +9,8 @@ from .qwen2_5_vl import TOKENS
 from .qwen3_5_text import RECIPE as QWEN3_5_TEXT
 from .qwen3_vl import SIZES, STAMP, VISION
 
-ROPE = {
-    "rope_type": "default",
-    "rope_theta": 1000.0,
-    "mrope_section": [1, 1, 2],
-    "partial_rotary_factor": 0.5,
-}
+_ROPE = {"rope_type": "default", "rope_theta": 1000.0}
+ROPE = {**_ROPE, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
 
 RECIPE = replace(
     QWEN3_5_TEXT,

@@ -141,6 +141,8 @@ CROSSED_ENCODERS = [
     *("embedding_gemma2_text-base", "esm-base", "mobilebert-base", "modernbert-base", "mpnet-base"),
     *("openai_privacy_filter-base", "roberta-base", "roformer-base", "squeezebert-base", "t5-base"),
 ]
+#: What sees, and has a transform that nothing above has.
+CROSSED_MEDIA = ["ernie4_5_vl_moe-base"]
 #: Trace every tiny model, as a release asks for: it takes far longer.
 EVERY = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
 

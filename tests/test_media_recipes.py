@@ -252,10 +252,7 @@ def test_tiles_of_a_processor_are_taken_apart() -> None:
     assert all(len(array) == 1 for one in found for array in one.values())
 
 
-@pytest.mark.skipif(
-    not parity.EVERY, reason="test_images traces representatives; this is for a release"
-)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES if parity.EVERY else parity.CROSSED_MEDIA)
 def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
     case = parity.all_cases()[name]
     subject = parity.Subject(case.config, recipe_for(case.config))
