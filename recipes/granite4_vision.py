@@ -16,6 +16,7 @@ RECIPE = replace(
     model_type="granite4_vision",
     architectures=("Granite4VisionForConditionalGeneration",),
     special="Features of several layers of the tower are added before several of the text, in no token's place.",
+    transforms=GRANITE.transforms,
     images=Images(layout="lines", added=("deepstack_layer_map", "spatial_target_layers")),
     tiny=(
         Tiny(
