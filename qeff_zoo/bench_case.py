@@ -93,7 +93,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     draw = random.Random(number)
     firsts: list[float] = []
     # Of the tokens of a picture or a sound there must be none besides its own.
-    taken = {session.marker, session.placeholder} if session.reader else set()
+    taken = {session.marker, *session.placeholders} if session.reader else set()
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
     prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
     begun = time.perf_counter()

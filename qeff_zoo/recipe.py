@@ -115,7 +115,8 @@ class Media:
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
         whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
-        marker: Field of the config with the token that stands for a picture or sound in a prompt; nothing for `token`.
+        marker: Field of the config with the token that stands for a picture or sound in a prompt, or a text that does,
+            which need not be one token; nothing for `token`.
         before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
@@ -142,6 +143,7 @@ class Images(Media):
         patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
+        around: Field of the config that lists the tokens around a picture's rows for which its tower makes rows, too.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
             read each picture in two sizes.
@@ -173,6 +175,7 @@ class Images(Media):
     token: str = "image_token_id"
     patches: bool = False
     layout: str = ""
+    around: str = ""
     nested: bool = False
     fine: str = ""
     sized: bool = False

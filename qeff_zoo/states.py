@@ -111,20 +111,19 @@ def state_of(value: Any) -> State | None:
     return State(name=value.name, kind=kind, layer=int(value.metadata_props[_LAYER]), axes=axes)
 
 
-def mark_token(value: Any, token: int) -> None:
-    """Write on an input of a graph, which says of tokens what stands in their place, which token has something there.
+def mark_tokens(value: Any, tokens: Iterable[int]) -> None:
+    """Write on an input of a graph, which says of tokens what stands in their place, which tokens have something there.
 
     Args:
         value: An `onnx_ir.Value`.
-        token: Id.
+        tokens: Ids.
     """
-    value.metadata_props[_TOKEN] = str(token)
+    value.metadata_props[_TOKEN] = " ".join(map(str, tokens))
 
 
-def token_of(value: Any) -> int | None:
-    """Read which token has something else in its place, of an `onnx_ir.Value` that says so."""
-    token = value.metadata_props.get(_TOKEN)
-    return None if token is None else int(token)
+def tokens_of(value: Any) -> list[int]:
+    """Read which tokens have something else in their place, of an `onnx_ir.Value` that says so."""
+    return [int(token) for token in value.metadata_props.get(_TOKEN, "").split()]
 
 
 def part_shared(states: Iterable[State]) -> tuple[list[State], list[State], list[State]]:

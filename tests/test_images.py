@@ -446,7 +446,7 @@ def seen(tokens: list[int], *rows: int, whole: str = "", prompt: int | None = No
         Encoded(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
         for number, count in enumerate(rows)
     ]
-    found = arrange(tokens, 9, pictures, whole=whole, prompt=prompt)
+    found = arrange(tokens, [9], pictures, whole=whole, prompt=prompt)
     assert found is not None
     return found
 
@@ -483,7 +483,7 @@ def test_validation_does_not_cut_what_must_be_whole() -> None:
 
 def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
-    insets = arrange([1, *[9] * 6, 2], 9, [picture], axes=3)
+    insets = arrange([1, *[9] * 6, 2], [9], [picture], axes=3)
     assert insets is not None
     assert insets.positions(0, 9).T.tolist() == [
         [0, 0, 0],

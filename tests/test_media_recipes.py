@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
+import tokenizers
 import torch
 import transformers
 from PIL import Image
@@ -23,7 +24,7 @@ from PIL import Image
 from qeff_zoo import pipeline
 from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import MediaError
+from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.recipe import PatchShape, Shape
@@ -37,6 +38,7 @@ from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.program import Array, Memory, Tensor
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.vision import Vision
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Tracing, find
@@ -243,6 +245,28 @@ def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
     assert mentioned("placed_tiles", picture) == expected
 
 
+def test_a_text_that_is_no_token_stands_for_a_picture(tmp_path: Path) -> None:
+    """As processors replace it, before they make tokens; and tokens around a picture are not for users to write."""
+    case = parity.all_cases()["ovis2-base"]
+    subject = parity.Subject(case.config, recipe_for(case.config))
+    session = session_of(case, subject)
+    words = {f"w{number}": number for number in range(257)}
+    words["<IMG_ATOM>"] = words.pop("w200")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    session.tokenizer = Tokenizer.find(tmp_path)
+    picture = np.zeros((28, 28, 3), np.uint8)
+    made = session.request("w3 <image> w5", images=[picture])
+    assert list(made.prompt) == [3, 201, *[200] * 4, 202, 205, 5]
+    assert made.insets is not None
+    assert made.insets.places.tolist() == [*range(1, 8)]
+    with pytest.raises(GenerationError, match=r"tokens \[202\], which stand around pictures"):
+        session.request("w3 <image> w202", images=[picture])
+    with pytest.raises(GenerationError, match=r"has 0 places for pictures.*Write '<image>'"):
+        session.request("w3", images=[picture])
+
+
 def test_tiles_of_a_processor_are_taken_apart() -> None:
     """Where tokens are written out, each tile is a picture of its own."""
     shapes, mask = np.array([[2, 2], [2, 4]]), np.ones((2, 8), np.int64)
@@ -366,6 +390,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "image_grid_pinpoints": [[28, 28], [28, 84], [84, 28], [56, 56]],
     },
     "MllamaImageProcessor": {"size": {"height": 28, "width": 28}},
+    "Ovis2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
     "PPChart2TableImageProcessor": {"size": {"height": 28, "width": 28}},
     "PaddleOCRVLImageProcessor": {
         "patch_size": 4,
@@ -453,9 +478,12 @@ def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
 def mentioned(layout: str, picture: Encoded) -> str:
     """Write a picture as text, with `P` for each placeholder."""
     parts = LAYOUTS[layout].write(picture.grid, picture.rows)
-    return "".join("P" * part if isinstance(part, int) else part for part in parts)
+    around = {f"visual_indicator_token_ids.{at}": name for at, name in enumerate(AROUND)}
+    return "".join("P" * one if isinstance(one, int) else around.get(one, one) for one in parts)
 
 
+#: What begins and ends tiles of Ovis 2, and stands between them.
+AROUND = "<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>"
 #: Layout, what writes it in transformers, its attributes, what its processor said, and the picture.
 WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, int, int], int]] = {
     "lines of Pixtral": (
@@ -487,6 +515,17 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
             2 * (rows * columns + 1),
         )
         for rows, columns in ((0, 0), (1, 2), (2, 3))
+    },
+    **{
+        f"{rows} x {columns} tiles of Ovis 2": (
+            "surrounded_tiles",
+            "ovis2.processing_ovis2.Ovis2Processor",
+            {"image_seq_length": 2},
+            {"grids": np.array([[rows, columns]])},
+            (rows * columns + (rows * columns > 1), rows, columns),
+            2 * (rows * columns + (rows * columns > 1)) + around,
+        )
+        for rows, columns, around in ((1, 1, 3), (1, 3, 5), (3, 1, 5), (2, 2, 6))
     },
     "tiles of Aya Vision": (
         "numbered_tiles",
@@ -533,7 +572,7 @@ def test_pictures_are_written_as_transformers_processors_write_them(
     kind = getattr(importlib.import_module(module), name)
     expected = kind.replace_image_token(SimpleNamespace(**attributes), said, 0)
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
-    assert mentioned(layout, picture) == expected
+    assert mentioned(layout, picture) == expected.replace("<IMG_ATOM>", "P")
 
 
 @pytest.mark.parametrize("grid", [(1, 1, 1), (3, 1, 2), (7, 2, 3)])

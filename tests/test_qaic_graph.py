@@ -35,7 +35,7 @@ from qeff_zoo.numerics import FLOAT16, FLOAT32, Format
 from qeff_zoo.passes.layers import layers_of
 from qeff_zoo.recipe import Shape
 from qeff_zoo.semantic.domains import OPSET
-from qeff_zoo.states import mark_token, states_of
+from qeff_zoo.states import mark_tokens, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.qaic import conflicts, features, lowering, ops, placing
 from qeff_zoo.targets.qaic.blocking import Blocking
@@ -574,9 +574,11 @@ language (int64[batch_size, seq_len] input_ids, int64[batch_size, seq_len] image
 """
 
 
-def test_tokens_find_their_features_by_counting() -> None:
+@pytest.mark.parametrize("second", [7, 8])
+def test_tokens_find_their_features_by_counting(second: int) -> None:
+    """Of one token that has rows, and of two."""
     model = ir.from_proto(onnx.parser.parse_model(_MERGING))
-    mark_token(model.graph.inputs[1], 7)
+    mark_tokens(model.graph.inputs[1], {7, second})
     placing.place(model.graph)
     assert [value.name for value in model.graph.inputs] == [
         "input_ids",
@@ -586,7 +588,7 @@ def test_tokens_find_their_features_by_counting() -> None:
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     kept = np.arange(12, dtype=np.float32).reshape(1, 6, 2)
     # The third row has no picture: what is like a placeholder there was written by the model.
-    told = {"input_ids": np.array([[7, 7, 5, 7], [1, 7, 2, 0], [7, 1, 7, 7]])}
+    told = {"input_ids": np.array([[7, second, 5, 7], [1, 7, 2, 0], [7, 1, 7, 7]])}
     told |= {"image_idx": np.array([[2], [5], [features.NOWHERE]]), "vision_embeds": kept}
     names = ["rows", "found", "image_idx_output", "vision_embeds_RetainedState"]
     rows, found, after, same = session.run(names, told)

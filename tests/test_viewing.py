@@ -163,7 +163,7 @@ def test_tokens_see_pictures_from_their_own_to_the_next() -> None:
         tokens = random.integers(0, 2, 9).tolist()
         tiles = [int(random.integers(1, 5)) for _ in range(sum(tokens))]
         parts = [Viewed(digest=b"", features={}, tiles=np.arange(4) < count) for count in tiles]
-        views = arrange(tokens, 1, parts)
+        views = arrange(tokens, [1], parts)
         if not tiles:
             assert views is None
             continue

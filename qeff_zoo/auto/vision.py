@@ -174,7 +174,7 @@ def _of_processor(
     pictures = iter(_pictures({name: np.asarray(inputs[name]) for name in inputs}))
     for row, seen in zip(ids, mask, strict=True):
         tokens = row[seen].tolist()
-        left, shown = tokens.count(session.placeholder), list["Prepared"]()
+        left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
         while left > 0 and (picture := next(pictures, None)) is not None:
             shown.append(picture)
             left -= session.reader.look(picture).rows

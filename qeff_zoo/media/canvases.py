@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processor of Llama 3.2 Vision makes of pictures: the canvas that suits each, and the tiles of that."""
+"""What the processors of Llama 3.2 Vision and Ovis 2 make of pictures: the canvas that suits each, and its tiles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.media.image_rules import Arrays
+from qeff_zoo.media.image_rules import Arrays, nearest_grid
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import numbers, resize
 
@@ -67,3 +67,59 @@ def _fitting(image: Pixels, side: int, height: int, width: int) -> tuple[int, in
     if across < down:
         return min(math.floor(image.shape[0] * across) or 1, tall), broad
     return tall, min(math.floor(image.shape[1] * down) or 1, broad)
+
+
+def whole_and_covering_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Ovis 2: the whole picture, then with `crop_to_patches` tiles of the smallest grid that keeps nearly all.
+
+    Returns `pixel_values` (tiles of all pictures, 3, height, width) and `grids` (n, 2), rows and columns of tiles.
+    """
+    high, wide = (settings["size"][name] for name in ("height", "width"))
+    resample = settings["resample"]
+    arrays, grids = [], []
+    for image in images:
+        columns, rows = 1, 1
+        if settings["crop_to_patches"] and settings["max_patches"] > 1:
+            covering = settings["use_covering_area_grid"]
+            columns, rows = (_covering_grid if covering else nearest_grid)(image, settings)
+        parts = [resize(image, high, wide, resample)]
+        if rows * columns > 1:
+            canvas = resize(image, rows * high, columns * wide, resample)
+            parts += [
+                canvas[top : top + high, left : left + wide]
+                for top in range(0, rows * high, high)
+                for left in range(0, columns * wide, wide)
+            ]
+        arrays += [numbers(part, settings) for part in parts]
+        grids.append([rows, columns])
+    return {"pixel_values": np.stack(arrays), "grids": np.array(grids)}
+
+
+def _covering_grid(image: Pixels, settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Choose columns and rows: the fewest tiles that keep nine tenths of a picture's area, else as much as can be.
+
+    As in transformers, what is measured of a grid are parts of a picture with rows and columns in each other's place.
+    """
+    side, sides = settings["size"]["height"], range(1, settings["max_patches"] + 1)
+    grids = [(one, other) for one in sides for other in sides if one * other <= sides[-1]]
+    kept = {grid: _kept(image, grid, side) for grid in grids}
+    enough = [grid for grid in grids if kept[grid] > 0.9]
+    if enough:
+        return min(enough, key=lambda grid: (math.prod(grid), -kept[grid]))
+    return min(grids, key=lambda grid: (-kept[grid], math.prod(grid)))
+
+
+def _kept(image: Pixels, grid: tuple[int, int], side: int) -> float:
+    """Return the share of a picture that is kept where each part becomes no larger than a square."""
+    height, width = image.shape[:2]
+    tall, broad = height // grid[0], width // grid[1]
+    area = 0.0
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            down = height - row * tall if row == grid[0] - 1 else tall
+            across = width - column * broad if column == grid[1] - 1 else broad
+            long, short = max(down, across), float(min(down, across))
+            if long > side:
+                long, short = side, short / long * side
+            area += long * short
+    return float(area / (width * height))

@@ -15,7 +15,7 @@ from typing import Any
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
-from qeff_zoo.media.canvases import tiles_of_canvases
+from qeff_zoo.media.canvases import tiles_of_canvases, whole_and_covering_tiles
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -148,6 +148,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224},
             "max_image_tiles": 4,
+        },
+    ),
+    "Ovis2ImageProcessor": (
+        whole_and_covering_tiles,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
+            "crop_to_patches": False, "min_patches": 1, "max_patches": 12, "use_covering_area_grid": True,
         },
     ),
     "PPChart2TableImageProcessor": (

@@ -307,7 +307,7 @@ def tiles_of_one_canvas(images: Sequence[Pixels], settings: Settings) -> Arrays:
             arrays.append(_resized(image, settings))
             counts.append(1)
             continue
-        wide, high = _nearest_grid(image, settings)
+        wide, high = nearest_grid(image, settings)
         canvas = resize(image, high * size["height"], wide * size["width"], resample)
         parts = [
             canvas[top : top + size["height"], left : left + size["width"]]
@@ -321,7 +321,7 @@ def tiles_of_one_canvas(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": _stacked(arrays), "num_patches": np.array(counts)}
 
 
-def _nearest_grid(image: Pixels, settings: Settings) -> tuple[int, int]:
+def nearest_grid(image: Pixels, settings: Settings) -> tuple[int, int]:
     """Choose columns and rows: the nearest shape, and of equally near ones the last that is not far too large."""
     height, width = image.shape[:2]
     size, most = settings["size"], settings["max_patches"]

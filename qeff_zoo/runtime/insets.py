@@ -2,7 +2,7 @@
 """What the pictures or sounds of a prompt are to a language model: rows of features in place of tokens, and where."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -182,7 +182,7 @@ class Views(Insets):
 
 def arrange(
     tokens: Sequence[int],
-    placeholder: int,
+    placeholders: Collection[int],
     parts: Sequence[Encoded],
     *,
     axes: int = 1,
@@ -193,7 +193,7 @@ def arrange(
 
     Args:
         tokens: Of the prompt: as many placeholders as the parts have rows.
-        placeholder: Token id.
+        placeholders: Ids of the tokens that have rows.
         parts: In the order of the prompt.
         axes: Of rotary positions.
         whole: What must be in one call, as a recipe says.
@@ -201,7 +201,7 @@ def arrange(
     """
     if not parts:
         return None
-    places = np.flatnonzero(np.asarray(tokens) == placeholder)
+    places = np.flatnonzero(np.isin(tokens, [*placeholders]))
     begins = np.cumsum([0, *(part.rows for part in parts)])
     assert begins[-1] == len(places), f"{begins[-1]} rows for {len(places)} placeholders."
     starts = tuple(int(places[begun]) for begun in begins[:-1])

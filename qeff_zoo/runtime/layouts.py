@@ -14,7 +14,7 @@ import numpy as np
 from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.program import Array
 
-#: Tokens by their text, and numbers of placeholders.
+#: Tokens by their text, or as `field.number` of a list of the config, and numbers of placeholders.
 Written: TypeAlias = list[str | int]
 #: Tiles in all, or rows of features of the first, and rows and columns of those that are parts; of a picture that is
 #: none, its own rows and columns.
@@ -200,6 +200,44 @@ def _placed_tiles(grid: Grid, rows: int) -> Written:
     return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]
 
 
+# --- Ovis 2: the whole picture, then tiles of it, with rows for the tokens around them, too ---------------------------
+
+
+_AROUND = "visual_indicator_token_ids"
+
+
+def _told_grid(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (1, 1)), -1))
+    return tiles, tall, wide
+
+
+def _between_tiles(grid: Grid) -> list[int]:
+    """Return which of the listed tokens stand before each tile, and at the end."""
+    begin, whole, column, row, end = range(5)
+    _, tall, wide = grid
+    line = [*[column] * (wide - 1), row]
+    return [begin, whole, *((line * tall)[:-1] if tall * wide > 1 else ()), end]
+
+
+def _surrounded(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    """Put the rows of tokens around tiles where those stand; each tile ends with all of them."""
+    count = len(config[_AROUND])
+    around, each = tiles[0][-count:], [tile[:-count] for tile in tiles]
+    found = list[Array]()
+    between = _between_tiles(_told_grid(len(tiles), prepared, config))
+    for at, number in enumerate(between):
+        found += [around[number : number + 1], *each[at : at + 1]]
+    return np.concatenate(found)
+
+
+def _surrounded_tiles(grid: Grid, rows: int) -> Written:
+    between = _between_tiles(grid)
+    each, found = (rows - len(between)) // grid[0], Written()
+    for at, number in enumerate(between):
+        found += [f"{_AROUND}.{number}", *[each][: at < grid[0]]]
+    return found
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
@@ -210,4 +248,5 @@ LAYOUTS: Mapping[str, Layout] = {
     "numbered_tiles": Layout(write=_numbered_tiles),
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
+    "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
 }

@@ -21,6 +21,9 @@ Prepared: TypeAlias = Mapping[str, Array]
 #: Bytes that features may take, unless a session is told otherwise.
 FEATURE_CACHE_BYTES = 64 << 20
 USUAL = PrefixChoices()
+#: How the names of fields end that a config has for a token, and for several.
+_FIELDS = "_id", "_index"
+_LISTS = "_ids"
 
 
 class MediaTextSession(TextGenerationSession):
@@ -59,8 +62,13 @@ class MediaTextSession(TextGenerationSession):
         self.told, self.reader = told, reader
         #: The token that stands for a row of features.
         self.placeholder = self._id(told["token"])
+        #: All tokens that have rows of features.
+        self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
+        marker = told.get("marker") or told["token"]
+        #: What is written for a picture or sound where that is no token.
+        self._mark = "" if marker.endswith(_FIELDS) else marker
         #: The token that stands for a whole picture or sound in a prompt that is not written out.
-        self.marker = self._id(told.get("marker") or told["token"])
+        self.marker = self.placeholder if self._mark else self._id(marker)
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a picture or sound that the program takes which reads it."""
@@ -87,6 +95,12 @@ class MediaTextSession(TextGenerationSession):
             return replace(made, text=prompt)
         made = self.request_of(self._read(prompt), [self.prepare(one) for one in given], **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
+
+    def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """Turn text into token ids, of which one stands for each picture or sound."""
+        if self._mark and self.tokenizer is not None:
+            text = text.replace(self._mark, self.tokenizer.name(self.marker))
+        return super()._encode(text, special_tokens=special_tokens)
 
     def _read(self, prompt: Prompt) -> Sequence[int]:
         """Encode a prompt, whose text may have to be written otherwise than its user does."""
@@ -126,7 +140,7 @@ class MediaTextSession(TextGenerationSession):
     ) -> Request:
         """As `request_written_out`, of pictures or sounds that have been read."""
         rows = sum(part.rows for part in parts)
-        found = sum(token == self.placeholder for token in tokens)
+        found = sum(token in self.placeholders for token in tokens)
         if found != rows:
             raise GenerationError(
                 f"The prompt has {found} tokens for {self._nouns}, and its {len(parts)} {self._nouns} have {rows} "
@@ -175,7 +189,7 @@ class MediaTextSession(TextGenerationSession):
 
     def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
         # The placeholder may lie beyond all tokens that the model writes.
-        known = [0 if token == self.placeholder else token for token in tokens]
+        known = [0 if token in self.placeholders else token for token in tokens]
         return super()._limit(known, generation_len, blocks)
 
     @property
@@ -190,6 +204,11 @@ class MediaTextSession(TextGenerationSession):
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Replace the token of each picture or sound by those of its rows, and what stands around them."""
         self._check_count(tokens, self.marker, len(parts))
+        if taken := self.placeholders & {*tokens} - {self.marker, self.placeholder}:
+            raise GenerationError(
+                f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
+                "written by this package alone. Leave them out."
+            )
         left, whole = iter(parts), list[int]()
         for token in tokens:
             whole += self.run_of(next(left)) if token == self.marker else [token]
@@ -199,6 +218,7 @@ class MediaTextSession(TextGenerationSession):
         count, nouns = sum(token == marker for token in tokens), nouns or self._nouns
         if count != parts:
             shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
+            shown = self._mark or shown
             raise GenerationError(
                 f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as "
                 f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."
@@ -215,8 +235,11 @@ class MediaTextSession(TextGenerationSession):
         """Return what a recipe names: an id, a field of the config, or a text."""
         if isinstance(one, int):
             return [one]
-        if one.endswith(("_id", "_index")):
+        if one.endswith(_FIELDS):
             return [self._id(one)]
+        name, _, at = one.rpartition(".")
+        if name.endswith(_LISTS):
+            return [int(self.config[name][int(at)])]
         return self.tokenizer.encode(one, special_tokens=False) if self.tokenizer else []
 
     def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> Insets | None:
@@ -239,7 +262,7 @@ class MediaTextSession(TextGenerationSession):
                 "--single-program."
             )
         axes, whole = int(self.told.get("axes", 1)), self.told.get("whole", "")
-        return arrange(tokens, self.placeholder, parts, axes=axes, whole=whole, prompt=prompt)
+        return arrange(tokens, self.placeholders, parts, axes=axes, whole=whole, prompt=prompt)
 
     def _id(self, name: str) -> int:
         """Return a token that the config names; older ones call it an index."""

@@ -13,7 +13,7 @@ IN   image_index (batch_size, seq_len) i64      of each token its row of the fea
 
 The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
 it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch. A forward that does not
-take features that are there already has them in place of the embeddings of its tokens.
+take features that are there already, or puts rows in place of other tokens, too, has them in place of its embeddings.
 """
 
 import inspect
@@ -29,7 +29,7 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.recipe import Images, Media, Sounds
-from qeff_zoo.states import mark_token
+from qeff_zoo.states import mark_tokens
 from qeff_zoo.tasks import Tracing, decoding
 from qeff_zoo.tasks.vision import MERGES, swapped
 from qeff_zoo.transforms.retained_state import RetainedState
@@ -84,6 +84,8 @@ class Step(decoding.Step):
     modality = "image"
     #: Whether the forward's argument is 0 of tokens that see one another, and 1 of others.
     turned = False
+    #: Whether features come in place of embeddings, whatever the forward takes.
+    embedded = False
 
     def call(
         self,
@@ -123,7 +125,7 @@ class Step(decoding.Step):
         arguments = inspect.signature(self.model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
-        if _TAKES not in arguments:
+        if _TAKES not in arguments or self.embedded:
             given, embed = {}, self.model.get_input_embeddings()
             plain = embed.forward
             swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))
@@ -151,6 +153,12 @@ class SoundStep(Step):
     modality = "audio"
 
 
+class EmbeddedStep(Step):
+    """As `Step`, where tokens around a picture have rows as well."""
+
+    embedded = True
+
+
 class PromptStep(Step):
     """As `Step`, where those tokens are of a prompt, and not of its answer."""
 
@@ -174,7 +182,9 @@ def tracing(
     """
     config = model.config
     told: Media = Sounds(**sounds) if sounds else Images(**(images or {}))
+    around = told.around if isinstance(told, Images) else ""
     step = SoundStep if sounds else PromptStep if told.whole == "prompt" else Step
+    step = EmbeddedStep if around else step
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
     rows = {0: Dim(f"{step.modality}_rows", min=2)}
     deep = getattr(config.vision_config, told.deepstack) if told.deepstack else ()
@@ -196,14 +206,17 @@ def tracing(
         return found
 
     made = decoding.tracing(model, step=step, more=more, **variant)
-    index, token = f"{step.modality}_index", int(getattr(config, told.token))
-    return replace(made, then=partial(_finish, then=made.then, index=index, token=token))
+    tokens = [getattr(config, told.token), *(getattr(config, around) if around else ())]
+    index = f"{step.modality}_index"
+    return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))
 
 
-def _finish(graph: Any, *, then: Callable[[Any], object] | None, index: str, token: int) -> None:
-    """Let an input of a portable graph say which token's features it finds."""
+def _finish(
+    graph: Any, *, then: Callable[[Any], object] | None, index: str, tokens: Sequence[int]
+) -> None:
+    """Let an input of a portable graph say which tokens' features it finds."""
     if then:
         then(graph)
     for value in graph.graph.inputs:
         if value.name == index:
-            mark_token(value, token)
+            mark_tokens(value, tokens)

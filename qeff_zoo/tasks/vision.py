@@ -7,7 +7,8 @@ IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of 
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
                                                         `qeff_zoo.tasks.patches`
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
-                                                        lines of a picture end with a learned row, that is the last
+                                                        lines of a picture end with a learned row, that is the last;
+                                                        where tokens around it have rows, too, those, as they are listed
      [deepstack.i (rows, hidden)]                       what is added to the states after layer i of the language model
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text.
@@ -105,9 +106,13 @@ def _is_open(shape: Any) -> bool:
 
 
 class Noted(TorchFunctionMode):
-    """Notes the features that a forward merges into its text."""
+    """Notes the features that a forward merges into its text, and rows that it puts in place of other tokens."""
 
     features: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.around: list[Tensor] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -115,6 +120,9 @@ class Noted(TorchFunctionMode):
         if func in MERGES:
             self.features = args[2]
             return args[0]
+        if func is Tensor.__setitem__ and _is_of_tokens(args[1], args[0]):
+            self.around.append(args[2])
+            return None
         if func is torch.as_tensor and any(isinstance(one, SymInt) for one in tree_leaves(args)):
             return _Alone()
         if func is Tensor.__getitem__ and _is_of_one(args[1], args[0]):
@@ -129,6 +137,12 @@ def _is_of_one(index: Any, values: Tensor) -> bool:
     return chosen and index.shape == (1,) == values.shape[:1]
 
 
+def _is_of_tokens(index: Any, embeds: Tensor) -> bool:
+    """Tell whether rows are put in place of some tokens, (batch, tokens)."""
+    chosen = isinstance(index, Tensor) and index.dtype is torch.bool
+    return chosen and embeds.dim() == 3 and index.shape == embeds.shape[:2]
+
+
 class Picture(nn.Module):
     """The forward up to the merge, of a picture or a tile of one.
 
@@ -140,10 +154,12 @@ class Picture(nn.Module):
     def __init__(self, model: Any, images: Images) -> None:
         super().__init__()
         self.model, self.images = model, images
-        self.token = getattr(model.config, images.token)
+        token = getattr(model.config, images.token)
+        around = getattr(model.config, images.around) if images.around else ()
+        self.tokens = torch.tensor([[token, token, *around]])
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features."""
+        """Return the rows of features, and after them those of the tokens around."""
         (pixels, *finer), noted = given, Noted()
         told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
         for one in finer:
@@ -160,8 +176,9 @@ class Picture(nn.Module):
         module = sys.modules[type(self.model).__module__]
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
         with swapped(skip), mock.patch.dict(vars(module), alone), Concrete(), noted:
-            self.model(input_ids=torch.full((1, 2), self.token), **told)
-        return (rows_of(noted.features),)
+            self.model(input_ids=self.tokens, **told)
+        rows = rows_of(noted.features)
+        return (torch.cat([rows, rows_of(noted.around)]) if noted.around else rows,)
 
 
 class Column(Picture):

@@ -151,3 +151,5 @@ def _tokens(config: Mapping[str, Any]) -> Iterator[int]:
     for name, value in config.items():
         if isinstance(value, int) and name.endswith(("token_id", "token_index")):
             yield value
+        elif isinstance(value, list) and name.endswith("token_ids"):
+            yield from value

@@ -5,11 +5,13 @@ In: a lowered graph whose tokens are told their rows of features, or one that ma
 QEfficient's names and shapes: tokens find their rows by counting.
 """
 
+from functools import reduce
+
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.runtime.vision import PIXELS
-from qeff_zoo.states import mark, token_of
+from qeff_zoo.states import mark, tokens_of
 from qeff_zoo.targets.qaic.features import BATCH, FIRST, LAYERS, NAMES, OF_LAYER
 from qeff_zoo.targets.qaic.states import retain
 
@@ -20,7 +22,7 @@ def place(graph: ir.Graph) -> None:
     Args:
         graph: Lowered.
     """
-    index = next((value for value in graph.inputs if token_of(value) is not None), None)
+    index = next((value for value in graph.inputs if tokens_of(value)), None)
     if index is None:
         _return_whole(graph)
         return
@@ -43,7 +45,7 @@ def place(graph: ir.Graph) -> None:
         if str(value.name).endswith(PIXELS):  # read here, where they become features
             mark(value, "features", 0)
             kept.append(value)
-    places, after = _count(tape, inputs["input_ids"], first, token_of(index) or 0)
+    places, after = _count(tape, inputs["input_ids"], first, tokens_of(index))
     after.name, after.type, after.shape = f"{first.name}_output", first.type, first.shape
     graph.insert_before(graph[0], tape.nodes)
     index.replace_all_uses_with(places)
@@ -52,16 +54,19 @@ def place(graph: ir.Graph) -> None:
         retain(graph, value)
 
 
-def _count(tape: Tape, tokens: ir.Value, first: ir.Value, token: int) -> tuple[ir.Value, ir.Value]:
+def _count(
+    tape: Tape, tokens: ir.Value, first: ir.Value, known: list[int]
+) -> tuple[ir.Value, ir.Value]:
     """Return each token's row of features, -1 for what stands for itself; and the first that a next call finds."""
-    stands = tape.op("Equal", [tokens, _constant(tape, token)])
+    each = [tape.op("Equal", [tokens, _constant(tape, token)]) for token in known]
+    stands = reduce(lambda one, other: tape.op("Or", [one, other]), each)
     ones = tape.op("Cast", [stands], {"to": ir.DataType.INT64})
     counted = tape.op("Sub", [tape.op("CumSum", [ones, _constant(tape, 1)]), _constant(tape, 1)])
     rows = tape.op("Add", [counted, first])
-    known = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, _constant(tape, 0)])])
+    found = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, _constant(tape, 0)])])
     axis = tape.op("Constant", [], {"value_ints": [1]})
     after = tape.op("Add", [tape.op("ReduceSum", [ones, axis]), first])
-    return tape.op("Where", [known, rows, _constant(tape, -1)]), after
+    return tape.op("Where", [found, rows, _constant(tape, -1)]), after
 
 
 def _keep(graph: ir.Graph, tape: Tape, values: list[ir.Value]) -> ir.Value:
