@@ -166,8 +166,8 @@ class Images(Media):
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
-            between steps; the first is formatted with the step's time in seconds and its `number`. Nothing where a
-            video is read as one.
+            between steps; those around it are formatted with the step's time in seconds, the same without its fraction
+            as `second`, and its `number`. Nothing where a video is read as one.
         pace: Rotary positions that a second of a video takes, unless the vision config says `tokens_per_second`; 0
             where each of its steps takes one.
     """

@@ -378,7 +378,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "size": {"shortest_edge": 64, "longest_edge": 2048},
     },
     "Gemma4ImageProcessor": {"patch_size": 2, "max_soft_tokens": 70},
-    "Glm4vImageProcessor": {"patch_size": 4, "size": {"shortest_edge": 512, "longest_edge": 4096}},
+    **dict.fromkeys(
+        ("Glm46VImageProcessor", "Glm4vImageProcessor", "GlmgaImageProcessor"),
+        {"patch_size": 4, "size": {"shortest_edge": 512, "longest_edge": 4096}},
+    ),
     "GotOcr2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
     "Idefics3ImageProcessor": {
         "size": {"longest_edge": 56},
