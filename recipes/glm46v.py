@@ -11,6 +11,7 @@ from .glm4v import RECIPE as GLM4V
 from .glm4v_moe import TEXT
 
 _MOE = "glm4v_moe_text"
+_OTHER = {**GLM4V.tiny[0].config, "text_config": {**TEXT, "model_type": _MOE}}
 IMAGES = replace(
     GLM4V_IMAGES,
     video_processor="Glm46VVideoProcessor",
@@ -23,7 +24,7 @@ def _sparse_layers(config: Any) -> int:
 
 
 def _norms(config: Any) -> int:
-    return (2 if config.model_type == _MOE else 4) * config.num_hidden_layers + 1
+    return int((2 if config.model_type == _MOE else 4) * config.num_hidden_layers + 1)
 
 
 RECIPE = replace(
@@ -33,11 +34,5 @@ RECIPE = replace(
     special="GLM-4.1V's pictures; its language model, or GLM-4.5V's with experts.",
     images=IMAGES,
     transforms=(rms_norm(_norms), experts(_sparse_layers)),
-    tiny=(
-        *GLM4V.tiny,
-        Tiny(
-            config={**GLM4V.tiny[0].config, "text_config": {**TEXT, "model_type": _MOE}},
-            name="experts",
-        ),
-    ),
+    tiny=(*GLM4V.tiny, Tiny(config=_OTHER, name="experts")),
 )

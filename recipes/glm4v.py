@@ -12,6 +12,7 @@ from .qwen2_5_vl import TEXT
 
 _IDS = [f"{kind}{part}_token_id" for kind in ("image", "video") for part in ("", "_start", "_end")]
 TOKENS = {name: 200 + place for place, name in enumerate(_IDS)}
+_TEXT = {**TEXT, "rope_parameters": ROPE}
 VISION = {**PLAIN, "image_size": 20, "initializer_range": 0.1}  # 0.2 magnifies rounding
 IMAGES = Images(
     patches=True,
@@ -30,13 +31,5 @@ RECIPE = replace(
     special="Patches of pictures of any size; learned positions, interpolated by cubes; RoPE with three axes.",
     images=IMAGES,
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
-    tiny=(
-        Tiny(
-            config={
-                **TOKENS,
-                "text_config": {**TEXT, "rope_parameters": ROPE},
-                "vision_config": VISION,
-            }
-        ),
-    ),
+    tiny=(Tiny(config={**TOKENS, "text_config": _TEXT, "vision_config": VISION}),),
 )

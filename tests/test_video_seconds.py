@@ -128,7 +128,9 @@ def test_times_are_written_as_by_transformers(model_type: str, process: Any) -> 
     tokenizer: Any = SimpleNamespace(piece=lambda _: "<|image|>")
     told = VideoMetadata(total_num_frames=90, fps=7, frames_indices=[0, 5, 20, 33, 72, 80])
     said = {"video_grid_thw": torch.tensor([[3, 2, 2]]), "video_metadata": [told]}
-    mine = Stamps(images.stamp, PICTURE, tokenizer).text({"timestamps": np.array(told.timestamps[::2])})
+    mine = Stamps(images.stamp, PICTURE, tokenizer).text(
+        {"timestamps": np.array(told.timestamps[::2])}
+    )
     assert mine == process.replace_video_token(writer(process), said, 0)
 
 

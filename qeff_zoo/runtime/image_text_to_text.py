@@ -204,7 +204,8 @@ class ImageTextToTextSession(MediaTextSession):
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
-                "expected one of Qwen2-VL to Qwen3.5, GLM-4.1V to 4.6V, or InternVL. Give it single frames as pictures (--image)."
+                "expected one of Qwen2-VL to Qwen3.5, GLM-4.1V to 4.6V, or InternVL. Give it single frames as pictures "
+                "(--image)."
             )
         if not isinstance(self.reader, Vision) or isinstance(self.reader.program, Bounded):
             raise GenerationError(
